@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * trapless pagetable: the hypercall interface between the guest's page-table
+ * cache and the hypervisor's semi-writable page type (PiBooster, section 3.4).
+ *
+ * Every operation is a sub-operation of xenoprof_op (hypercall 31), in a range
+ * Xen never uses; every other sub-operation number keeps its stock meaning.
+ * Without the payload stock Xen answers these numbers with an error, which is
+ * how a guest learns that the hypervisor half is missing.
+ *
+ * States of a page, and who may move it:
+ *
+ *   writable --MARK--> semi-writable --(Xen's own typing)--> page table
+ *   writable <-RELEASE- semi-writable <-(Xen's own typing)-- page table
+ *
+ * A semi-writable page is writable for the guest's software and never for its
+ * devices, and so is a page table; only the outer step touches the IOMMU.
+ * RELEASE of a page that is a live page table only forgets the mark: the page
+ * regains its device mapping when Xen retypes it to writable, as in stock Xen.
+ */
+#ifndef TRAPLESS_PAGETABLE_H
+#define TRAPLESS_PAGETABLE_H
+
+#ifdef __KERNEL__
+#include <linux/types.h>
+typedef __u32 tpt_u32;
+typedef __u64 tpt_u64;
+#else
+typedef unsigned int tpt_u32;
+typedef unsigned long long tpt_u64;
+#endif
+
+/* "TP" in the upper half: far outside xenoprof's own range of 0 to 17. */
+#define TPT_OP_BASE		0x54500000u
+#define TPT_OP_MASK		0xffff0000u
+
+/* argument: struct tpt_version, written */
+#define TPT_OP_VERSION		(TPT_OP_BASE + 1)
+/* argument: struct tpt_batch; writable -> semi-writable */
+#define TPT_OP_MARK		(TPT_OP_BASE + 2)
+/* argument: struct tpt_batch; semi-writable (or live table) -> writable */
+#define TPT_OP_RELEASE		(TPT_OP_BASE + 3)
+/* argument: struct tpt_stats, written */
+#define TPT_OP_STATS		(TPT_OP_BASE + 4)
+
+#define TPT_ABI_VERSION		1
+#define TPT_MAX_BATCH		512	/* pages a call */
+
+/* tpt_version.features */
+#define TPT_FEAT_SYNC		0x1	/* caller's IOMMU follows page types: marks pay */
+
+/**
+ * struct tpt_version - what the hypervisor half is and whether it serves us
+ * @abi:       TPT_ABI_VERSION of the payload
+ * @max_batch: most pages one MARK or RELEASE accepts
+ * @features:  TPT_FEAT_* bits
+ * @reserved:  zero
+ */
+struct tpt_version {
+	tpt_u32 abi;
+	tpt_u32 max_batch;
+	tpt_u32 features;
+	tpt_u32 reserved;
+};
+
+/**
+ * struct tpt_batch - pages to mark or release
+ * @count: number of machine frame numbers at @mfns, 1 to TPT_MAX_BATCH
+ * @done:  out: frames [0, done) are in their new state, flushed and final
+ * @mfns:  guest virtual address of @count 64-bit machine frame numbers
+ *
+ * Returns 0 with @done == @count when all is done, or with @done < @count when
+ * the hypervisor was needed elsewhere: call again for the rest (@done is never
+ * 0 then). On an error frames [0, done) are final, frame @done is the one that
+ * was refused, it and all after it are as they were:
+ *
+ *   -EFAULT     the argument or the list cannot be read, or @done not written
+ *   -E2BIG      @count above TPT_MAX_BATCH
+ *   -EINVAL     @count 0, or a number that is no frame of RAM
+ *   -EPERM      the frame is not the caller's, or the caller is not served
+ *   -EBUSY      the frame is in use as something else (MARK), or changes type
+ *               at this moment (RELEASE: try again)
+ *   -EEXIST     MARK: already semi-writable
+ *   -ENOENT     RELEASE: not semi-writable
+ *   -ENOMEM     no memory for the call's own bookkeeping
+ *   -EOPNOTSUPP MARK: the caller's IOMMU does not follow page types
+ *   -EIO        the IOTLB flush failed and so did its undoing: frames from
+ *               @done on may be out of reach of devices and are held by the
+ *               hypervisor for ever; never give them to a device
+ *   other       the IOMMU's own error; MARK was undone, RELEASE of the frames
+ *               before @done holds
+ *
+ * One IOTLB flush is issued a call, however many frames it moves.
+ */
+struct tpt_batch {
+	tpt_u32 count;
+	tpt_u32 done;
+	tpt_u64 mfns;
+};
+
+/**
+ * struct tpt_stats - counts since the payload was applied
+ * @semi_writable: frames that carry the mark now, live page tables included
+ * @held:          frames held for ever after a double fault (see -EIO)
+ * @marked:        frames ever marked
+ * @released:      frames ever released
+ * @flushes:       IOTLB flushes issued for MARK and RELEASE
+ * @skipped_map:   IOMMU maps that Xen's typing asked for and the mark saved
+ * @skipped_unmap: IOMMU unmaps (each with its flush) saved likewise
+ */
+struct tpt_stats {
+	tpt_u64 semi_writable;
+	tpt_u64 held;
+	tpt_u64 marked;
+	tpt_u64 released;
+	tpt_u64 flushes;
+	tpt_u64 skipped_map;
+	tpt_u64 skipped_unmap;
+};
+
+#endif /* TRAPLESS_PAGETABLE_H */

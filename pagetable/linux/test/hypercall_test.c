@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Every promise of trapless_pagetable.h, asked of the running hypervisor by a
+ * guest kernel that does not play along. One case at a time:
+ *
+ *   echo CASE > /sys/module/hypercall_test/parameters/run
+ *
+ * fails with EPROTO if the hypervisor's answer is not the promised one, which
+ * the kernel log then names. Each case leaves all pages as it found them.
+ * Counts (flushes a batch, say) are not asked of the payload: the machine's
+ * own trace is the witness for those.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/prandom.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+
+#include <asm/xen/page.h>
+#include <xen/xen.h>
+
+#include "call.h"
+
+#define PAGES		TPT_MAX_BATCH
+#define MFN_NO_RAM	(~0ULL >> 12)
+
+static unsigned int fuzz_calls = 5000;
+module_param(fuzz_calls, uint, 0644);
+MODULE_PARM_DESC(fuzz_calls, "calls of the fuzz case");
+
+static unsigned int fuzz_seed = 1;
+module_param(fuzz_seed, uint, 0644);
+MODULE_PARM_DESC(fuzz_seed, "seed of the fuzz case");
+
+static struct page *pages[PAGES];
+static u64 mfns[PAGES + 1];	/* one more than a call may take */
+
+#define EXPECT(_what, _got, _want) ({					\
+	long __got = (_got), __want = (_want);				\
+									\
+	if (__got != __want)						\
+		pr_err("%s:%d: %s: %ld, expected %ld\n",		\
+		       __func__, __LINE__, _what, __got, __want);	\
+	__got == __want;						\
+})
+
+/* All of a list, in as many calls as the hypervisor wants. */
+static bool move_all(unsigned int op, const u64 *list, unsigned int count)
+{
+	unsigned int done, sum = 0;
+	long rc = 0;
+
+	while (sum < count && !rc) {
+		rc = tpt_call_batch(op, list + sum, count - sum, &done);
+		if (!rc && !EXPECT("progress", !!done, 1))
+			return false;
+		sum += done;
+	}
+	return EXPECT("rc", rc, 0) && EXPECT("done", sum, count);
+}
+
+static bool batch_is(unsigned int op, const u64 *list, unsigned int count,
+		     long want_rc, unsigned int want_done)
+{
+	unsigned int done;
+	long rc = tpt_call_batch(op, list, count, &done);
+
+	return EXPECT("rc", rc, want_rc) && EXPECT("done", done, want_done);
+}
+
+static bool case_version(void)
+{
+	struct tpt_version v = { .reserved = 1 };
+
+	return EXPECT("rc", tpt_call(TPT_OP_VERSION, &v), 0) &&
+	       EXPECT("abi", v.abi, TPT_ABI_VERSION) &&
+	       EXPECT("max_batch", v.max_batch, TPT_MAX_BATCH) &&
+	       EXPECT("features", v.features, TPT_FEAT_SYNC) &&
+	       EXPECT("reserved", v.reserved, 0);
+}
+
+static bool case_unknown_operation(void)
+{
+	u64 scratch[64] = { };
+
+	return EXPECT("op 0", tpt_call(TPT_OP_BASE, scratch), -ENOSYS) &&
+	       EXPECT("op 5", tpt_call(TPT_OP_BASE + 5, scratch), -ENOSYS) &&
+	       EXPECT("last", tpt_call(TPT_OP_BASE + 0xffff, scratch), -ENOSYS);
+}
+
+/* Numbers outside our range keep their stock meaning: none of these exist. */
+static bool case_other_operations(void)
+{
+	u64 scratch[64] = { };
+
+	return EXPECT("below", tpt_call(TPT_OP_BASE - 1, scratch) < 0, 1) &&
+	       EXPECT("above", tpt_call(TPT_OP_BASE + 0x10000, scratch) < 0, 1) &&
+	       EXPECT("signed", tpt_call(TPT_OP_MARK | 1u << 31, scratch) < 0, 1);
+}
+
+static const struct tpt_batch read_only_batch = { .count = 1, .done = 77 };
+
+static bool case_bad_pointer(void)
+{
+	void *hypervisor = (void *)HYPERVISOR_VIRT_START;
+	struct tpt_batch far = { .count = 2 };
+	bool ok = true;
+
+	ok &= EXPECT("version at 0", tpt_call(TPT_OP_VERSION, NULL), -EFAULT);
+	ok &= EXPECT("stats at 0", tpt_call(TPT_OP_STATS, NULL), -EFAULT);
+	ok &= EXPECT("batch at 0", tpt_call(TPT_OP_MARK, NULL), -EFAULT);
+	ok &= EXPECT("batch in hypervisor",
+		     tpt_call(TPT_OP_MARK, hypervisor), -EFAULT);
+	ok &= EXPECT("version into hypervisor",
+		     tpt_call(TPT_OP_VERSION, hypervisor), -EFAULT);
+	/* Whoever cannot be told the result gets no work done. */
+	ok &= EXPECT("read-only batch",
+		     tpt_call(TPT_OP_MARK, (void *)&read_only_batch), -EFAULT);
+	ok &= EXPECT("read-only done", read_only_batch.done, 77);
+	ok &= batch_is(TPT_OP_MARK, NULL, 1, -EFAULT, 0);
+	ok &= batch_is(TPT_OP_MARK, hypervisor, 1, -EFAULT, 0);
+	far.mfns = ~0ULL - 7;	/* the list wraps around the address space */
+	ok &= EXPECT("wrapping list", tpt_call(TPT_OP_MARK, &far), -EFAULT);
+	far.mfns = 0x0000900000000000;	/* not canonical */
+	ok &= EXPECT("non-canonical list", tpt_call(TPT_OP_MARK, &far), -EFAULT);
+	return ok;
+}
+
+static bool case_bad_count(void)
+{
+	unsigned int done;
+
+	return EXPECT("0", tpt_call_batch(TPT_OP_MARK, mfns, 0, &done), -EINVAL) &&
+	       EXPECT("513", tpt_call_batch(TPT_OP_MARK, mfns, PAGES + 1, &done),
+		      -E2BIG) &&
+	       EXPECT("max", tpt_call_batch(TPT_OP_RELEASE, mfns, ~0u, &done),
+		      -E2BIG);
+}
+
+/* A frame of RAM that the machine-to-physical table gives to nobody of ours. */
+static u64 foreign_mfn(void)
+{
+	u64 mfn;
+
+	for (mfn = 0x10000; mfn < 0x80000; mfn++) {
+		unsigned long pfn = mfn_to_pfn_no_overrides(mfn);
+
+		if (pfn == ~0UL || pfn_to_mfn(pfn) != mfn)
+			return mfn;
+	}
+	return 0;
+}
+
+static bool case_not_ours(void)
+{
+	u64 no_ram = MFN_NO_RAM, huge = ~0ULL, local_apic = 0xfee00;
+	u64 foreign = foreign_mfn();
+	unsigned int done;
+	bool ok = true;
+
+	ok &= batch_is(TPT_OP_MARK, &no_ram, 1, -EINVAL, 0);
+	ok &= batch_is(TPT_OP_MARK, &huge, 1, -EINVAL, 0);
+	ok &= batch_is(TPT_OP_RELEASE, &no_ram, 1, -EINVAL, 0);
+	ok &= EXPECT("MMIO refused",
+		     tpt_call_batch(TPT_OP_MARK, &local_apic, 1, &done) < 0, 1);
+	ok &= batch_is(TPT_OP_MARK, &foreign, 1, -EPERM, 0);
+	ok &= batch_is(TPT_OP_RELEASE, &foreign, 1, -EPERM, 0);
+	return ok;
+}
+
+static bool case_twice(void)
+{
+	bool ok = batch_is(TPT_OP_RELEASE, mfns, 1, -ENOENT, 0);
+	u64 same[2] = { mfns[0], mfns[0] };
+
+	ok &= batch_is(TPT_OP_MARK, same, 2, -EEXIST, 1);
+	ok &= batch_is(TPT_OP_MARK, mfns, 1, -EEXIST, 0);
+	ok &= batch_is(TPT_OP_RELEASE, same, 2, -ENOENT, 1);
+	return ok;
+}
+
+/* The page tables we run on: neither markable nor, unmarked, releasable. */
+static bool case_page_table(void)
+{
+	u64 pgd = virt_to_mfn(current->mm->pgd);
+
+	return batch_is(TPT_OP_MARK, &pgd, 1, -EBUSY, 0) &&
+	       batch_is(TPT_OP_RELEASE, &pgd, 1, -ENOENT, 0);
+}
+
+/* What stands before a bad entry is done, what stands after it is not. */
+static bool case_bad_in_the_middle(void)
+{
+	u64 list[4] = { mfns[0], mfns[1], MFN_NO_RAM, mfns[3] };
+	bool ok = batch_is(TPT_OP_MARK, list, 4, -EINVAL, 2);
+
+	ok &= batch_is(TPT_OP_MARK, mfns + 3, 1, 0, 1);
+	ok &= batch_is(TPT_OP_RELEASE, mfns + 3, 1, 0, 1);
+	ok &= batch_is(TPT_OP_RELEASE, list, 4, -EINVAL, 2);
+	ok &= batch_is(TPT_OP_RELEASE, mfns, 1, -ENOENT, 0);
+	return ok;
+}
+
+/* Software still writes a semi-writable page, and its contents survive. */
+static bool case_contents(void)
+{
+	u8 *data = page_address(pages[0]);
+	bool ok;
+
+	memset(data, 0x11, PAGE_SIZE);
+	ok = batch_is(TPT_OP_MARK, mfns, 1, 0, 1);
+	ok &= EXPECT("kept", !memchr_inv(data, 0x11, PAGE_SIZE), 1);
+	memset(data, 0x22, PAGE_SIZE);
+	ok &= batch_is(TPT_OP_RELEASE, mfns, 1, 0, 1);
+	ok &= EXPECT("written", !memchr_inv(data, 0x22, PAGE_SIZE), 1);
+	return ok;
+}
+
+static bool case_mark_512(void)
+{
+	return move_all(TPT_OP_MARK, mfns, PAGES);
+}
+
+static bool case_release_512(void)
+{
+	return move_all(TPT_OP_RELEASE, mfns, PAGES);
+}
+
+static bool case_mark_1(void)
+{
+	return move_all(TPT_OP_MARK, mfns, 1);
+}
+
+static bool case_release_1(void)
+{
+	return move_all(TPT_OP_RELEASE, mfns, 1);
+}
+
+/*
+ * Random calls against a model of 32 pages. The model is this array and the
+ * rules of struct tpt_batch; every answer of the hypervisor must be its own.
+ */
+static bool case_fuzz(void)
+{
+	enum { MODELLED = 32, LONGEST = 48 };
+	bool marked[MODELLED] = { }, ok = true;
+	struct rnd_state rnd;
+	unsigned int call;
+
+	prandom_seed_state(&rnd, fuzz_seed);
+	for (call = 0; call < fuzz_calls && ok; call++) {
+		unsigned int count = 1 + prandom_u32_state(&rnd) % LONGEST;
+		bool mark = prandom_u32_state(&rnd) & 1;
+		unsigned int i, want_done = count, done;
+		long rc, want_rc = 0;
+		u64 list[LONGEST];
+
+		for (i = 0; i < count; i++) {
+			unsigned int pick = prandom_u32_state(&rnd) % 1000;
+
+			list[i] = pick == 0 ? MFN_NO_RAM :
+				  pick == 1 ? prandom_u32_state(&rnd) | 1ULL << 41 :
+				  mfns[pick % MODELLED];
+			if (want_rc)
+				continue;
+			if (pick < 2)
+				want_rc = -EINVAL;
+			else if (marked[pick % MODELLED] == mark)
+				want_rc = mark ? -EEXIST : -ENOENT;
+			else
+				marked[pick % MODELLED] = mark;
+			if (want_rc)
+				want_done = i;
+		}
+		rc = tpt_call_batch(mark ? TPT_OP_MARK : TPT_OP_RELEASE, list,
+				    count, &done);
+		ok = EXPECT("rc", rc, want_rc) &&
+		     EXPECT("done", done, want_done);
+	}
+	pr_info("fuzz: %u calls, seed %u\n", call, fuzz_seed);
+	for (call = 0; call < MODELLED; call++)
+		if (marked[call])
+			ok &= move_all(TPT_OP_RELEASE, mfns + call, 1);
+	return ok;
+}
+
+static const struct {
+	const char *name;
+	bool (*run)(void);
+} cases[] = {
+	{ "version", case_version },
+	{ "unknown_operation", case_unknown_operation },
+	{ "other_operations", case_other_operations },
+	{ "bad_pointer", case_bad_pointer },
+	{ "bad_count", case_bad_count },
+	{ "not_ours", case_not_ours },
+	{ "twice", case_twice },
+	{ "page_table", case_page_table },
+	{ "bad_in_the_middle", case_bad_in_the_middle },
+	{ "contents", case_contents },
+	{ "mark_512", case_mark_512 },
+	{ "release_512", case_release_512 },
+	{ "mark_1", case_mark_1 },
+	{ "release_1", case_release_1 },
+	{ "fuzz", case_fuzz },
+};
+
+static int run_set(const char *val, const struct kernel_param *kp)
+{
+	unsigned int i;
+
+	if (!pages[PAGES - 1])
+		return -EAGAIN;	/* on the module's command line */
+	for (i = 0; i < ARRAY_SIZE(cases); i++)
+		if (sysfs_streq(val, cases[i].name))
+			return cases[i].run() ? 0 : -EPROTO;
+	return -EINVAL;
+}
+
+static const struct kernel_param_ops run_ops = { .set = run_set };
+module_param_cb(run, &run_ops, NULL, 0200);
+
+static void free_pages_again(void)
+{
+	unsigned int i, done;
+
+	for (i = 0; i < PAGES && pages[i]; i++) {
+		long rc = tpt_call_batch(TPT_OP_RELEASE, mfns + i, 1, &done);
+
+		if (rc && rc != -ENOENT && tpt_call(TPT_OP_STATS, NULL) == -EFAULT)
+			pr_err("page %u not released (%ld), leaking it\n", i, rc);
+		else
+			__free_page(pages[i]);
+	}
+}
+
+static int __init hypercall_test_init(void)
+{
+	unsigned int i;
+
+	if (!xen_pv_domain())
+		return -ENODEV;
+	for (i = 0; i < PAGES; i++) {
+		pages[i] = alloc_page(GFP_KERNEL);
+		if (!pages[i]) {
+			free_pages_again();
+			return -ENOMEM;
+		}
+		mfns[i] = pfn_to_mfn(page_to_pfn(pages[i]));
+	}
+	mfns[PAGES] = MFN_NO_RAM;
+	return 0;
+}
+
+static void __exit hypercall_test_exit(void)
+{
+	free_pages_again();
+}
+
+module_init(hypercall_test_init);
+module_exit(hypercall_test_exit);
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("trapless test: the hypercall interface");

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the payload knows of the stock hypervisor's binary: Debian's Xen 4.17,
+ * amd64. All of it is here and nowhere else.
+ *
+ * Every value stands in a #define of its own and every function or variable of
+ * Xen in a declaration of its own. check_layout.py finds them by name, proves
+ * each one in the installed hypervisor's disassembly before anything is
+ * compiled, and refuses a name it has no proof for and a number that stands
+ * anywhere else. "Seen in" names the function whose code is the proof.
+ */
+#ifndef TRAPLESS_XEN_LAYOUT_H
+#define TRAPLESS_XEN_LAYOUT_H
+
+/*
+ * The stock functions the payload replaces. Size as in the symbol table; the
+ * prologue is the whole instructions that Xen's five-byte jump overwrites. It
+ * guards the application (struct livepatch_expectation) and is repeated by the
+ * trampolines of original.S, so it must mean the same at another address.
+ */
+
+/* push %r12; mov %rcx,%r12 */
+#define XEN_SIZE_iommu_legacy_map	123
+#define XEN_PROLOGUE_iommu_legacy_map	0x41, 0x54, 0x49, 0x89, 0xcc
+
+/* push %r12; xor %ecx,%ecx; mov %rdx,%r12 */
+#define XEN_SIZE_iommu_legacy_unmap	123
+#define XEN_PROLOGUE_iommu_legacy_unmap	0x41, 0x54, 0x31, 0xc9, 0x49, 0x89, 0xd4
+
+/* push %r14; push %r13; push %r12 */
+#define XEN_SIZE_do_xenoprof_op		2408
+#define XEN_PROLOGUE_do_xenoprof_op	0x41, 0x56, 0x41, 0x55, 0x41, 0x54
+
+#ifndef __ASSEMBLER__
+
+#include <linux/errno.h>	/* Xen's error numbers are Linux's */
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long u64;
+
+/*
+ * The top of each CPU's Xen stack holds struct cpu_info. Its fields are found
+ * from the last byte of the stack, which is the stack pointer with these bits
+ * set. Seen in get_page and iommu_map.
+ */
+#define XEN_STACK_MASK			0x7fffUL
+/* From that byte back to the running vcpu. Seen in get_page, iommu_map. */
+#define XEN_STACK_CURRENT		0x37
+/* From that byte back to the 32-bit CPU number. Seen in iommu_map. */
+#define XEN_STACK_PROCESSOR_ID		0x3f
+/* struct vcpu: its domain. Seen in iommu_map. */
+#define XEN_VCPU_DOMAIN			0x10
+
+/* irq_stat[cpu]: log2 of the size of one entry. Seen in iommu_map. */
+#define XEN_IRQ_STAT_SHIFT		7
+
+/* struct domain: 32 bits of creation options. Seen in cleanup_page_mappings. */
+#define XEN_DOMAIN_OPTIONS		0x13c
+/* Option: not a PV domain. Seen in cleanup_page_mappings. */
+#define XEN_DOMAIN_OPTION_HVM		0x1
+/* Option: the domain has IOMMU tables. Seen in iommu_map. */
+#define XEN_DOMAIN_OPTION_IOMMU		0x20
+/* struct domain: byte, IOMMU follows page types. See cleanup_page_mappings. */
+#define XEN_DOMAIN_NEED_SYNC		0x1c9
+
+/* First struct page_info, that of PDX 0. Seen in cleanup_page_mappings. */
+#define XEN_FRAME_TABLE			0xffff82e000000000UL
+/* Size of struct page_info. Seen in cleanup_page_mappings. */
+#define XEN_PAGE_INFO_SIZE		32
+/* struct page_info: general references. Seen in put_page. */
+#define XEN_PAGE_INFO_COUNT_INFO	0x8
+/* struct page_info: type and its references. Seen in _get_page_type. */
+#define XEN_PAGE_INFO_TYPE_INFO		0x10
+/* struct page_info: the owner's frame, 0 if none. cleanup_page_mappings. */
+#define XEN_PAGE_INFO_OWNER		0x18
+
+/* type_info: which type the references are of. Seen in _get_page_type. */
+#define PGT_type_mask			0xe000000000000000UL
+#define PGT_l1_page_table		0x2000000000000000UL
+#define PGT_l2_page_table		0x4000000000000000UL
+#define PGT_l3_page_table		0x6000000000000000UL
+#define PGT_l4_page_table		0x8000000000000000UL
+#define PGT_seg_desc_page		0xa000000000000000UL
+#define PGT_writable_page		0xe000000000000000UL
+/* type_info: safe to use as its type; set last. Seen in _get_page_type. */
+#define PGT_validated			0x0400000000000000UL
+/* type_info: number of references. Seen in _get_page_type. */
+#define PGT_count_mask			0x007fffffffffffffUL
+
+/*
+ * iommu_map's flags for a page that devices may read and write, as
+ * _get_page_type passes it. Bits 0 to 5 are a page order: 3 is not "rw".
+ */
+#define IOMMUF_rw			0xc0
+
+#pragma GCC visibility push(hidden)	/* PC-relative, never through a GOT */
+
+struct domain;
+struct vcpu;
+struct payload;
+
+struct page_info {
+	u64 list;
+	u64 count_info;
+	u64 type_info;
+	u32 owner;
+	u32 partial;
+};
+
+_Static_assert(sizeof(struct page_info) == XEN_PAGE_INFO_SIZE, "page_info");
+_Static_assert(offsetof(struct page_info, count_info) ==
+	       XEN_PAGE_INFO_COUNT_INFO, "page_info.count_info");
+_Static_assert(offsetof(struct page_info, type_info) ==
+	       XEN_PAGE_INFO_TYPE_INFO, "page_info.type_info");
+_Static_assert(offsetof(struct page_info, owner) == XEN_PAGE_INFO_OWNER,
+	       "page_info.owner");
+
+extern struct domain *hardware_domain;
+extern u64 max_page;			/* frames */
+extern u64 max_pdx;
+extern u8 irq_stat[];			/* an array; XEN_IRQ_STAT_SHIFT */
+extern u64 pfn_pdx_bottom_mask;
+extern u64 pfn_top_mask;
+extern u32 pfn_pdx_hole_shift;
+
+/* A bool result defines %al only: it must not be declared as anything wider. */
+bool __mfn_valid(u64 mfn);
+bool get_page(struct page_info *page, const struct domain *d);
+void put_page(struct page_info *page);
+int get_page_type(struct page_info *page, unsigned long type);
+void put_page_type(struct page_info *page);
+long iommu_map(struct domain *d, u64 dfn, u64 mfn, unsigned long page_count,
+	       u32 flags, u32 *flush_flags);
+long iommu_unmap(struct domain *d, u64 dfn, unsigned long page_count,
+		 u32 flags, u32 *flush_flags);
+int iommu_iotlb_flush_all(struct domain *d, u32 flush_flags);
+void *vzalloc(size_t size);
+void vfree(void *va);
+void *_xmalloc(unsigned long size, unsigned long align);
+void xfree(void *p);
+unsigned int copy_from_guest_pv(void *to, const void *from, unsigned int len);
+unsigned int copy_to_guest_pv(void *to, const void *from, unsigned int len);
+void printk(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int revert_payload(struct payload *payload);
+
+#pragma GCC visibility pop
+
+static inline const char *stack_last_byte(void)
+{
+	unsigned long sp;
+
+	asm volatile("mov %%rsp, %0" : "=r" (sp));
+	return (const char *)(sp | XEN_STACK_MASK);
+}
+
+static inline struct domain *current_domain(void)
+{
+	const char *vcpu = *(const char *const *)(stack_last_byte() -
+						  XEN_STACK_CURRENT);
+
+	return *(struct domain *const *)(vcpu + XEN_VCPU_DOMAIN);
+}
+
+static inline u32 smp_processor_id(void)
+{
+	return *(const u32 *)(stack_last_byte() - XEN_STACK_PROCESSOR_ID);
+}
+
+/* Does this CPU have work that waits for the hypercall to end? */
+static inline bool softirq_pending(u32 cpu)
+{
+	return *(const volatile u32 *)(irq_stat +
+				       ((u64)cpu << XEN_IRQ_STAT_SHIFT));
+}
+
+/* What follows is not executed speculatively past the checks before it. */
+static inline void block_speculation(void)
+{
+	asm volatile("lfence" ::: "memory");
+}
+
+static inline bool domain_is_pv(const struct domain *d)
+{
+	const u32 *options = (const u32 *)((const char *)d +
+					   XEN_DOMAIN_OPTIONS);
+
+	return !(*options & XEN_DOMAIN_OPTION_HVM);
+}
+
+/* Does Xen map and unmap this domain's pages as their types change? */
+static inline bool domain_needs_iommu_sync(const struct domain *d)
+{
+	return *((const volatile u8 *)d + XEN_DOMAIN_NEED_SYNC);
+}
+
+/* The index of a frame in the frame table; the frame must be valid. */
+static inline u64 mfn_to_pdx(u64 mfn)
+{
+	return (mfn & pfn_pdx_bottom_mask) |
+	       ((mfn & pfn_top_mask) >> pfn_pdx_hole_shift);
+}
+
+static inline struct page_info *mfn_to_page(u64 mfn)
+{
+	return (struct page_info *)XEN_FRAME_TABLE + mfn_to_pdx(mfn);
+}
+
+#endif /* __ASSEMBLER__ */
+
+#endif /* TRAPLESS_XEN_LAYOUT_H */

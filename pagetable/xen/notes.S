@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which hypervisor the payload is for: livepatch.depends is what the payload is
+ * stacked on, livepatch.xen_depends the hypervisor below all payloads. Ours
+ * goes first and alone, so both are the build-id of Xen itself, 20 bytes given
+ * as -DXEN_BUILD_ID=0x..,0x..
+ */
+#define NT_GNU_BUILD_ID	3
+
+	.macro build_id_note section
+	.section \section, "a", @note
+	.balign	4
+	.long	2f - 1f, 4f - 3f, NT_GNU_BUILD_ID
+1:	.asciz	"GNU"
+2:	.balign	4
+3:	.byte	XEN_BUILD_ID
+4:	.balign	4
+	.endm
+
+	build_id_note .livepatch.depends
+	build_id_note .livepatch.xen_depends
+
+	.section .note.GNU-stack, "", @progbits

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * PiBooster's hypervisor half as a Xen livepatch payload: the three stock
+ * functions it replaces, and what happens when it is applied and reverted.
+ *
+ * Invariants:
+ *
+ *  - A call that the semi-writable type does not concern reaches the stock
+ *    function with its arguments unchanged.
+ *  - The payload cannot be reverted while a frame carries the mark: stock Xen
+ *    would believe such a frame mapped for DMA and never map it again. The
+ *    deciding check runs inside the revert action, when every CPU has left
+ *    its hypercalls; the one before it only refuses sooner and says why.
+ *  - Applying and loading allocate nothing and change no state of Xen, so there
+ *    is nothing to undo when either fails.
+ */
+#include "semi_writable.h"
+#include "livepatch.h"
+
+int original_iommu_legacy_map(struct domain *d, u64 dfn, u64 mfn,
+			      unsigned long page_count, u32 flags);
+int original_iommu_legacy_unmap(struct domain *d, u64 dfn,
+				unsigned long page_count);
+long original_do_xenoprof_op(int op, void *arg);
+
+/* A PV domain's device addresses are machine addresses: dfn equals mfn. */
+static int new_iommu_legacy_map(struct domain *d, u64 dfn, u64 mfn,
+				unsigned long page_count, u32 flags)
+{
+	if (page_count == 1 && dfn == mfn && semi_writable_test(d, mfn)) {
+		semi_writable_count(&semi_writable_stats.skipped_map, 1);
+		return 0;
+	}
+	return original_iommu_legacy_map(d, dfn, mfn, page_count, flags);
+}
+
+static int new_iommu_legacy_unmap(struct domain *d, u64 dfn,
+				  unsigned long page_count)
+{
+	if (page_count == 1 && semi_writable_test(d, dfn)) {
+		semi_writable_count(&semi_writable_stats.skipped_unmap, 1);
+		return 0;
+	}
+	return original_iommu_legacy_unmap(d, dfn, page_count);
+}
+
+static long op_version(struct domain *d, void *arg)
+{
+	struct tpt_version v = {
+		.abi = TPT_ABI_VERSION,
+		.max_batch = TPT_MAX_BATCH,
+		.features = domain_needs_iommu_sync(d) ? TPT_FEAT_SYNC : 0,
+	};
+
+	return copy_to_guest_pv(arg, &v, sizeof(v)) ? -EFAULT : 0;
+}
+
+static long op_batch(struct domain *d, void *arg, bool mark)
+{
+	struct tpt_batch *guest = arg;
+	struct tpt_batch batch;
+	u64 *mfns;
+	long rc;
+
+	if (copy_from_guest_pv(&batch, arg, sizeof(batch)))
+		return -EFAULT;
+	if (batch.count > TPT_MAX_BATCH)
+		return -E2BIG;
+	if (!batch.count)
+		return -EINVAL;
+	/*
+	 * In a relaxed hardware domain Xen maps all of its memory once and
+	 * never looks again: a frame released as a live table would stay out
+	 * of the devices' reach for good.
+	 */
+	if (mark && !domain_needs_iommu_sync(d))
+		return -EOPNOTSUPP;
+
+	/* Whoever cannot be told the result gets no work done. */
+	batch.done = 0;
+	if (copy_to_guest_pv(&guest->done, &batch.done, sizeof(batch.done)))
+		return -EFAULT;
+
+	/* One copy: the guest may rewrite its list while we use ours. */
+	mfns = _xmalloc(batch.count * sizeof(*mfns), sizeof(*mfns));
+	if (!mfns || (mark && semi_writable_init())) {
+		rc = -ENOMEM;
+		goto out;
+	}
+	if (copy_from_guest_pv(mfns, (void *)batch.mfns,
+			       batch.count * sizeof(*mfns))) {
+		rc = -EFAULT;
+		goto out;
+	}
+	if (mark)
+		rc = semi_writable_mark(d, mfns, batch.count, &batch.done);
+	else
+		rc = semi_writable_release(d, mfns, batch.count, &batch.done);
+	if (copy_to_guest_pv(&guest->done, &batch.done, sizeof(batch.done)) &&
+	    !rc)
+		rc = -EFAULT;
+out:
+	xfree(mfns);
+	return rc;
+}
+
+static long op_stats(void *arg)
+{
+	struct tpt_stats snapshot = semi_writable_stats;
+
+	return copy_to_guest_pv(arg, &snapshot, sizeof(snapshot)) ? -EFAULT : 0;
+}
+
+static long new_do_xenoprof_op(int op, void *arg)
+{
+	struct domain *d = current_domain();
+
+	/* copy_*_guest_pv are wrong for any other kind of caller. */
+	if (((u32)op & TPT_OP_MASK) != TPT_OP_BASE || !domain_is_pv(d))
+		return original_do_xenoprof_op(op, arg);
+	if (!semi_writable_serves(d))
+		return -EPERM;
+
+	switch ((u32)op) {
+	case TPT_OP_VERSION:
+		return op_version(d, arg);
+	case TPT_OP_MARK:
+		return op_batch(d, arg, true);
+	case TPT_OP_RELEASE:
+		return op_batch(d, arg, false);
+	case TPT_OP_STATS:
+		return op_stats(arg);
+	}
+	return -ENOSYS;
+}
+
+static bool reverted;
+
+static int before_revert(struct payload *payload)
+{
+	if (!semi_writable_stats.semi_writable)
+		return 0;
+	printk("trapless: %llu frames are semi-writable: not reverting\n",
+	       semi_writable_stats.semi_writable);
+	return -EBUSY;
+}
+
+/* Every other CPU waits with its Xen stack empty: no mark can come or go. */
+static int revert(struct payload *payload)
+{
+	int rc;
+
+	if (semi_writable_stats.semi_writable)
+		return -EBUSY;
+	rc = revert_payload(payload);
+	reverted = !rc;
+	return rc;
+}
+
+static void after_revert(struct payload *payload)
+{
+	if (reverted)
+		semi_writable_exit();
+}
+
+LIVEPATCH_PREREVERT_HOOK(before_revert);
+LIVEPATCH_REVERT_HOOK(revert);
+LIVEPATCH_POSTREVERT_HOOK(after_revert);
+
+LIVEPATCH_FUNC(iommu_legacy_map);
+LIVEPATCH_FUNC(iommu_legacy_unmap);
+LIVEPATCH_FUNC(do_xenoprof_op);
