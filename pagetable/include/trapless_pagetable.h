@@ -8,6 +8,9 @@
  * Without the payload stock Xen answers these numbers with an error, which is
  * how a guest learns that the hypervisor half is missing.
  *
+ * An unknown number inside the range gets -ENOSYS, and any caller but the one
+ * domain that is served (the PV hardware domain) -EPERM.
+ *
  * States of a page, and who may move it:
  *
  *   writable --MARK--> semi-writable --(Xen's own typing)--> page table
@@ -75,6 +78,8 @@ struct tpt_version {
  * was refused, it and all after it are as they were:
  *
  *   -EFAULT     the argument or the list cannot be read, or @done not written
+ *               (if the caller takes the argument away during the call, frames
+ *               may have moved without its being told)
  *   -E2BIG      @count above TPT_MAX_BATCH
  *   -EINVAL     @count 0, or a number that is no frame of RAM
  *   -EPERM      the frame is not the caller's, or the caller is not served
@@ -87,8 +92,8 @@ struct tpt_version {
  *   -EIO        the IOTLB flush failed and so did its undoing: frames from
  *               @done on may be out of reach of devices and are held by the
  *               hypervisor for ever; never give them to a device
- *   other       the IOMMU's own error; MARK was undone, RELEASE of the frames
- *               before @done holds
+ *   other       the IOMMU's own error; after a failed flush MARK was undone,
+ *               while RELEASE of the frames before @done holds
  *
  * One IOTLB flush is issued a call, however many frames it moves.
  */

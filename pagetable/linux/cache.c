@@ -47,6 +47,10 @@ void tpt_cache_init(void)
 
 static bool charge(struct tpt_cache *cache, struct page *page)
 {
+#ifdef TPT_NEGATIVE_CONTROL_NO_CHARGE
+	/* A build that breaks the second invariant, to prove the tests see it. */
+	return true;
+#endif
 	return !(cache->gfp & __GFP_ACCOUNT) || !memcg_kmem_enabled() ||
 	       !tpt_stock.memcg_kmem_charge_page(page, cache->gfp,
 						 cache->order);

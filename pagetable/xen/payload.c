@@ -16,12 +16,7 @@
  */
 #include "semi_writable.h"
 #include "livepatch.h"
-
-int original_iommu_legacy_map(struct domain *d, u64 dfn, u64 mfn,
-			      unsigned long page_count, u32 flags);
-int original_iommu_legacy_unmap(struct domain *d, u64 dfn,
-				unsigned long page_count);
-long original_do_xenoprof_op(int op, void *arg);
+#include "original.h"
 
 /* A PV domain's device addresses are machine addresses: dfn equals mfn. */
 static int new_iommu_legacy_map(struct domain *d, u64 dfn, u64 mfn,

@@ -6,6 +6,8 @@
 #include "layout.h"
 #include "../include/trapless_pagetable.h"
 
+#pragma GCC visibility push(hidden)	/* PC-relative, never through a GOT */
+
 extern struct tpt_stats semi_writable_stats;
 
 int semi_writable_init(void);
@@ -15,6 +17,8 @@ bool semi_writable_test(const struct domain *d, u64 mfn);
 int semi_writable_mark(struct domain *d, const u64 *mfns, u32 count, u32 *done);
 int semi_writable_release(struct domain *d, const u64 *mfns, u32 count,
 			  u32 *done);
+
+#pragma GCC visibility pop
 
 static inline void semi_writable_count(tpt_u64 *counter, long delta)
 {

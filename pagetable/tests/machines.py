@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What the machine tests share: where the built parts are in a guest, and steps they all take."""
+
+from trapless_lab import artifacts
+from trapless_lab.initramfs import File
+from trapless_lab.pagetable import NAME
+from trapless_lab.script import Step
+
+GUEST = "/lib/trapless"
+
+
+def payload_file(variant: str) -> dict[str, File]:
+    """Return a payload under its own name; variants are the negative controls."""
+    return {f"{GUEST}/{variant}.livepatch": File(artifacts.payload("pagetable", variant))}
+
+
+def module_file(path: str) -> dict[str, File]:
+    """Return a module of the build tree, under its base name."""
+    return {f"{GUEST}/{path.rsplit('/', 1)[-1]}.ko": File(artifacts.module("pagetable", path))}
+
+
+def insmod(module: str = NAME, parameters: str = "", name: str | None = None, expect: int | None = 0) -> Step:
+    """Return a step that loads a module and, if that fails, shows why."""
+    command = f"insmod {GUEST}/{module}.ko {parameters} || {{ dmesg | grep {module}: | tail -3; false; }}"
+    return Step(name or f"insmod {module}", command, expect=expect)
+
+
+def refused(transcript_output: str, reason: str) -> bool:
+    """Whether a module said why it did not load."""
+    return "can't insert" in transcript_output and reason in transcript_output

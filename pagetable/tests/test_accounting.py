@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Page tables are accounted as on a stock kernel: to the system and to the memory cgroup that uses them."""
+
+import re
+
+import pytest
+from machines import GUEST, module_file
+from trapless_lab import pagetable, runner
+from trapless_lab.machine import MACHINES
+from trapless_lab.script import Step
+from trapless_lab.transcript import Transcript
+
+pytestmark = pytest.mark.machine
+
+SLEEPERS = 30
+GROUP = "/sys/fs/cgroup/tables"
+# Per-CPU batches of the counters: pages, as bytes.
+NOISE = 64 * 4096
+
+_MEASURE = (
+    f"mkdir {GROUP}; "
+    f"sh -c 'echo $$ >{GROUP}/cgroup.procs; for i in $(seq {SLEEPERS}); do sleep 1000 & done'; sleep 3; "
+    f"grep -E '^(kernel|pagetables) ' {GROUP}/memory.stat; "
+    "killall sleep; sleep 3; "
+    f"grep -E '^(kernel|pagetables) ' {GROUP}/memory.stat | sed 's/^/after_/'; rmdir {GROUP}"
+)
+
+
+def _run(module: str) -> Transcript:
+    """Measure stock and boosted in one boot."""
+    load = pagetable.load_steps()
+    insmod = Step(load[1].name, f"insmod {GUEST}/{pagetable.NAME}.ko")
+    return runner.run(
+        MACHINES["xen-strict"],
+        [
+            Step(
+                "cgroups",
+                "mount -t cgroup2 none /sys/fs/cgroup && echo +memory >/sys/fs/cgroup/cgroup.subtree_control",
+            ),
+            Step("stock", _MEASURE, timeout_s=300),
+            load[0],
+            insmod,
+            load[2],
+            Step("boosted", _MEASURE, timeout_s=300),
+            *pagetable.unload_steps(),
+        ],
+        files={**pagetable.files(), **module_file(module)},
+    )
+
+
+def _stat(transcript: Transcript, step: str) -> dict[str, int]:
+    return {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", transcript[step].output, re.M)}
+
+
+def test_a_cgroup_is_charged_as_on_stock() -> None:
+    transcript = _run("trapless_pagetable")
+    stock, boosted = _stat(transcript, "stock"), _stat(transcript, "boosted")
+    assert stock["pagetables"] > SLEEPERS * 4096
+    assert abs(boosted["pagetables"] - stock["pagetables"]) <= NOISE
+    assert abs(boosted["kernel"] - stock["kernel"]) <= NOISE
+    assert boosted["after_pagetables"] <= NOISE
+    assert transcript.kernel_warnings() == []
+
+
+def test_negative_control_without_the_charge() -> None:
+    transcript = _run("nocharge/trapless_pagetable")
+    stock, boosted = _stat(transcript, "stock"), _stat(transcript, "boosted")
+    assert stock["pagetables"] - boosted["pagetables"] > NOISE

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Loading and unloading of both halves: what is refused, what is given back, and that it can be repeated."""
+
+import re
+
+import pytest
+from machines import GUEST, insmod, module_file, payload_file, refused
+from trapless_lab import pagetable, runner
+from trapless_lab.initramfs import Tree
+from trapless_lab.machine import MACHINES
+from trapless_lab.script import Step
+from trapless_lab.transcript import Transcript
+
+pytestmark = pytest.mark.machine
+
+FORKERS = 64
+SPAWN = "spawn fork-exec -n 40"
+STOCK_FLUSHES = 15 * 40  # at least, for SPAWN
+SYSFS = f"/sys/kernel/{pagetable.NAME}"
+
+# Freed tables come back after a grace period; then free memory is what it was.
+MEMORY = "sleep 1; grep -E '^(MemFree|PageTables):' /proc/meminfo"
+# One batch of the kernel's own page lists, and the caches that a fork grows.
+FREE_NOISE_KIB = 4096
+
+
+def _meminfo(transcript: Transcript, step: str) -> dict[str, int]:
+    return {name: int(kib) for name, kib in re.findall(r"(\w+):\s+(\d+) kB", transcript[step].output)}
+
+
+def _step(name: str, command: str, expect: int | None = None) -> Step:
+    return Step(name, command, timeout_s=300, expect=expect)
+
+
+def _files() -> Tree:
+    return {
+        **pagetable.files(),
+        **payload_file("wrong-build-id"),
+        **payload_file("wrong-prologue"),
+    }
+
+
+@pytest.fixture(scope="module")
+def strict() -> Transcript:
+    """Every refusal, then two rounds of load, use, disable, enable, unload, in one boot."""
+    load, unload = pagetable.load_steps(), pagetable.unload_steps()
+
+    def again(steps: list[Step]) -> list[Step]:
+        return [Step(f"{step.name} again", step.command, step.timeout_s) for step in steps]
+
+    return runner.run(
+        MACHINES["xen-strict"],
+        [
+            insmod(name="no payload", expect=None),
+            _step("wrong build id", f"xen-livepatch load {GUEST}/wrong-build-id.livepatch"),
+            _step("wrong prologue", f"xen-livepatch load {GUEST}/wrong-prologue.livepatch"),
+            _step("nothing was loaded", "xen-livepatch list"),
+            _step("stock", SPAWN),
+            _step("memory before", MEMORY),
+            *load,
+            _step("boosted", SPAWN),
+            _step("pool", pagetable.pool_step().command),
+            _step("revert refused", f"xen-livepatch revert {pagetable.NAME}"),
+            _step("bad input", f"echo maybe >{SYSFS}/enabled"),
+            _step("still enabled", f"cat {SYSFS}/enabled"),
+            _step("disable", f"echo 0 >{SYSFS}/enabled && echo 0 >{SYSFS}/enabled", expect=0),
+            _step("pool disabled", pagetable.pool_step().command),
+            _step("disabled", SPAWN),
+            _step("enable", f"echo 1 >{SYSFS}/enabled && echo 1 >{SYSFS}/enabled", expect=0),
+            _step("enabled again", SPAWN),
+            *unload,
+            _step("memory after", MEMORY),
+            _step("stock again", SPAWN),
+            *again(load),
+            _step("boosted again", SPAWN),
+            *again(unload),
+        ],
+        files=_files(),
+    )
+
+
+@pytest.fixture(scope="module")
+def small() -> Transcript:
+    """A pool that is nearly always empty."""
+    load = pagetable.load_steps()
+    return runner.run(
+        MACHINES["xen-strict"],
+        [
+            load[0],
+            insmod(parameters="prefill=1,1,1,1,1 max_tables=5"),
+            load[2],
+            _step("boosted", SPAWN, expect=0),
+            _step("pool", pagetable.pool_step().command),
+            *pagetable.unload_steps(),
+        ],
+        files=pagetable.files(),
+    )
+
+
+@pytest.fixture(scope="module")
+def storm() -> Transcript:
+    """Loaded, disabled, enabled and unloaded under processes that fork without pause."""
+    fork = f"for i in $(seq {FORKERS}); do spawn fork-exec -n 1000000 >/dev/null 2>&1 & done; sleep 1"
+    return runner.run(
+        MACHINES["xen-strict"],
+        [
+            _step("fork", fork, expect=0),
+            *pagetable.load_steps(),
+            _step("storm", f"sleep 2; pidof spawn | wc -w; grep . {SYSFS}/*/hits", expect=0),
+            _step("disable", f"echo 0 >{SYSFS}/enabled", expect=0),
+            _step("enable", f"echo 1 >{SYSFS}/enabled; sleep 1", expect=0),
+            *pagetable.unload_steps(),
+            _step("still forking", "pidof spawn | wc -w", expect=0),
+            _step("stop", "killall spawn", expect=0),
+        ],
+        files=pagetable.files(),
+    )
+
+
+def test_module_refuses_without_payload(strict: Transcript) -> None:
+    assert refused(strict["no payload"].output, "no hypervisor half")
+
+
+def test_payload_refused_for_another_build(strict: Transcript) -> None:
+    assert strict["wrong build id"].rc != 0
+    assert "build-id failed" in strict.console
+
+
+def test_payload_refused_on_another_prologue(strict: Transcript) -> None:
+    assert strict["wrong prologue"].rc != 0
+    assert re.search("livepatch: .*expectation.*(mismatch|failed)|check.*expect", strict.console, re.IGNORECASE)
+
+
+def test_refused_payloads_leave_nothing_applied(strict: Transcript) -> None:
+    assert "APPLIED" not in strict["nothing was loaded"].output
+
+
+def test_stock_flushes_and_boosted_does_not(strict: Transcript) -> None:
+    """The first is the negative control of the second: same command, same witness."""
+    assert strict.counts("stock").flushes >= STOCK_FLUSHES
+    assert strict.counts("boosted").flushes == 0
+    assert strict.counts("disabled").flushes >= STOCK_FLUSHES
+    assert strict.counts("enabled again").flushes == 0
+    assert strict.counts("stock again").flushes >= STOCK_FLUSHES
+    assert strict.counts("boosted again").flushes == 0
+
+
+def test_every_level_is_served(strict: Transcript) -> None:
+    for level, counters in pagetable.pool_sizes(strict["pool"]).items():
+        assert counters["hits"] >= 40, level
+        assert counters["misses"] == 0, level
+
+
+def test_revert_refused_while_the_pool_holds_pages(strict: Transcript) -> None:
+    assert strict["revert refused"].rc != 0
+    assert "not reverting" in strict.console
+
+
+def test_bad_input_changes_nothing(strict: Transcript) -> None:
+    assert strict["bad input"].rc != 0
+    assert strict["still enabled"].output.strip() == "1"
+
+
+def test_disabling_gives_every_page_back(strict: Transcript) -> None:
+    for level, counters in pagetable.pool_sizes(strict["pool disabled"]).items():
+        assert counters["cached"] == counters["in_use"] == 0, level
+
+
+def test_unloading_gives_the_memory_back(strict: Transcript) -> None:
+    before, after = _meminfo(strict, "memory before"), _meminfo(strict, "memory after")
+    assert abs(after["MemFree"] - before["MemFree"]) <= FREE_NOISE_KIB
+    assert after["PageTables"] == before["PageTables"]
+
+
+def test_empty_pool_falls_back_to_the_kernel(small: Transcript) -> None:
+    sizes = pagetable.pool_sizes(small["pool"])
+    assert sum(counters["misses"] for counters in sizes.values()) > 0
+    assert sum(counters["cached"] + counters["in_use"] for counters in sizes.values()) <= 5
+    assert small.counts("boosted").flushes > 0
+
+
+def test_unload_under_forks(storm: Transcript) -> None:
+    assert int(storm["storm"].output.split()[0]) == FORKERS
+    assert int(storm["still forking"].output) == FORKERS
+
+
+def test_no_kernel_complains(strict: Transcript, small: Transcript, storm: Transcript) -> None:
+    assert [t.kernel_warnings() for t in (strict, small, storm)] == [[], [], []]
+
+
+def test_refused_on_bare_metal() -> None:
+    transcript = runner.run(
+        MACHINES["bare"], [insmod(name="not Xen", expect=None)], files=module_file(pagetable.NAME)
+    )
+    assert refused(transcript["not Xen"].output, "not a Xen PV guest")
+
+
+def test_refused_in_a_relaxed_dom0() -> None:
+    """Its IOMMU does not follow page types: nothing to save, and the hypercall says so too."""
+    load = pagetable.load_steps()[0]
+    case = "/sys/module/hypercall_test/parameters/run"
+    transcript = runner.run(
+        MACHINES["xen-relaxed"],
+        [
+            load,
+            insmod(name="relaxed", expect=None),
+            insmod("hypercall_test"),
+            _step("mark", f"echo mark >{case} || {{ dmesg | grep hypercall_test; false; }}"),
+        ],
+        files={**pagetable.files(), **module_file("test/hypercall_test")},
+    )
+    assert refused(transcript["relaxed"].output, "does not follow page types")
+    assert transcript["mark"].rc != 0
+    assert "rc: -95" in transcript["mark"].output  # EOPNOTSUPP

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Two CPUs fork while a disk reads by DMA, both halves come and go, and no kernel has anything to say."""
+
+import pytest
+from trapless_lab import pagetable, runner
+from trapless_lab.experiments import pagetable_dma as dma
+from trapless_lab.machine import MACHINES
+from trapless_lab.script import Step
+
+pytestmark = pytest.mark.machine
+
+_FORK = "for i in 1 2 3; do spawn fork-sh -n 1000000 >/dev/null 2>&1 & done"
+# Every block holds the same bytes, so one checksum is known for any part of the disk.
+_READ = "dd if=/dev/sda bs=1M count=64 iflag=direct 2>/dev/null | md5sum"
+SYSFS = f"/sys/kernel/{pagetable.NAME}"
+
+
+def test_stress() -> None:
+    toggles = f"for i in 1 2 3 4 5; do echo 0 >{SYSFS}/enabled; echo 1 >{SYSFS}/enabled; done"
+    transcript = runner.run(
+        MACHINES["xen-strict-smp"].with_disk(),
+        [
+            Step("CPUs", "nproc"),
+            Step("read quietly", _READ, timeout_s=300),
+            Step("fork", _FORK),
+            *pagetable.load_steps(),
+            Step("read under forks", _READ, timeout_s=300),
+            Step("toggle", f"({_READ} >/tmp/sum) & {toggles}; wait; cat /tmp/sum", timeout_s=300),
+            pagetable.pool_step(),
+            *pagetable.unload_steps(),
+            Step("read after", _READ, timeout_s=300),
+            Step("stop", "pidof spawn | wc -w; killall spawn"),
+        ],
+        files=pagetable.files(),
+        modules=dma.MODULES,
+        make_disk=dma.disk,
+    )
+    assert transcript["CPUs"].output.strip() == "2"
+    sums = {transcript[step].output for step in ("read quietly", "read under forks", "toggle", "read after")}
+    assert len(sums) == 1
+    assert transcript["stop"].output.strip() == "3"
+    hits = sum(counters["hits"] for counters in pagetable.pool_sizes(transcript["pool"]).values())
+    assert hits > 100
+    assert sum(transcript.counts(result.step.name).faults for result in transcript.results) == 0
+    assert transcript.kernel_warnings() == []
