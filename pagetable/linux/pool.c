@@ -46,7 +46,7 @@
  * Filled in bulk at load: a little under the cache sizes that PiBooster's
  * Table 1 found (5 PGDs, 26 PMDs, 145 PTEs), the rest comes with demand.
  */
-static unsigned int prefill[TPT_LEVELS] = { 96, 32, 16, 8, 8 };
+static unsigned int prefill[TPT_LEVELS] = { 96, 24, 12, 6, 6 };
 module_param_array(prefill, uint, NULL, 0444);
 MODULE_PARM_DESC(prefill, "tables cached when enabled: pte,pmd,pud,pgd,user_pgd");
 

@@ -4,6 +4,7 @@
 import re
 
 import pytest
+
 from machines import GUEST, module_file
 from trapless_lab import pagetable, runner
 from trapless_lab.machine import MACHINES

@@ -2,6 +2,7 @@
 """A release gate: no device reaches a semi-writable page; and the proof that this test would see it."""
 
 import pytest
+
 from machines import GUEST, payload_file
 from trapless_lab import runner
 from trapless_lab.experiments import pagetable_dma as dma

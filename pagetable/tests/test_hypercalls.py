@@ -2,6 +2,7 @@
 """The hypercall interface of the running hypervisor, against trapless_pagetable.h and QEMU's trace."""
 
 import pytest
+
 from machines import insmod, module_file
 from trapless_lab import pagetable, runner
 from trapless_lab.machine import MACHINES
@@ -77,7 +78,7 @@ def test_negative_control_fails_on_stock_xen(transcript: Transcript, case: str) 
 
 @pytest.mark.parametrize("length", [1, 512])
 def test_one_flush_a_call(transcript: Transcript, length: int) -> None:
-    """Marking and releasing flush the domain once a call; QEMU counts, the guest knows how often it called."""
+    """Marking and releasing flush the domain once a call; QEMU counts, the guest knows its calls."""
     case = f"cycle_{length}"
     assert transcript[case].rc == 0, transcript[case].output
     calls = int(transcript[case].output)

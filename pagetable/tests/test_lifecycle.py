@@ -4,6 +4,7 @@
 import re
 
 import pytest
+
 from machines import GUEST, insmod, module_file, payload_file, refused
 from trapless_lab import pagetable, runner
 from trapless_lab.initramfs import Tree
@@ -128,7 +129,9 @@ def test_payload_refused_for_another_build(strict: Transcript) -> None:
 
 def test_payload_refused_on_another_prologue(strict: Transcript) -> None:
     assert strict["wrong prologue"].rc != 0
-    assert re.search("livepatch: .*expectation.*(mismatch|failed)|check.*expect", strict.console, re.IGNORECASE)
+    assert re.search(
+        "livepatch: .*expectation.*(mismatch|failed)|check.*expect", strict.console, re.IGNORECASE
+    )
 
 
 def test_refused_payloads_leave_nothing_applied(strict: Transcript) -> None:

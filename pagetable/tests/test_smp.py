@@ -2,6 +2,7 @@
 """Two CPUs fork while a disk reads by DMA, both halves come and go, and no kernel has anything to say."""
 
 import pytest
+
 from trapless_lab import pagetable, runner
 from trapless_lab.experiments import pagetable_dma as dma
 from trapless_lab.machine import MACHINES

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# trapless. On a fresh Debian 12, each of the first three does all its set-up:
+#
+#   make demo        what it does for you, in one table
+#   make check       every test
+#   make check-fast  linters and unit tests only, no machine is booted
+#
+#   make             build the payload and the modules
+#   make lint        linters only
+#   make clean       remove what was built (.venv stays)
+
+PYTEST		= .venv/bin/python -m pytest
+C_SOURCES	= $(wildcard pagetable/include/*.h pagetable/xen/*.[chS] \
+			pagetable/xen/tests/host/*.[ch] \
+			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch])
+PYTHON_SOURCES	= lab pagetable
+
+.PHONY: all setup build demo check check-fast lint host-tests clean
+.NOTPARALLEL:
+
+all: setup build
+
+setup:
+	@scripts/setup
+
+build:
+	@echo "build: the hypervisor's half"
+	@$(MAKE) --no-print-directory -C pagetable/xen
+	@echo "build: the guest's half"
+	@$(MAKE) --no-print-directory -C pagetable/linux
+
+demo: all
+	@.venv/bin/trapless-lab demo
+
+# The summary of the last command is what is read: a test runner's own.
+check: all lint host-tests
+	@echo "check: all tests, the machines' too"
+	@$(PYTEST) lab pagetable
+
+check-fast: all lint host-tests
+	@echo "check-fast: unit tests"
+	@$(PYTEST) -m "not machine" lab pagetable
+
+lint:
+	@echo "lint: ruff, mypy"
+	@.venv/bin/ruff check $(PYTHON_SOURCES)
+	@.venv/bin/ruff format --check $(PYTHON_SOURCES)
+	@.venv/bin/mypy
+	@echo "lint: checkpatch, sparse"
+	@scripts/checkpatch $(C_SOURCES) | { grep -v ' 0 errors, 0 warnings' || true; }
+	@scripts/checkpatch $(C_SOURCES) >/dev/null
+	@$(MAKE) --no-print-directory -C pagetable/xen sparse
+	@$(MAKE) --no-print-directory -C pagetable/linux sparse
+
+host-tests:
+	@$(MAKE) --no-print-directory -C pagetable/xen/tests/host check
+
+clean:
+	rm -rf build results

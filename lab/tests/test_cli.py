@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Experiments, their registry, their reports and the command line."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from trapless_lab import cli, demo, experiment, plots, report
+from trapless_lab.errors import LabError
+from trapless_lab.experiment import BeforeAfter, Check, Context, Experiment, Result
+from trapless_lab.machine import MACHINES
+
+
+def result(*, holds: bool = True, keys: dict[str, object] | None = None) -> Result:
+    return Result(
+        unit="apples",
+        method="counted",
+        rows=[{"kind": "red", "count": 1234}, {"kind": "green", "ratio": 0.5}],
+        paper=[{"kind": "red", "count": 1}],
+        checks=[Check("enough", holds, "1234 are enough")],
+        machine=experiment.machine_facts([MACHINES["bare"]], {"qemu": "7"}),
+        keys=keys or {"stock": {"a": 1}},
+    )
+
+
+def fake(found: Result | Exception) -> Experiment:
+    def run(_context: Context) -> Result:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return Experiment("apples", "fruit", "Apples", "Figure 0", 1, run)
+
+
+def invoke(monkeypatch: pytest.MonkeyPatch, found: Result | Exception, *arguments: str) -> tuple[int, str]:
+    monkeypatch.setattr(experiment, "registry", lambda: {"apples": fake(found)})
+    ran = CliRunner().invoke(cli.main, ["run", "apples", *arguments])
+    return ran.exit_code, ran.output
+
+
+def test_registry_knows_the_contract() -> None:
+    known = experiment.registry()
+    assert {"process-latency", "pagetable-flushes"} <= set(known)
+    assert list(known) == sorted(known)
+    assert all(name == entry.name and entry.minutes > 0 for name, entry in known.items())
+
+
+def test_a_name_is_taken_once() -> None:
+    known = next(iter(experiment.registry()))
+    with pytest.raises(ValueError, match=known):
+        experiment.experiment(name=known, accelerator="", title="", reproduces="", minutes=1)(
+            lambda _context: result()
+        )
+
+
+def test_demo_shows_before_and_after_and_where_the_rest_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    line = BeforeAfter("pears a tree", "20", "0", "bare soil: 0")
+    found = {"apples": fake(replace(result(), summary=[line]))}
+    monkeypatch.setattr(demo, "registry", lambda: found)
+    ran = CliRunner().invoke(cli.main, ["demo", "--results", str(tmp_path / "new")])
+    assert ran.exit_code == 0, ran.output
+    assert "fruit: before and after" in ran.output
+    assert "pears a tree" in ran.output
+    assert json.loads((tmp_path / "new" / "apples.json").read_text())["experiment"] == "apples"
+
+
+def test_demo_fails_when_a_check_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = {"apples": fake(result(holds=False))}
+    monkeypatch.setattr(demo, "registry", lambda: found)
+    ran = CliRunner().invoke(cli.main, ["demo", "--results", str(tmp_path)])
+    assert ran.exit_code == 1
+    assert "FAILS" in ran.output
+
+
+def test_list_and_machines() -> None:
+    listed = CliRunner().invoke(cli.main, ["list"])
+    assert listed.exit_code == 0 and "process-latency" in listed.output
+    shown = CliRunner().invoke(cli.main, ["machines"])
+    assert shown.exit_code == 0 and all(name in shown.output for name in MACHINES)
+
+
+def test_unknown_experiment_lists_the_known() -> None:
+    ran = CliRunner().invoke(cli.main, ["run", "pears"])
+    assert ran.exit_code == 2
+    assert "process-latency" in ran.output
+
+
+def test_json_has_the_contract_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    code, _ = invoke(monkeypatch, result(), "--json", str(target))
+    assert code == 0
+    assert list(json.loads(target.read_text())) == [
+        *("experiment", "unit", "method", "machine", "rows", "paper", "checks", "stock")
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_failed_check_fails_the_command_and_still_reports(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = tmp_path / "out.json"
+    code, output = invoke(monkeypatch, result(holds=False), "--json", str(target))
+    assert code == 1
+    assert "FAILS" in output
+    assert json.loads(target.read_text())["checks"][0]["holds"] is False
+
+
+def test_error_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, output = invoke(monkeypatch, LabError("qemu is missing"))
+    assert (code, output) == (1, "Error: qemu is missing\n")
+
+
+@pytest.mark.parametrize("target", ["/no/such/dir/x.json", "/proc/x.json", "/tmp"])
+def test_unwritable_json_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    code, output = invoke(monkeypatch, AssertionError("it ran"), "--json", target)
+    assert code == 1
+    assert target in output
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    target.write_text("old")
+    with pytest.raises(TypeError):
+        report.write(target, {"x": object()})
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_keys_must_not_shadow_the_contract() -> None:
+    with pytest.raises(ValueError, match="rows"):
+        report.as_json(fake(result()), result(keys={"rows": []}))
+
+
+def test_terminal_report(capsys: pytest.CaptureFixture[str]) -> None:
+    report.show(Console(width=100), fake(result()), result())
+    shown = capsys.readouterr().out
+    assert all(part in shown for part in ("1,234", "0.50", "In the paper", "holds  enough"))
+
+
+def test_plots_are_png(tmp_path: Path) -> None:
+    plots.lines(tmp_path / "new" / "l.png", {"a": ([1, 2], [3, 4])}, x="x", y="y", title="t")
+    plots.bars(tmp_path / "b.png", ["g", "h"], {"a": [1, 2], "b": [2, 3]}, y="y", title="t")
+    for path in (tmp_path / "new" / "l.png", tmp_path / "b.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")

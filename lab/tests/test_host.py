@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Finding the host's binaries, and saying what is missing."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from trapless_lab import artifacts, host
+from trapless_lab.errors import LabError
+
+
+def install(root: Path, release: str, *, headers: bool = True) -> None:
+    (root / f"vmlinuz-{release}").touch()
+    if headers:
+        (root / release / "build").mkdir(parents=True)
+
+
+def test_newest_kernel_with_headers(tmp_path: Path) -> None:
+    for release in ("6.1.0-9-amd64", "6.1.0-56-amd64", "6.1.0-60-cloud-amd64"):
+        install(tmp_path, release)
+    install(tmp_path, "6.1.0-57-amd64", headers=False)
+    assert host.kernel(tmp_path, tmp_path).release == "6.1.0-56-amd64"
+
+
+def test_kernel_without_headers_names_the_package(tmp_path: Path) -> None:
+    install(tmp_path, "6.1.0-57-amd64", headers=False)
+    with pytest.raises(LabError, match=r"linux-headers-6\.1\.0-57-amd64"):
+        host.kernel(tmp_path, tmp_path)
+
+
+def test_no_kernel_names_the_package(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="linux-image-amd64"):
+        host.kernel(tmp_path, tmp_path)
+
+
+def test_missing_tool_names_the_package() -> None:
+    with pytest.raises(LabError, match="no-such-tool is missing; install the Debian package some-package"):
+        host.tool("no-such-tool", "some-package")
+
+
+def test_xen_is_unpacked(tmp_path: Path) -> None:
+    image = tmp_path / "xen.gz"
+    image.write_bytes(gzip.compress(b"hypervisor"))
+    assert host.unpack_xen(tmp_path, image).read_bytes() == b"hypervisor"
+    with pytest.raises(LabError, match=host.XEN_PACKAGE):
+        host.unpack_xen(tmp_path, tmp_path / "none.gz")
+
+
+def test_module_dependencies_come_first() -> None:
+    names = [path.name for path in host.module_files(host.kernel().release, "ahci")]
+    assert names.index("libata.ko") < names.index("libahci.ko") < names.index("ahci.ko")
+    with pytest.raises(LabError, match="no module nonsense"):
+        host.module_files(host.kernel().release, "nonsense")
+
+
+def test_unbuilt_artefact_says_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAPLESS_BUILD", str(tmp_path))
+    with pytest.raises(LabError, match="run make"):
+        artifacts.payload("pagetable", "x")
+    built = tmp_path / "pagetable" / "linux" / "x.ko"
+    built.parent.mkdir(parents=True)
+    built.touch()
+    assert artifacts.module("pagetable", "x") == built

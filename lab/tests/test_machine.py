@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Machines and the command lines made of them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trapless_lab.machine import MACHINES, Machine
+from trapless_lab.qemu import Images, Outputs, argv
+from trapless_lab.trace import EVENTS
+
+QEMU = Path("/usr/bin/qemu")
+IMAGES = Images(Path("/k"), Path("/i"), Path("/x"), Path("/d"))
+OUTPUTS = Outputs(Path("/console"), Path("/steps"), Path("/trace"), Path("/qemu"))
+
+
+def line(machine: Machine, images: Images = IMAGES) -> str:
+    return " ".join(argv(QEMU, machine, images, OUTPUTS))
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_every_machine_has_its_three_logs_and_no_network(machine: Machine) -> None:
+    made = line(machine)
+    for part in ("path=/console", "path=/steps", "-D /trace", "iobase=0x378", *EVENTS):
+        assert part in made
+    assert "-nodefaults" in made
+    assert ("intel-iommu" in made) == machine.xen
+
+
+def test_iommu_mode() -> None:
+    assert "dom0-iommu=strict" in line(MACHINES["xen-strict"])
+    assert "dom0-iommu=no-strict" in line(MACHINES["xen-relaxed"])
+    assert "dom0-iommu" not in line(MACHINES["bare"])
+
+
+def test_consoles() -> None:
+    assert "console=ttyS0" in line(MACHINES["bare"])
+    assert "console=hvc0" in line(MACHINES["xen-strict"])
+
+
+def test_icount_excludes_threads() -> None:
+    made = line(MACHINES["xen-strict"].with_icount())
+    assert "-icount shift=1,sleep=off" in made
+    assert "thread=multi" not in made
+    assert "-icount" not in line(MACHINES["xen-strict"])
+    assert "-smp 2" in line(MACHINES["xen-strict-smp"])
+
+
+def test_disk() -> None:
+    assert "ide-hd" not in line(MACHINES["bare"])
+    assert "file=/d,format=raw,if=none,id=d0,snapshot=on" in line(MACHINES["bare"].with_disk())
+
+
+def test_missing_images_are_refused() -> None:
+    with pytest.raises(ValueError, match="no hypervisor image"):
+        line(MACHINES["xen-strict"], replace(IMAGES, xen=None))
+    with pytest.raises(ValueError, match="no image for it"):
+        line(MACHINES["bare"].with_disk(), replace(IMAGES, disk=None))
+
+
+def test_commas_in_paths_are_doubled() -> None:
+    made = line(MACHINES["xen-strict"], replace(IMAGES, initramfs=Path("/a,b")))
+    assert "/k console=hvc0 panic=-1 loglevel=5,/a,,b" in made
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"icount": True, "cpus": 2}, "one CPU"),
+        ({"iommu": "strict"}, "Xen option"),
+        ({"xen_args": ("x",)}, "without Xen"),
+    ],
+)
+def test_impossible_machines_are_refused(fields: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        replace(MACHINES["bare"], **fields)  # type: ignore[arg-type]

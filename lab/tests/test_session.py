@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Watching a machine: with real logs, and processes that stand in for QEMU."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from recorded import DATA, NONCE, STEPS
+from trapless_lab import session
+from trapless_lab.progress import Progress
+from trapless_lab.qemu import Outputs
+from trapless_lab.script import Step, StepLog
+
+
+class Recorder(Progress):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.finished_steps: list[str] = []
+
+    def finished(self, step: str, seconds: float) -> None:
+        """Remember it."""
+        self.finished_steps.append(step)
+
+
+def watch(
+    directory: Path,
+    argv: list[str],
+    *,
+    console: str = "xen-console.log",
+    steps_log: bytes | None = None,
+    steps: list[Step] = STEPS,
+) -> list[str]:
+    outputs = Outputs(*(directory / name for name in ("console", "steps", "trace", "qemu")))
+    outputs.console.write_bytes((DATA / console).read_bytes())
+    outputs.steps.write_bytes((DATA / "xen-steps.log").read_bytes() if steps_log is None else steps_log)
+    progress = Recorder()
+    watched = session.Session("m", StepLog(steps, NONCE), outputs, progress)
+    with session.process(argv, outputs.complaints) as process:
+        watched.follow(process)
+    return progress.finished_steps
+
+
+def test_complete_run(tmp_path: Path) -> None:
+    assert watch(tmp_path, ["true"]) == [step.name for step in STEPS]
+
+
+def test_unexpected_exit_code_names_the_step(tmp_path: Path) -> None:
+    steps = [*STEPS[:3], Step("failing", "exit 3")]
+    with pytest.raises(session.GuestError, match='step "failing" ended with exit code 3, not 0'):
+        watch(tmp_path, ["sleep", "60"], steps=steps)
+
+
+def test_early_end_says_what_was_due_and_what_qemu_said(tmp_path: Path) -> None:
+    with pytest.raises(
+        session.GuestError, match=r"exit code 4\) while waiting for step \"bytes\" to begin"
+    ) as info:
+        watch(tmp_path, ["sh", "-c", "echo no such device; exit 4"], steps_log=b"")
+    assert "no such device" in str(info.value)
+
+
+@pytest.mark.parametrize("console", ["bare-panic-console.log", "xen-panic-console.log"])
+def test_crash_is_seen_at_once(tmp_path: Path, console: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(session.GuestError, match="sysrq triggered crash"):
+        watch(tmp_path, ["sleep", "60"], console=console, steps_log=b"")
+    assert time.monotonic() - started < 10
+
+
+def test_step_timeout_names_the_step_and_shows_its_output(tmp_path: Path) -> None:
+    log = b"\n@%b 1.00 begin 0000\nhalfway there" % NONCE.encode()
+    with pytest.raises(session.GuestError, match=r'timed out after 0.2 s waiting for step "slow"') as info:
+        watch(tmp_path, ["sleep", "60"], steps_log=log, steps=[Step("slow", "sleep 99", timeout_s=0.2)])
+    assert "halfway there" in str(info.value)
+
+
+def test_boot_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "BOOT_TIMEOUT_S", 0.2)
+    with pytest.raises(session.GuestError, match=r'timed out after 0.2 s waiting for step "bytes" to begin'):
+        watch(tmp_path, ["sleep", "60"], steps_log=b"")
+
+
+def test_power_off_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "POWER_OFF_TIMEOUT_S", 0.2)
+    with pytest.raises(session.GuestError, match=r"waiting for the guest to power off"):
+        watch(tmp_path, ["sleep", "60"])
+
+
+def test_process_is_killed_when_the_block_is_left(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), session.process(["sleep", "60"], tmp_path / "log") as process:
+        raise KeyboardInterrupt
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)

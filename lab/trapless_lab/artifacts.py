@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Where the project's own build products are.
+
+Invariant: nothing here builds them; a missing one is an error that says how to make it.
+"""
+
+import os
+from pathlib import Path
+
+from .errors import LabError
+
+
+def build_dir() -> Path:
+    """Return the build tree: $TRAPLESS_BUILD, or build/ of the repository this package lies in."""
+    override = os.environ.get("TRAPLESS_BUILD")
+    return Path(override) if override else Path(__file__).resolve().parents[2] / "build"
+
+
+def payload(accelerator: str, name: str) -> Path:
+    """Return a hypervisor live-patch payload."""
+    return _built(build_dir() / accelerator / "xen" / f"{name}.livepatch")
+
+
+def module(accelerator: str, name: str) -> Path:
+    """Return a Linux kernel module."""
+    return _built(build_dir() / accelerator / "linux" / f"{name}.ko")
+
+
+def _built(path: Path) -> Path:
+    if not path.exists():
+        raise LabError(f"{path} is not built; run make in the repository (or set TRAPLESS_BUILD)")
+    return path

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The stock binaries of this Debian host that go into a machine, and their versions.
+
+Invariant: nothing is built or downloaded here, and a missing thing is named together with the Debian
+package that brings it.
+"""
+
+import gzip
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import LabError
+
+BOOT = Path("/boot")
+MODULES = Path("/lib/modules")
+XEN_IMAGE = BOOT / "xen-4.17-amd64.gz"
+XEN_LIVEPATCH = Path("/usr/lib/xen-4.17/bin/xen-livepatch")
+XEN_PACKAGE = "xen-hypervisor-4.17-amd64"
+
+# Only the plain flavour: "-cloud" and "-rt" kernels differ in what the payloads rely on.
+_KERNEL = re.compile(r"vmlinuz-(?P<release>6\.1\.0-(?P<abi>\d+)-amd64)")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An installed Debian kernel that modules can be built for."""
+
+    release: str
+    image: Path
+
+
+def _missing(what: object, package: str) -> LabError:
+    return LabError(f"{what} is missing; install the Debian package {package}")
+
+
+def tool(name: str, package: str) -> Path:
+    """Find a program; modprobe and its like are outside a user's PATH."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+    if found is None:
+        raise _missing(name, package)
+    return Path(found)
+
+
+def qemu() -> Path:
+    """Find QEMU's x86 system emulator."""
+    return tool("qemu-system-x86_64", "qemu-system-x86")
+
+
+def busybox() -> Path:
+    """Find a busybox that runs without shared libraries."""
+    path = tool("busybox", "busybox-static")
+    if shared_libraries(path):
+        raise LabError(f"{path} is dynamically linked; install the Debian package busybox-static")
+    return path
+
+
+def kernel(boot: Path = BOOT, modules: Path = MODULES) -> Kernel:
+    """Return the newest kernel whose headers are installed: the modules under test were built for it."""
+    found = [match for path in boot.glob("vmlinuz-*") if (match := _KERNEL.fullmatch(path.name))]
+    if not found:
+        raise _missing(f"a kernel {boot}/vmlinuz-6.1.0-*-amd64", "linux-image-amd64")
+    usable = [match for match in found if (modules / match["release"] / "build").exists()]
+    if not usable:
+        raise _missing(f"{modules}/{found[0]['release']}/build", f"linux-headers-{found[0]['release']}")
+    newest = max(usable, key=lambda match: int(match["abi"]))
+    return Kernel(newest["release"], boot / newest[0])
+
+
+def unpack_xen(directory: Path, image: Path = XEN_IMAGE) -> Path:
+    """Write the hypervisor, uncompressed as QEMU's multiboot loader wants it, into ``directory``."""
+    if not image.exists():
+        raise _missing(image, XEN_PACKAGE)
+    target = directory / "xen"
+    target.write_bytes(gzip.decompress(image.read_bytes()))
+    return target
+
+
+def xen_livepatch() -> Path:
+    """Find the tool that uploads payloads to Xen."""
+    if not XEN_LIVEPATCH.exists():
+        raise _missing(XEN_LIVEPATCH, "xen-utils-4.17")
+    return XEN_LIVEPATCH
+
+
+def shared_libraries(program: Path) -> list[Path]:
+    """List the shared libraries and the loader of a program; none for a static one."""
+    listed = subprocess.run([tool("ldd", "libc-bin"), program], capture_output=True, text=True, check=False)
+    if "not found" in listed.stdout:
+        raise LabError(f"{program} misses shared libraries:\n{listed.stdout}")
+    return [Path(path) for path in re.findall(r"(?:=> |^\s*)(/\S+) \(0x", listed.stdout, re.MULTILINE)]
+
+
+def module_files(release: str, name: str) -> list[Path]:
+    """List a module and all it needs, in load order; none for a built-in one."""
+    shown = subprocess.run(
+        [tool("modprobe", "kmod"), "-S", release, "--show-depends", name],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if shown.returncode:
+        raise LabError(f"kernel {release} has no module {name}: {shown.stderr.strip()}")
+    return [Path(path) for path in re.findall(r"^insmod (\S+)", shown.stdout, re.MULTILINE)]
+
+
+def _package_version(package: str) -> str:
+    shown = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Version}", package], capture_output=True, text=True, check=False
+    )
+    return shown.stdout or "not packaged"
+
+
+def versions() -> dict[str, str]:
+    """Return what a reader needs to boot the same machines."""
+    release = kernel().release
+    return {
+        "qemu": _package_version("qemu-system-x86"),
+        "xen": _package_version(XEN_PACKAGE),
+        "linux": f"{release} ({_package_version(f'linux-image-{release}')})",
+        "busybox": _package_version("busybox-static"),
+    }

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Machines as data.
+
+Invariant: a machine is a value; everything that differs between two boots is a field of it, and every
+combination that cannot boot or cannot be measured is refused when it is made.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+Iommu = Literal["strict", "relaxed"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One bootable machine.
+
+    ``iommu`` is how Xen treats its own domain: strict follows page types, relaxed maps all memory once.
+    With ``icount`` the guest's clock counts instructions (2 ns each) and is deterministic.
+    """
+
+    name: str
+    description: str
+    xen: bool = False
+    iommu: Iommu | None = None
+    cpus: int = 1
+    memory_mib: int = 2048
+    icount: bool = False
+    disk: bool = False
+    xen_args: tuple[str, ...] = ()
+    linux_args: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.icount and self.cpus != 1:
+            raise ValueError(f"machine {self.name}: icount works with one CPU only")
+        if self.iommu and not self.xen:
+            raise ValueError(f"machine {self.name}: an IOMMU mode is a Xen option")
+        if self.xen_args and not self.xen:
+            raise ValueError(f"machine {self.name}: Xen options without Xen")
+
+    def with_icount(self) -> "Machine":
+        """Return the same machine with the deterministic clock."""
+        return replace(self, icount=True)
+
+    def with_disk(self) -> "Machine":
+        """Return the same machine with an AHCI disk."""
+        return replace(self, disk=True)
+
+
+def _table(*machines: Machine) -> Mapping[str, Machine]:
+    return MappingProxyType({machine.name: machine for machine in machines})
+
+
+MACHINES = _table(
+    Machine("bare", "Linux alone"),
+    Machine("bare-smp", "Linux alone", cpus=2),
+    Machine("xen-strict", "PV dom0, IOMMU follows page types", xen=True, iommu="strict"),
+    Machine("xen-strict-smp", "PV dom0, IOMMU follows page types", xen=True, iommu="strict", cpus=2),
+    Machine("xen-relaxed", "PV dom0, IOMMU maps all of its memory", xen=True, iommu="relaxed"),
+    Machine("xen-relaxed-smp", "PV dom0, IOMMU maps all of its memory", xen=True, iommu="relaxed", cpus=2),
+)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Runs a script of steps in a machine.
+
+Invariant: the guest holds the host's stock binaries, the lab's init and what the caller gave, and the
+caller's files are the ones that win.
+"""
+
+import contextlib
+import secrets
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from . import guest, host, initramfs, qemu, session, trace
+from .initramfs import File, Tree
+from .machine import Machine
+from .progress import Progress
+from .script import Step, StepLog, render
+from .transcript import Transcript
+
+DISK_BYTES = 64 << 20
+
+
+def empty_disk(directory: Path) -> Path:
+    """Make a disk full of zeros."""
+    disk = directory / "disk.img"
+    with disk.open("wb") as file:
+        file.truncate(DISK_BYTES)
+    return disk
+
+
+def run(
+    machine: Machine,
+    steps: Sequence[Step],
+    *,
+    files: Tree | None = None,
+    modules: Sequence[str] = (),
+    make_disk: Callable[[Path], Path] = empty_disk,
+    progress: Progress | None = None,
+    work_dir: Path | None = None,
+) -> Transcript:
+    """Boot ``machine``, run ``steps`` and return what happened.
+
+    ``files`` are added to the guest; ``modules`` are stock modules, loaded with their dependencies before
+    the first step. If the machine has a disk, ``make_disk`` makes its raw image in the directory it is
+    given; the guest's writes do not reach it. Logs are kept in ``work_dir`` if there is one.
+    """
+    with contextlib.ExitStack() as stack:
+        if work_dir is None:
+            work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trapless-lab-")))
+        else:
+            work_dir.mkdir(parents=True, exist_ok=True)
+        log = StepLog(steps, secrets.token_hex(8))
+        kernel = host.kernel()
+        image = work_dir / "initramfs.gz"
+        initramfs.pack(_guest_tree(machine, kernel, log, modules, files or {}), image)
+        disk = make_disk(work_dir) if machine.disk else None
+        xen = host.unpack_xen(work_dir) if machine.xen else None
+        outputs = qemu.Outputs(
+            work_dir / "console.log", work_dir / "steps.log", work_dir / "trace.log", work_dir / "qemu.log"
+        )
+        for stale in (outputs.console, outputs.steps, outputs.trace):
+            stale.unlink(missing_ok=True)
+        argv = qemu.argv(host.qemu(), machine, qemu.Images(kernel.image, image, xen, disk), outputs)
+        watched = session.Session(machine.name, log, outputs, progress or Progress())
+        watched.follow(stack.enter_context(session.process(argv, outputs.complaints)))
+        with outputs.trace.open() as lines:
+            buckets = trace.parse(lines)
+        return Transcript(machine, tuple(log.results), buckets, watched.console)
+
+
+def _guest_tree(
+    machine: Machine, kernel: host.Kernel, log: StepLog, modules: Sequence[str], files: Tree
+) -> Tree:
+    names = [*(["xen-privcmd"] if machine.xen else []), *modules]
+    tree: dict[str, File | initramfs.Link] = {"/init": File(guest.INIT, 0o755)}
+    tree |= initramfs.busybox(host.busybox())
+    tree |= initramfs.modules([path for name in names for path in host.module_files(kernel.release, name)])
+    for program in guest.build():
+        tree |= initramfs.program(program)
+    if machine.xen:
+        tree |= initramfs.program(host.xen_livepatch())
+    return {**tree, **render(log.steps, log.nonce), **files}

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What a run left behind.
+
+Invariant: everything in it was recorded outside the guest, and nothing of it changes afterwards.
+"""
+
+import re
+from dataclasses import dataclass
+
+from . import trace
+from .machine import Machine
+from .script import StepResult
+
+_WARNING = re.compile(
+    r"\bWARNING:|\bBUG:|\bOops\b|Bad page|rcu.*stall|possible (?:circular|recursive) locking|"
+    r"inconsistent lock state|INFO: task .* blocked|Assertion .* failed|Xen (?:BUG|WARN)|\bUBSAN\b|"
+    r"general protection fault|refcount_t"
+)
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """Everything a run left behind."""
+
+    machine: Machine
+    results: tuple[StepResult, ...]
+    buckets: tuple[trace.Bucket, ...]
+    console: str
+
+    def __getitem__(self, name: str) -> StepResult:
+        return self.results[self.index(name)]
+
+    def index(self, name: str) -> int:
+        """Return the position of the first step called ``name``."""
+        for position, result in enumerate(self.results):
+            if result.step.name == name:
+                return position
+        raise KeyError(name)
+
+    def counts(self, name: str) -> trace.Counts:
+        """Return what QEMU's IOMMU saw during a step."""
+        position = self.index(name)
+        return trace.total(bucket for bucket in self.buckets if bucket.step == position)
+
+    def kernel_warnings(self) -> list[str]:
+        """Return the console lines in which Linux or Xen complains."""
+        return [line for line in self.console.splitlines() if _WARNING.search(line)]
