@@ -12,7 +12,6 @@
 
 PYTEST		= .venv/bin/python -m pytest
 C_SOURCES	= $(wildcard pagetable/include/*.h pagetable/xen/*.[chS] \
-			pagetable/xen/tests/host/*.[ch] \
 			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch])
 PYTHON_SOURCES	= lab pagetable
 

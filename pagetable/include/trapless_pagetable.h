@@ -83,9 +83,10 @@ struct tpt_version {
  *   -E2BIG      @count above TPT_MAX_BATCH
  *   -EINVAL     @count 0, or a number that is no frame of RAM
  *   -EPERM      the frame is not the caller's, or the caller is not served
- *   -EBUSY      the frame is in use as something else (MARK), or changes type
- *               at this moment (RELEASE: try again)
- *   -EEXIST     MARK: already semi-writable
+ *   -EBUSY      MARK: the frame is in use as something else, or is one of the
+ *               hypervisor's own that the caller may only use; RELEASE: the
+ *               frame changes type at this moment, try again
+ *   -EEXIST     MARK: already semi-writable (a live table is -EBUSY)
  *   -ENOENT     RELEASE: not semi-writable
  *   -ENOMEM     no memory for the call's own bookkeeping
  *   -EOPNOTSUPP MARK: the caller's IOMMU does not follow page types

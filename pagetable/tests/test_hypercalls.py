@@ -18,6 +18,7 @@ CASES = (
     "not_ours",
     "twice",
     "page_table",
+    "xen_page",
     "bad_in_the_middle",
     "contents",
     "fuzz",

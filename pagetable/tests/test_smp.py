@@ -3,6 +3,7 @@
 
 import pytest
 
+from machines import insmod, module_file
 from trapless_lab import pagetable, runner
 from trapless_lab.experiments import pagetable_dma as dma
 from trapless_lab.machine import MACHINES
@@ -43,4 +44,22 @@ def test_stress() -> None:
     hits = sum(counters["hits"] for counters in pagetable.pool_sizes(transcript["pool"]).values())
     assert hits > 100
     assert sum(transcript.counts(result.step.name).faults for result in transcript.results) == 0
+    assert transcript.kernel_warnings() == []
+
+
+def test_calls_that_overlap() -> None:
+    """Two CPUs mark and release the same pages; afterwards none is left marked, or the revert is refused."""
+    race = "echo race >/sys/module/hypercall_test/parameters/run"
+    transcript = runner.run(
+        MACHINES["xen-strict-smp"],
+        [
+            pagetable.load_steps()[0],
+            insmod("hypercall_test"),
+            Step("race", f"{race} || {{ dmesg | tail -5; false; }}", timeout_s=300),
+            Step("remove the test", "rmmod hypercall_test"),
+            pagetable.unload_steps()[-1],
+        ],
+        files={**pagetable.files(), **module_file("test/hypercall_test")},
+    )
+    assert transcript.counts("race").domain > 1000
     assert transcript.kernel_warnings() == []

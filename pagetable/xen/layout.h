@@ -77,6 +77,9 @@ typedef unsigned long u64;
 /* struct page_info: the owner's frame, 0 if none. cleanup_page_mappings. */
 #define XEN_PAGE_INFO_OWNER		0x18
 
+/* count_info: Xen's own, or beyond the allocation. See cleanup_page_mappings. */
+#define PGC_special			0x4200000000000000UL
+
 /* type_info: which type the references are of. Seen in _get_page_type. */
 #define PGT_type_mask			0xe000000000000000UL
 #define PGT_l1_page_table		0x2000000000000000UL
@@ -87,6 +90,8 @@ typedef unsigned long u64;
 #define PGT_writable_page		0xe000000000000000UL
 /* type_info: safe to use as its type; set last. Seen in _get_page_type. */
 #define PGT_validated			0x0400000000000000UL
+/* type_info: page_lock()'s. Seen in page_unlock. */
+#define PGT_locked			0x1000000000000000UL
 /* type_info: number of references. Seen in _get_page_type. */
 #define PGT_count_mask			0x007fffffffffffffUL
 
@@ -132,6 +137,7 @@ bool get_page(struct page_info *page, const struct domain *d);
 void put_page(struct page_info *page);
 int get_page_type(struct page_info *page, unsigned long type);
 void put_page_type(struct page_info *page);
+void page_unlock(struct page_info *page);
 long iommu_map(struct domain *d, u64 dfn, u64 mfn, unsigned long page_count,
 	       u32 flags, u32 *flush_flags);
 long iommu_unmap(struct domain *d, u64 dfn, unsigned long page_count,
@@ -174,6 +180,11 @@ static inline bool softirq_pending(u32 cpu)
 {
 	return *(const volatile u32 *)(irq_stat +
 				       ((u64)cpu << XEN_IRQ_STAT_SHIFT));
+}
+
+static inline void cpu_relax(void)
+{
+	asm volatile("pause" ::: "memory");
 }
 
 /* What follows is not executed speculatively past the checks before it. */

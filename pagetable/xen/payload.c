@@ -22,11 +22,25 @@
 static int new_iommu_legacy_map(struct domain *d, u64 dfn, u64 mfn,
 				unsigned long page_count, u32 flags)
 {
-	if (page_count == 1 && dfn == mfn && semi_writable_test(d, mfn)) {
+	bool one_frame = page_count == 1 && dfn == mfn;
+	int rc;
+
+	if (one_frame && semi_writable_test(d, mfn)) {
 		semi_writable_count(&semi_writable_stats.skipped_map, 1);
 		return 0;
 	}
-	return original_iommu_legacy_map(d, dfn, mfn, page_count, flags);
+	rc = original_iommu_legacy_map(d, dfn, mfn, page_count, flags);
+	if (rc || !one_frame)
+		return rc;
+	/*
+	 * A domain that maps its own grant changes no type, so a MARK may have
+	 * come since the test above. MARK sets the bit before it unmaps, and we
+	 * map before we look: one of the two sees the other.
+	 */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (semi_writable_test(d, mfn))
+		rc = original_iommu_legacy_unmap(d, dfn, page_count);
+	return rc;
 }
 
 static int new_iommu_legacy_unmap(struct domain *d, u64 dfn,
@@ -143,11 +157,10 @@ static int before_revert(struct payload *payload)
 /* Every other CPU waits with its Xen stack empty: no mark can come or go. */
 static int revert(struct payload *payload)
 {
-	int rc;
+	int rc = -EBUSY;
 
-	if (semi_writable_stats.semi_writable)
-		return -EBUSY;
-	rc = revert_payload(payload);
+	if (!semi_writable_stats.semi_writable)
+		rc = revert_payload(payload);
 	reverted = !rc;
 	return rc;
 }

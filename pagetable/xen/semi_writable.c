@@ -14,11 +14,15 @@
  *      in an IOTLB.
  *  I2  A set bit owns one general reference (get_page). A marked frame is
  *      therefore never freed, never stolen, and never changes its owner.
- *  I3  A frame's bit changes only while this file holds a *validated* type
- *      reference to it. Xen calls iommu_legacy_map/unmap for a frame only
- *      between changing its type and setting PGT_validated, so a bit never
- *      changes under one of those calls, and each of them sees either the
- *      state before or the state after.
+ *  I3  A frame's bit changes only under this file's lock, and only while this
+ *      file holds a *validated* type reference to the frame. The lock keeps
+ *      other MARKs and RELEASEs away, which could map the frame between our bit
+ *      and our flush: references to one type are shared. The type reference
+ *      keeps Xen's typing away: it calls iommu_legacy_map/unmap for a frame
+ *      only between changing its type and setting PGT_validated, so a bit never
+ *      changes under one of those calls. The one other caller that can meet a
+ *      marked frame is its owner mapping a grant to itself; for that, payload.c
+ *      looks at the bit once more after the mapping is made.
  *  I4  MARK drops its type reference only after the IOTLB flush. Dropping it
  *      earlier would let the frame become a page table while a device can
  *      still write it through a stale IOTLB entry.
@@ -34,9 +38,10 @@
  * writable again. By I1 there is nothing to remove, and by definition nothing
  * to restore; payload.c skips both, and the flush with them.
  *
- * Locking: none of our own. Bits are changed with atomic operations; I3 makes
- * Xen's type reference the lock of a single frame, and the livepatch core
- * applies and reverts only while no CPU is inside a hypercall.
+ * Locking: one MARK or RELEASE at a time. Xen's typing reads the bits without
+ * the lock, hence the atomic operations. The lock is taken before, and never
+ * under, any of Xen's. The livepatch core applies and reverts only while no
+ * CPU is inside a hypercall.
  */
 #include "semi_writable.h"
 
@@ -44,6 +49,19 @@
 #define PREEMPT_INTERVAL	64
 
 struct tpt_stats semi_writable_stats;
+
+static bool busy;
+
+static void lock_marks(void)
+{
+	while (__atomic_exchange_n(&busy, true, __ATOMIC_ACQUIRE))
+		cpu_relax();
+}
+
+static void unlock_marks(void)
+{
+	__atomic_store_n(&busy, false, __ATOMIC_RELEASE);
+}
 
 /* Published once, complete, and gone only when the payload is. */
 static struct mark_map {
@@ -121,14 +139,12 @@ static bool mark_test_and_set(u64 mfn)
 				 __ATOMIC_SEQ_CST) & bit;
 }
 
-/* Return: whether the bit was set before. */
-static bool mark_test_and_clear(u64 mfn)
+static void mark_clear(u64 mfn)
 {
 	u64 pdx = mfn_to_pdx(mfn);
-	unsigned long bit = 1UL << (pdx % 64);
 
-	return __atomic_fetch_and(&marks->bits[pdx / 64], ~bit,
-				  __ATOMIC_SEQ_CST) & bit;
+	__atomic_fetch_and(&marks->bits[pdx / 64], ~(1UL << (pdx % 64)),
+			   __ATOMIC_SEQ_CST);
 }
 
 /**
@@ -176,7 +192,9 @@ static int mark_frame(struct domain *d, u64 mfn, u32 *flush_flags)
 	page = mfn_to_page(mfn);
 	if (!get_page(page, d))
 		return -EPERM;
-	if (!get_page_type(page, PGT_writable_page)) {
+	/* Xen's own pages, lent to the guest, are in no IOMMU table of its. */
+	if ((page->count_info & PGC_special) ||
+	    !get_page_type(page, PGT_writable_page)) {
 		put_page(page);
 		return -EBUSY;
 	}
@@ -187,7 +205,7 @@ static int mark_frame(struct domain *d, u64 mfn, u32 *flush_flags)
 	rc = iommu_unmap(d, mfn, 1, 0, flush_flags);
 	if (!rc)
 		return 0;
-	mark_test_and_clear(mfn);
+	mark_clear(mfn);
 drop:
 	put_page_type(page);
 	put_page(page);
@@ -205,7 +223,7 @@ static int undo_marks(struct domain *d, const u64 *mfns, u32 count, int error)
 	for (i = 0; i < count; i++) {
 		struct page_info *page = mfn_to_page(mfns[i]);
 
-		mark_test_and_clear(mfns[i]);
+		mark_clear(mfns[i]);
 		if (iommu_map(d, mfns[i], mfns[i], 1, IOMMUF_rw, &flush_flags)) {
 			/* I5: held for ever, both references stay. */
 			semi_writable_count(&semi_writable_stats.held, 1);
@@ -234,6 +252,7 @@ int semi_writable_mark(struct domain *d, const u64 *mfns, u32 count, u32 *done)
 	u32 i, n, flush_flags = 0;
 	int rc = 0, flush_rc;
 
+	lock_marks();
 	for (n = 0; n < count && !time_to_leave(n); n++) {
 		rc = mark_frame(d, mfns[n], &flush_flags);
 		if (rc)
@@ -242,7 +261,8 @@ int semi_writable_mark(struct domain *d, const u64 *mfns, u32 count, u32 *done)
 	flush_rc = flush_iotlb(d, flush_flags);
 	if (flush_rc) {
 		*done = 0;
-		return undo_marks(d, mfns, n, flush_rc);
+		rc = undo_marks(d, mfns, n, flush_rc);
+		goto out;
 	}
 	/* I4: from here on the frames may become page tables. */
 	for (i = 0; i < n; i++)
@@ -250,25 +270,34 @@ int semi_writable_mark(struct domain *d, const u64 *mfns, u32 count, u32 *done)
 	semi_writable_count(&semi_writable_stats.semi_writable, n);
 	semi_writable_count(&semi_writable_stats.marked, n);
 	*done = n;
+out:
+	unlock_marks();
 	return rc;
 }
 
 /*
- * One more reference to whatever non-writable type the frame has, if that is
- * validated and in use. Xen's get_page_type would also finish or start a
- * validation, and for a table that takes too long to do here.
+ * Xen's page_lock(), for live tables only. The reference it takes can never be
+ * the last one: whoever would drop the last but one waits for page_unlock(). A
+ * plain reference could be last, if the guest unpins meanwhile, and then the
+ * table would be taken apart here, where Xen can neither preempt nor go on.
  */
-static bool get_live_type(struct page_info *page)
+static bool lock_live_table(struct page_info *page)
 {
 	unsigned long old = __atomic_load_n(&page->type_info, __ATOMIC_RELAXED);
 
 	do {
+		while (old & PGT_locked) {
+			cpu_relax();
+			old = __atomic_load_n(&page->type_info,
+					      __ATOMIC_RELAXED);
+		}
 		if ((old & PGT_type_mask) == PGT_writable_page ||
 		    !(old & PGT_validated) || !(old & PGT_count_mask) ||
 		    !((old + 1) & PGT_count_mask))
 			return false;
-	} while (!__atomic_compare_exchange_n(&page->type_info, &old, old + 1,
-					      false, __ATOMIC_SEQ_CST,
+	} while (!__atomic_compare_exchange_n(&page->type_info, &old,
+					      old + (1 | PGT_locked), false,
+					      __ATOMIC_SEQ_CST,
 					      __ATOMIC_RELAXED));
 	return true;
 }
@@ -276,38 +305,33 @@ static bool get_live_type(struct page_info *page)
 static int release_frame(struct domain *d, u64 mfn, u32 *flush_flags)
 {
 	struct page_info *page;
-	bool live_table;
 	int rc = 0;
 
-	if (!frame_has_mark(mfn))
+	if (!__mfn_valid(mfn))
 		return -EINVAL;
 	block_speculation();
 	page = mfn_to_page(mfn);
 	if (!get_page(page, d))
 		return -EPERM;
-	if (!mark_is_set(mfn)) {
+	if (!frame_has_mark(mfn) || !mark_is_set(mfn)) {
 		put_page(page);
 		return -ENOENT;
 	}
-	live_table = get_live_type(page);
-	if (!live_table && !get_page_type(page, PGT_writable_page)) {
-		put_page(page);
-		return -EBUSY;
-	}
-	if (!mark_test_and_clear(mfn)) {
-		rc = -ENOENT;	/* another CPU released it just now */
-		goto drop;
-	}
-	/* A live table stays out of reach: Xen maps it when it retypes it. */
-	if (!live_table)
+	if (lock_live_table(page)) {
+		/* Stays out of reach: Xen maps it when it retypes it. */
+		mark_clear(mfn);
+		page_unlock(page);
+	} else if (get_page_type(page, PGT_writable_page)) {
+		mark_clear(mfn);
 		rc = iommu_map(d, mfn, mfn, 1, IOMMUF_rw, flush_flags);
-	if (rc) {
-		mark_test_and_set(mfn);
-		goto drop;
+		if (rc)
+			mark_test_and_set(mfn);
+		put_page_type(page);
+	} else {
+		rc = -EBUSY;
 	}
-	put_page(page);		/* the mark's own reference (I2) */
-drop:
-	put_page_type(page);
+	if (!rc)
+		put_page(page);		/* the mark's own reference (I2) */
 	put_page(page);
 	return rc;
 }
@@ -329,6 +353,7 @@ int semi_writable_release(struct domain *d, const u64 *mfns, u32 count,
 	u32 n, flush_flags = 0;
 	int rc = 0, flush_rc;
 
+	lock_marks();
 	for (n = 0; n < count && !time_to_leave(n); n++) {
 		rc = release_frame(d, mfns[n], &flush_flags);
 		if (rc)
@@ -338,5 +363,6 @@ int semi_writable_release(struct domain *d, const u64 *mfns, u32 count,
 	semi_writable_count(&semi_writable_stats.released, n);
 	flush_rc = flush_iotlb(d, flush_flags);
 	*done = n;
+	unlock_marks();
 	return rc ? rc : flush_rc;
 }

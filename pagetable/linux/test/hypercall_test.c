@@ -12,6 +12,8 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/completion.h>
+#include <linux/kthread.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/prandom.h>
@@ -195,6 +197,15 @@ static bool case_page_table(void)
 	       batch_is(TPT_OP_RELEASE, &pgd, 1, -ENOENT, 0);
 }
 
+/* Xen's own page, lent to us: in no IOMMU table of ours, and to stay so. */
+static bool case_xen_page(void)
+{
+	u64 shared = xen_start_info->shared_info >> PAGE_SHIFT;
+
+	return batch_is(TPT_OP_MARK, &shared, 1, -EBUSY, 0) &&
+	       batch_is(TPT_OP_RELEASE, &shared, 1, -ENOENT, 0);
+}
+
 /* What stands before a bad entry is done, what stands after it is not. */
 static bool case_bad_in_the_middle(void)
 {
@@ -304,6 +315,74 @@ static bool case_fuzz(void)
 	return ok;
 }
 
+/*
+ * Two CPUs mark and release the same few pages. Which of them wins is open, so
+ * a page may be found in either state; nothing else may come back, and at the
+ * end every page is released exactly once or not at all.
+ */
+#define RACE_PAGES	8
+#define RACE_CALLS	20000
+
+struct racer {
+	struct completion finished;
+	u32 seed;
+	bool ok;
+};
+
+static int race(void *arg)
+{
+	struct racer *racer = arg;
+	struct rnd_state rnd;
+	unsigned int call, done;
+
+	prandom_seed_state(&rnd, racer->seed);
+	racer->ok = true;
+	for (call = 0; call < RACE_CALLS && racer->ok; call++) {
+		u32 random = prandom_u32_state(&rnd);
+		unsigned int from = random % RACE_PAGES;
+		bool mark = random >> 31;
+		long rc = tpt_call_batch(mark ? TPT_OP_MARK : TPT_OP_RELEASE,
+					 mfns + from, RACE_PAGES - from, &done);
+
+		if (rc && rc != (mark ? -EEXIST : -ENOENT))
+			racer->ok = EXPECT("race", rc, 0);
+	}
+	kthread_complete_and_exit(&racer->finished, 0);
+}
+
+static bool case_race(void)
+{
+	struct racer racers[2];
+	unsigned int i, started, done;
+	bool ok = true;
+
+	for (started = 0; started < ARRAY_SIZE(racers); started++) {
+		struct racer *racer = &racers[started];
+		struct task_struct *task;
+
+		init_completion(&racer->finished);
+		racer->seed = started + 1;
+		task = kthread_create(race, racer, "racer/%u", started);
+		if (IS_ERR(task)) {
+			ok = EXPECT("kthread", PTR_ERR(task), 0);
+			break;
+		}
+		kthread_bind(task, started % num_online_cpus());
+		wake_up_process(task);
+	}
+	for (i = 0; i < started; i++) {
+		wait_for_completion(&racers[i].finished);
+		ok &= racers[i].ok;
+	}
+	for (i = 0; i < RACE_PAGES; i++) {
+		long rc = tpt_call_batch(TPT_OP_RELEASE, mfns + i, 1, &done);
+
+		if (rc && rc != -ENOENT)
+			ok = EXPECT("release", rc, 0);
+	}
+	return ok;
+}
+
 static const struct {
 	const char *name;
 	bool (*run)(void);
@@ -316,6 +395,7 @@ static const struct {
 	{ "not_ours", case_not_ours },
 	{ "twice", case_twice },
 	{ "page_table", case_page_table },
+	{ "xen_page", case_xen_page },
 	{ "bad_in_the_middle", case_bad_in_the_middle },
 	{ "contents", case_contents },
 	{ "cycle_1", case_cycle_1 },
@@ -323,6 +403,7 @@ static const struct {
 	{ "mark", case_mark },
 	{ "release", case_release },
 	{ "fuzz", case_fuzz },
+	{ "race", case_race },
 };
 
 static int run_set(const char *val, const struct kernel_param *kp)

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Prove that layout.h describes the installed hypervisor, and that a payload fits it.
+
+One line an item: `ok` or `REFUSED item: why`. The exit status is 0 if every item holds, 1 if one
+is refused, 2 if a file cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from layout_checker.facts import check_all
+from layout_checker.header import read_header
+from layout_checker.hypervisor import Hypervisor
+from layout_checker.payload import check_payload
+from layout_checker.report import UnusableInput
+
+DEFAULT_IMAGE = Path("/boot/xen-4.17-amd64.gz")
+DEFAULT_SYMBOLS = Path("/usr/lib/debug/boot/xen-syms-4.17-amd64")
+DEFAULT_LAYOUT = Path(__file__).with_name("layout.h")
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--xen", type=Path, default=DEFAULT_IMAGE, help="the image that boots")
+    parser.add_argument("--syms", type=Path, default=DEFAULT_SYMBOLS, help="Xen with its symbols")
+    parser.add_argument("--layout", type=Path, default=DEFAULT_LAYOUT, help="the header to prove")
+    parser.add_argument("--payload", type=Path, help="a built payload to check as well")
+    parser.add_argument("--emit-build-id", type=Path, metavar="FILE", help="write the build-id, if all holds")
+    parser.add_argument("--quiet", action="store_true", help="print refusals and a summary only")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check, print the report, return the exit status."""
+    options = parse(arguments)
+    try:
+        header = read_header(options.layout)
+        hypervisor = Hypervisor(options.xen, options.syms)
+        report = check_all(header, hypervisor)
+        if options.payload:
+            check_payload(report, options.payload, header, hypervisor)
+    except UnusableInput as error:
+        print(f"check_layout: {error}", file=sys.stderr)
+        return 2
+    for line in report.lines():
+        if not options.quiet or line.startswith("REFUSED"):
+            print(line)
+    print(
+        f"{len(report.verdicts) - len(report.refused)} of {len(report.verdicts)} items hold "
+        f"for Xen {hypervisor.image.build_id.hex()}"
+    )
+    if report.refused:
+        print(f"check_layout: refused: {', '.join(report.refused)}", file=sys.stderr)
+        return 1
+    if options.emit_build_id:
+        options.emit_build_id.write_text(hypervisor.image.build_id.hex() + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

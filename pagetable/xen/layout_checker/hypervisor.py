@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The installed hypervisor: the image that boots and the symbols that describe it.
+
+Debian ships Xen's image without symbols (``xen-hypervisor-4.17-amd64``) and the file it was made
+from with them (``xen-hypervisor-4.17-amd64-dbg``). All that is read here is read from the image;
+the other file gives names to its addresses, once both have been shown to be the same build.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import capstone
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from .report import Refused, UnusableInput
+
+IMAGE_PACKAGE = "xen-hypervisor-4.17-amd64"
+SYMBOLS_PACKAGE = "xen-hypervisor-4.17-amd64-dbg"
+BUILD_ID_SIZE = 20
+LARGEST_FILE = 64 << 20
+LARGEST_TABLE = 1 << 20
+
+SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
+KINDS = {1: "variable", 2: "function"}
+BINDINGS = ("local", "global")
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A symbol that the symbol file defines."""
+
+    name: str
+    address: int
+    size: int
+    kind: str
+    binding: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the symbol file that is part of the image."""
+
+    name: str
+    address: int
+    data: bytes
+    executable: bool
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction; `text` has symbols instead of the addresses they stand for."""
+
+    address: int
+    size: int
+    mnemonic: str
+    operands: str
+    text: str
+
+    @property
+    def target(self) -> int | None:
+        """Where a direct jump or call leads."""
+        is_branch = self.mnemonic.startswith("j") or self.mnemonic == "call"
+        return int(self.operands, 16) if is_branch and self.operands.startswith("0x") else None
+
+
+def read_elf(data: bytes, path: Path, package: str, what: str) -> ELFFile:
+    """An ELF file whose sections and segments lie within the file."""
+    problem = f"{path}: not {what} (Debian package {package})"
+    if data[:4] != b"\x7fELF":
+        raise UnusableInput(problem)
+    try:
+        elf = ELFFile(io.BytesIO(data))
+        if max(elf.num_sections(), elf.num_segments()) > 4096:
+            raise UnusableInput(problem)
+        for section in elf.iter_sections():
+            size = section["sh_size"] if section["sh_type"] != "SHT_NOBITS" else 0
+            if section["sh_offset"] + size > len(data):
+                raise UnusableInput(f"{problem}: a section lies outside the file")
+        for segment in elf.iter_segments():
+            if segment["p_offset"] + segment["p_filesz"] > len(data):
+                raise UnusableInput(f"{problem}: a segment lies outside the file")
+    except UnusableInput:
+        raise
+    except Exception as error:  # pyelftools raises whatever garbage makes it stumble over
+        raise UnusableInput(f"{problem}: {error or type(error).__name__}") from error
+    return elf
+
+
+def read_file(path: Path, package: str) -> bytes:
+    """A file of bounded size."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise UnusableInput(f"{path}: too large to come from Debian package {package}")
+        return path.read_bytes()
+    except OSError as error:
+        raise UnusableInput(f"{path}: {error.strerror} (Debian package {package})") from error
+
+
+def build_id_in(notes: bytes, path: Path, package: str) -> bytes:
+    """The GNU build-id in a note section's bytes."""
+    header = bytes([4, 0, 0, 0, BUILD_ID_SIZE, 0, 0, 0, 3, 0, 0, 0]) + b"GNU\0"
+    start = notes.find(header)
+    build_id = notes[start + len(header) : start + len(header) + BUILD_ID_SIZE]
+    if start < 0 or len(build_id) != BUILD_ID_SIZE:
+        raise UnusableInput(f"{path}: has no GNU build-id (Debian package {package})")
+    return build_id
+
+
+class Image:
+    """The file that boots: one flat segment in a 32-bit ELF wrapper, compressed."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        packed = read_file(path, IMAGE_PACKAGE)
+        what = "a compressed Xen image"
+        try:
+            with gzip.open(io.BytesIO(packed)) as stream:
+                data = stream.read(LARGEST_FILE)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UnusableInput(f"{path}: not {what} (Debian package {IMAGE_PACKAGE}): {error}") from error
+        elf = read_elf(data, path, IMAGE_PACKAGE, what)
+        try:
+            segments = {segment["p_type"]: segment for segment in elf.iter_segments()}
+            self.flat: bytes = segments["PT_LOAD"].data()
+            notes: bytes = segments["PT_NOTE"].data()
+        except Exception as error:  # as in read_elf
+            raise UnusableInput(f"{path}: not {what} (Debian package {IMAGE_PACKAGE}): no {error}") from error
+        self.build_id = build_id_in(notes, path, IMAGE_PACKAGE)
+
+
+class Hypervisor:
+    """Image and symbols of one build."""
+
+    def __init__(self, image: Path, symbols: Path):
+        self.image = Image(image)
+        self.symbols_path = symbols
+        what = "Xen's symbol file"
+        elf = read_elf(read_file(symbols, SYMBOLS_PACKAGE), symbols, SYMBOLS_PACKAGE, what)
+        try:
+            self._read_symbols(elf)
+        except UnusableInput:
+            raise
+        except Exception as error:  # as in read_elf
+            raise UnusableInput(
+                f"{symbols}: not {what} (Debian package {SYMBOLS_PACKAGE}): {error or type(error).__name__}"
+            ) from error
+        self._disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+        self._functions: dict[str, list[Instruction]] = {}
+        self._pointers: dict[tuple[int, int], list[int]] = {}
+
+    def _read_symbols(self, elf: ELFFile) -> None:
+        loads = [segment for segment in elf.iter_segments() if segment["p_type"] == "PT_LOAD"]
+        table = elf.get_section_by_name(".symtab")
+        if not loads or not isinstance(table, SymbolTableSection):
+            raise UnusableInput(
+                f"{self.symbols_path}: has no symbol table or no segment (Debian package {SYMBOLS_PACKAGE})"
+            )
+        if table.num_symbols() > LARGEST_TABLE:
+            raise ValueError("the symbol table is too large")
+        self.base: int = loads[0]["p_vaddr"]
+        self.sections = [
+            Section(s.name, s["sh_addr"], s.data(), bool(s["sh_flags"] & 4))
+            for s in elf.iter_sections()
+            if s["sh_flags"] & 2 and s["sh_type"] in ("SHT_PROGBITS", "SHT_NOTE")
+        ]
+        note = elf.get_section_by_name(".note.gnu.build-id")
+        self.build_id = build_id_in(note.data() if note else b"", self.symbols_path, SYMBOLS_PACKAGE)
+        self.symbols: dict[str, list[Symbol]] = {}
+        strings: bytes = elf.get_section(table["sh_link"]).data()
+        for name_at, info, _, section, value, size in SYMBOL.iter_unpack(table.data()):
+            name = strings[name_at : strings.index(b"\0", name_at)].decode("ascii")
+            if name and section:
+                self.symbols.setdefault(name, []).append(
+                    Symbol(name, value, size, KINDS.get(info & 15, "?"), BINDINGS[info >> 4 == 1])
+                )
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        """The name of each address that has one; a global name rather than a local one."""
+        names: dict[int, str] = {}
+        for symbols in self.symbols.values():
+            for symbol in symbols:
+                if symbol.binding == "global" or symbol.address not in names:
+                    names[symbol.address] = symbol.name
+        return names
+
+    def symbol(self, name: str) -> Symbol:
+        """The only symbol of this name, as Xen's own lookup needs it."""
+        found = self.symbols.get(name, [])
+        if len(found) != 1:
+            raise Refused(f"the symbol table has {name} {len(found)} times, not once")
+        return found[0]
+
+    def read(self, address: int, size: int) -> bytes:
+        """Bytes of the image that boots."""
+        start = address - self.base
+        data = self.image.flat[start : start + size] if start >= 0 else b""
+        if len(data) != size:
+            raise Refused(f"{size} bytes at {address:#x} are outside the image")
+        return data
+
+    def function(self, name: str) -> list[Instruction]:
+        """The instructions of a function, all of it."""
+        if name not in self._functions:
+            symbol = self.symbol(name)
+            if symbol.kind != "function" or not symbol.size:
+                raise Refused(f"{name} is not a function with a size")
+            self._functions[name] = self.disassemble(symbol.address, symbol.size)
+        return self._functions[name]
+
+    def disassemble(self, address: int, size: int) -> list[Instruction]:
+        """Instructions that fill these bytes exactly."""
+        code = self.read(address, size)
+        instructions = []
+        end = address
+        for insn_address, insn_size, mnemonic, operands in self._disassembler.disasm_lite(code, address):
+            end = insn_address + insn_size
+            text = f"{mnemonic} {self._symbolic(operands, end)}".rstrip()
+            instructions.append(Instruction(insn_address, insn_size, mnemonic.split()[-1], operands, text))
+        if end != address + size:
+            raise Refused(f"not the end of an instruction at {address + size:#x}")
+        return instructions
+
+    def _symbolic(self, operands: str, next_address: int) -> str:
+        if operands.startswith("0xffff"):
+            return self._names.get(int(operands, 16), operands)
+        relative = re.search(r"\[rip ([+-]) (0x[0-9a-f]+|\d+)\]", operands)
+        if not relative:
+            return operands
+        offset = int(relative[2], 0) * (1 if relative[1] == "+" else -1)
+        target = next_address + offset
+        return operands.replace(relative[0], f"[{self._names.get(target, hex(target))}]")
+
+    @cached_property
+    def _function_starts(self) -> list[tuple[int, str]]:
+        return sorted(
+            (symbol.address, symbol.name)
+            for symbols in self.symbols.values()
+            for symbol in symbols
+            if symbol.kind == "function"
+        )
+
+    def function_at(self, address: int) -> str:
+        """The function that an address belongs to."""
+        index = bisect_right(self._function_starts, (address, "\uffff")) - 1
+        return self._function_starts[index][1] if index >= 0 else hex(address)
+
+    @cached_property
+    def direct_branches(self) -> list[tuple[int, int]]:
+        """(from, to) of everything in executable sections that could be a direct branch.
+
+        Near jumps and calls are looked for at every byte, decoded or not, so none is missed.
+        Short jumps reach 128 bytes; see `short_branches_near`.
+        """
+        found = []
+        opcodes = re.compile(rb"[\xe8\xe9]|\x0f[\x80-\x8f]")
+        for section in self.sections:
+            if not section.executable:
+                continue
+            code = self.read(section.address, len(section.data))
+            for match in opcodes.finditer(code):
+                operand = code[match.end() : match.end() + 4]
+                if len(operand) == 4:
+                    offset = int.from_bytes(operand, "little", signed=True)
+                    start = section.address + match.start()
+                    found.append((start, section.address + match.end() + 4 + offset))
+        return found
+
+    def short_branches_near(self, address: int) -> Iterator[Instruction]:
+        """Direct branches of the functions within reach of a short jump to this address."""
+        names = {self.function_at(address + step) for step in range(-130, 260)}
+        for name in sorted(names):
+            for instruction in self.function(name):
+                if instruction.target is not None:
+                    yield instruction
+
+    def pointers_into(self, first: int, last: int) -> list[int]:
+        """Addresses of data that hold an address, absolute or relative to themselves."""
+        if (first, last) not in self._pointers:
+            self._pointers[first, last] = self._find_pointers(first, last)
+        return self._pointers[first, last]
+
+    def _find_pointers(self, first: int, last: int) -> list[int]:
+        wanted = range(first, last + 1)
+        found = [
+            self.base + match.start()
+            for address in wanted
+            for match in re.finditer(re.escape(address.to_bytes(8, "little")), self.image.flat)
+        ]
+        for section in self.sections:
+            if section.executable or section.name == ".note.gnu.build-id":
+                continue
+            data = self.read(section.address, len(section.data))
+            for skew in range(4):
+                usable = len(data[skew:]) // 4 * 4
+                words = memoryview(data)[skew : skew + usable].cast("i")
+                start = section.address + skew
+                found += [
+                    start + 4 * index
+                    for index, offset in enumerate(words)
+                    if first <= start + 4 * index + offset <= last
+                ]
+        return found

@@ -1,0 +1,472 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The proof of every item that layout.h may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .witness import Witness
+
+# One look at everything that is found from the stack pointer: Xen asks whether the running vcpu
+# of an HVM domain has events pending, beside whether this CPU has softirqs pending.
+PREEMPTION = Witness(
+    "_get_page_type",
+    """
+    mov {stack}, rsp
+    lea {stat}, [irq_stat]
+    or {stack}, {XEN_STACK_MASK}
+    ...
+    mov e{cpu}, dword ptr [{stack} - {XEN_STACK_PROCESSOR_ID}]
+    mov rdi, qword ptr [{stack} - {XEN_STACK_CURRENT}]
+    shl r{cpu}, {XEN_IRQ_STAT_SHIFT}
+    mov {_}, dword ptr [{stat} + r{cpu}]
+    mov {domain}, qword ptr [rdi + {XEN_VCPU_DOMAIN}]
+    test byte ptr [{domain} + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_HVM}
+    je {_}
+    ...
+    call hvm_local_events_need_delivery
+    """,
+)
+
+# The last reference to a writable page goes: its device mapping goes too, in a PV domain whose
+# IOMMU follows page types.
+CLEANUP = Witness(
+    "cleanup_page_mappings",
+    """
+    cmp byte ptr [{domain} + {XEN_DOMAIN_NEED_SYNC}], 0
+    je {_}
+    test byte ptr [{domain} + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_HVM}
+    jne {_}
+    lfence
+    ...
+    mov edx, 1
+    mov rdi, {domain}
+    ...
+    call iommu_legacy_unmap
+    """,
+)
+
+# The same when a type changes, with the flags for the device mapping that comes back.
+RETYPE = Witness(
+    "_get_page_type",
+    """
+    cmp byte ptr [{domain} + {XEN_DOMAIN_NEED_SYNC}], 0
+    je {_}
+    test byte ptr [{domain} + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_HVM}
+    jne {_}
+    lfence
+    ...
+    mov r8d, {IOMMUF_rw}
+    mov ecx, 1
+    mov rdx, rsi
+    call iommu_legacy_map
+    """,
+)
+
+# iommu_map's flags: the low six bits are replaced by the order of the mapping.
+ORDER_BITS = Witness(
+    "iommu_map",
+    """
+    mov e{flags}, dword ptr [rsp + {#}]
+    ...
+    and ecx, 0x3f
+    ...
+    or ecx, e{flags}
+    call qword ptr [{_}]
+    """,
+)
+
+HAS_IOMMU = Witness(
+    "iommu_map",
+    """
+    test byte ptr [rdi + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_IOMMU}
+    je {_}
+    """,
+)
+
+# struct page_info * to PDX to frame number, and the type of the page.
+PAGE_TO_PDX = Witness(
+    "cleanup_page_mappings",
+    """
+    movabs {index}, {XEN_FRAME_TABLE:negated}
+    ...
+    add {index}, rdi
+    ...
+    mov {_}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    sar {index}, {XEN_PAGE_INFO_SIZE:log2}
+    """,
+)
+
+WRITABLE = Witness(
+    "cleanup_page_mappings",
+    """
+    mov {type}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    ...
+    movabs {writable}, {PGT_writable_page}
+    mov {masked}, {type}
+    and {masked}, {writable}
+    cmp {masked}, {writable}
+    je {_}
+    """,
+)
+
+# A page that is Xen's, or none of the domain's allocation, keeps its type.
+SPECIAL = Witness(
+    "cleanup_page_mappings",
+    """
+    movabs {special}, {PGC_special}
+    and {special}, qword ptr [{_} + {XEN_PAGE_INFO_COUNT_INFO}]
+    jne {_}
+    """,
+)
+
+# The lock bit goes together with one reference: the addend is -(1 | PGT_locked).
+UNLOCK = Witness(
+    "page_unlock",
+    """
+    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    ...
+    movabs {addend}, {PGT_locked:complement}
+    ...
+    lea {new}, [{old} + {addend}]
+    ...
+    lock cmpxchg qword ptr [rdi], {new}
+    """,
+)
+
+OWNER = Witness(
+    "get_page",
+    """
+    mov e{owner}, dword ptr [rbx + {XEN_PAGE_INFO_OWNER}]
+    test e{owner}, e{owner}
+    je {_}
+    movabs {map}, 0xffff830000000000
+    shl r{owner}, 0xc
+    lea {domain}, [r{owner} + {map}]
+    cmp {_}, {domain}
+    """,
+)
+
+COUNT = Witness(
+    "put_page",
+    """
+    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_COUNT_INFO}]
+    lea {count}, [rdi + {XEN_PAGE_INFO_COUNT_INFO}]
+    lea {new}, [{old} - 1]
+    mov rax, {old}
+    lock cmpxchg qword ptr [{count}], {new}
+    """,
+)
+
+ONE_MORE_TYPE_REFERENCE = Witness(
+    "_get_page_type",
+    """
+    movabs {mask}, {PGT_count_mask}
+    ...
+    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    lea {new}, [{old} + 1]
+    test {new}, {mask}
+    je {_}
+    """,
+)
+
+SAME_TYPE = Witness(
+    "_get_page_type",
+    """
+    movabs {mask}, {PGT_type_mask}
+    ...
+    mov {wanted}, rsi
+    ...
+    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    ...
+    mov {type}, {old}
+    mov {_}, {old}
+    and {type}, {mask}
+    ...
+    cmp {wanted}, {type}
+    jne {_}
+    """,
+)
+
+VALIDATED_TESTED = Witness(
+    "_get_page_type",
+    """
+    lock cmpxchg qword ptr [{page} + {XEN_PAGE_INFO_TYPE_INFO}], {new}
+    ...
+    bt {new}, {PGT_validated:bit}
+    jae {_}
+    """,
+)
+
+VALIDATED_SET = Witness(
+    "_get_page_type",
+    """
+    movabs {info}, {PGT_validated}
+    or {info}, qword ptr [{page} + {XEN_PAGE_INFO_TYPE_INFO}]
+    ...
+    mov qword ptr [{page} + {XEN_PAGE_INFO_TYPE_INFO}], {info}
+    """,
+)
+
+# Each level's entry takes a reference to a table of the level below.
+ENTRY_L2 = Witness("get_page_from_l2e", "movabs rsi, {PGT_l1_page_table}\ncall get_page_and_type_from_mfn")
+ENTRY_L3 = Witness(
+    "get_page_from_l3e",
+    "movabs rsi, {PGT_l2_page_table}\n...\ncall get_page_and_type_from_mfn",
+)
+ENTRY_L4 = Witness(
+    "get_page_from_l4e",
+    "movabs rsi, {PGT_l3_page_table}\n...\ncall get_page_and_type_from_mfn",
+)
+CR3 = Witness("new_guest_cr3", "movabs rsi, {PGT_l4_page_table}\ncall get_page_and_type_from_mfn")
+DESCRIPTORS = Witness(
+    "_get_page_type",
+    """
+    movabs {type}, {PGT_seg_desc_page}
+    cmp {_}, {type}
+    jne {_}
+    mov rdi, {_}
+    call validate_segdesc_page
+    """,
+)
+
+# Frame number to PDX, and the bound on frame numbers.
+MFN_TO_PDX = Witness(
+    "__mfn_valid",
+    """
+    mov {top}, qword ptr [pfn_top_mask]
+    mov ecx, dword ptr [pfn_pdx_hole_shift]
+    and {top}, rdi
+    and rdi, qword ptr [pfn_pdx_bottom_mask]
+    shr {top}, cl
+    or {top}, rdi
+    """,
+)
+
+VALUES: dict[str, tuple[Witness, ...]] = {
+    "XEN_STACK_MASK": (PREEMPTION,),
+    "XEN_STACK_CURRENT": (PREEMPTION,),
+    "XEN_STACK_PROCESSOR_ID": (PREEMPTION,),
+    "XEN_VCPU_DOMAIN": (PREEMPTION,),
+    "XEN_IRQ_STAT_SHIFT": (PREEMPTION,),
+    "XEN_DOMAIN_OPTIONS": (PREEMPTION, CLEANUP, RETYPE, HAS_IOMMU),
+    "XEN_DOMAIN_OPTION_HVM": (PREEMPTION, CLEANUP, RETYPE),
+    "XEN_DOMAIN_OPTION_IOMMU": (HAS_IOMMU,),
+    "XEN_DOMAIN_NEED_SYNC": (CLEANUP, RETYPE),
+    "XEN_FRAME_TABLE": (PAGE_TO_PDX,),
+    "XEN_PAGE_INFO_SIZE": (PAGE_TO_PDX,),
+    "XEN_PAGE_INFO_COUNT_INFO": (COUNT,),
+    "XEN_PAGE_INFO_TYPE_INFO": (PAGE_TO_PDX, WRITABLE, ONE_MORE_TYPE_REFERENCE),
+    "XEN_PAGE_INFO_OWNER": (OWNER,),
+    "PGC_special": (SPECIAL,),
+    "PGT_locked": (UNLOCK,),
+    "PGT_type_mask": (SAME_TYPE,),
+    "PGT_l1_page_table": (ENTRY_L2,),
+    "PGT_l2_page_table": (ENTRY_L3,),
+    "PGT_l3_page_table": (ENTRY_L4,),
+    "PGT_l4_page_table": (CR3,),
+    "PGT_seg_desc_page": (DESCRIPTORS,),
+    "PGT_writable_page": (WRITABLE,),
+    "PGT_validated": (VALIDATED_TESTED, VALIDATED_SET),
+    "PGT_count_mask": (ONE_MORE_TYPE_REFERENCE,),
+    "IOMMUF_rw": (RETYPE, ORDER_BITS),
+}
+
+# Field of struct page_info to the value that says where it is.
+PAGE_INFO_FIELDS = {
+    "count_info": "XEN_PAGE_INFO_COUNT_INFO",
+    "type_info": "XEN_PAGE_INFO_TYPE_INFO",
+    "owner": "XEN_PAGE_INFO_OWNER",
+    "": "XEN_PAGE_INFO_SIZE",
+}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A symbol of Xen: how it must be declared, and code that shows how it is used.
+
+    The declaration is compared word for word, since types leave few traces in a binary: whoever
+    changes one changes it in two places, having looked.
+    """
+
+    declaration: str
+    witnesses: tuple[Witness, ...]
+    size: int | None = None  # of a variable
+
+
+SYMBOLS: dict[str, Declared] = {
+    "hardware_domain": Declared(
+        "extern struct domain *hardware_domain",
+        (Witness("iommu_map", "cmp {_}, qword ptr [hardware_domain]\nje {_}"),),
+        size=8,
+    ),
+    "max_page": Declared(
+        "extern u64 max_page",
+        (Witness("__mfn_valid", "cmp rdi, qword ptr [max_page]\njb {_}"),),
+        size=8,
+    ),
+    "max_pdx": Declared(
+        "extern u64 max_pdx",
+        (Witness("arch_iommu_hwdom_init", "mov {_}, qword ptr [max_pdx]"),),
+        size=8,
+    ),
+    "irq_stat": Declared("extern u8 irq_stat[]", (PREEMPTION,), size=256 << 7),
+    "pfn_pdx_bottom_mask": Declared("extern u64 pfn_pdx_bottom_mask", (MFN_TO_PDX,), size=8),
+    "pfn_top_mask": Declared("extern u64 pfn_top_mask", (MFN_TO_PDX,), size=8),
+    "pfn_pdx_hole_shift": Declared("extern u32 pfn_pdx_hole_shift", (MFN_TO_PDX,), size=4),
+    "__mfn_valid": Declared(
+        "bool __mfn_valid(u64 mfn)",
+        (MFN_TO_PDX, Witness("__mfn_valid", "setb al\njmp __x86_return_thunk")),
+    ),
+    "get_page": Declared(
+        "bool get_page(struct page_info *page, const struct domain *d)",
+        (
+            OWNER,
+            Witness("get_page", "mov {d}, rsi\n...\nmov {page}, rdi"),
+            Witness("get_page", "mov eax, 1\npop {_}\npop {_}\njmp __x86_return_thunk"),
+        ),
+    ),
+    "put_page": Declared("void put_page(struct page_info *page)", (COUNT,)),
+    "get_page_type": Declared(
+        "int get_page_type(struct page_info *page, unsigned long type)",
+        (
+            SAME_TYPE,
+            Witness(
+                "get_page_type",
+                "xor edx, edx\ncall _get_page_type\ntest eax, eax\nsete al\nmovzx eax, al",
+            ),
+        ),
+    ),
+    "put_page_type": Declared(
+        "void put_page_type(struct page_info *page)",
+        (Witness("put_page_type", "xor edx, edx\nxor esi, esi\njmp _put_page_type"),),
+    ),
+    "page_unlock": Declared("void page_unlock(struct page_info *page)", (UNLOCK,)),
+    "iommu_map": Declared(
+        "long iommu_map(struct domain *d, u64 dfn, u64 mfn, unsigned long page_count, "
+        "u32 flags, u32 *flush_flags)",
+        (
+            RETYPE,
+            Witness(
+                "iommu_legacy_map",
+                "lea r9, [rsp + {#}]\nmov dword ptr [rsp + {#}], 0\ncall iommu_map",
+            ),
+            Witness("iommu_map", "movsxd rax, {_}"),
+        ),
+    ),
+    "iommu_unmap": Declared(
+        "long iommu_unmap(struct domain *d, u64 dfn, unsigned long page_count, u32 flags, u32 *flush_flags)",
+        (
+            Witness(
+                "iommu_legacy_unmap",
+                """
+                xor ecx, ecx
+                ...
+                lea r8, [rsp + {#}]
+                mov dword ptr [rsp + {#}], 0
+                call iommu_unmap
+                """,
+            ),
+            Witness("iommu_unmap", "movsxd rax, {_}"),
+        ),
+    ),
+    "iommu_iotlb_flush_all": Declared(
+        "int iommu_iotlb_flush_all(struct domain *d, u32 flush_flags)",
+        (
+            Witness(
+                "iommu_map",
+                """
+                mov rdi, {domain}
+                mov esi, dword ptr [{flags}]
+                call iommu_iotlb_flush_all
+                test eax, eax
+                """,
+            ),
+        ),
+    ),
+    "vzalloc": Declared(
+        "void *vzalloc(size_t size)",
+        (
+            Witness(
+                "vzalloc",
+                """
+                mov {size}, rdi
+                ...
+                call vmalloc_type
+                mov {area}, rax
+                ...
+                call clear_page_sse2
+                ...
+                mov rax, {area}
+                """,
+            ),
+        ),
+    ),
+    "vfree": Declared("void vfree(void *va)", (Witness("vfree", "test rdi, rdi\nje {_}\n...\ncall {_}"),)),
+    "_xmalloc": Declared(
+        "void *_xmalloc(unsigned long size, unsigned long align)",
+        (
+            Witness("_xmalloc", "test rdi, rdi\nje {_}\njmp _xmalloc.part.0"),
+            Witness("_xmalloc.part.0", "mov edx, 0x10\n...\ncmp rsi, rdx\ncmovae rdx, rsi"),
+        ),
+    ),
+    "xfree": Declared("void xfree(void *p)", (Witness("xfree", "test rdi, rdi\nje {_}\n...\ncmp rdi, {_}"),)),
+    "copy_from_guest_pv": Declared(
+        "unsigned int copy_from_guest_pv(void *to, const void *from, unsigned int len)",
+        (
+            Witness("copy_from_guest_pv", "mov ebx, edx\n...\nadd rax, rsi"),
+            Witness("copy_from_guest_pv", "mov edx, ebx\npop rbx\njmp copy_from_guest_ll"),
+            Witness("copy_from_guest_pv", "call memset\nmov eax, ebx"),
+        ),
+    ),
+    "copy_to_guest_pv": Declared(
+        "unsigned int copy_to_guest_pv(void *to, const void *from, unsigned int len)",
+        (Witness("copy_to_guest_pv", "add rax, rdi\n...\njae {_}\njmp copy_to_guest_ll"),),
+    ),
+    "printk": Declared(
+        "void printk(const char *format, ...)",
+        (Witness("printk", "mov dword ptr [rsp], 8\n...\ncall {_}"),),
+    ),
+    "revert_payload": Declared(
+        "int revert_payload(struct payload *payload)",
+        (
+            Witness(
+                "revert_payload",
+                """
+                mov {payload}, rdi
+                ...
+                call arch_livepatch_quiesce
+                mov {result}, eax
+                """,
+            ),
+            Witness("revert_payload", "call arch_livepatch_revive\n...\nmov eax, {_}"),
+        ),
+    ),
+}
+
+# livepatch.h: 13 words of 8 bytes an entry, the old address in the third.
+FUNC_ENTRY = Witness(
+    "revert_payload",
+    """
+    lea {three}, [{index} + {index}*2]
+    lea {thirteen}, [{index} + {three}*4]
+    ...
+    lea {func}, [{_} + {thirteen}*8]
+    ...
+    cmp qword ptr [{func} + 0x10], 0
+    """,
+)
+
+# Who asks for device mappings: typing (the pages payload.c skips), grants of other domains' pages,
+# HVM page tables, reserved regions, memory that appears. Another caller would need a new look.
+IOMMU_CALLERS = {
+    "_get_page_type",
+    "cleanup_page_mappings",
+    "clear_identity_p2m_entry",
+    "ept_set_entry",
+    "gnttab_map_grant_ref",
+    "memory_add",
+    "p2m_pt_set_entry",
+    "set_identity_p2m_entry",
+    "unmap_common.constprop.0",
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The payload's two files, unchanged, in one unit so that their statics can be
+ * called; all their variables in two sections, so that they can be saved.
+ */
+#pragma clang section bss = "payload_bss" data = "payload_data"
+#include "semi_writable.c"
+#include "payload.c"
+#pragma clang section bss = "" data = ""
+#include "under_test.h"
+
+int payload_map(struct domain *d, u64 dfn, u64 mfn, unsigned long count,
+		u32 flags)
+{
+	return new_iommu_legacy_map(d, dfn, mfn, count, flags);
+}
+
+int payload_unmap(struct domain *d, u64 dfn, unsigned long count)
+{
+	return new_iommu_legacy_unmap(d, dfn, count);
+}
+
+long payload_xenoprof(int op, void *arg)
+{
+	return new_do_xenoprof_op(op, arg);
+}
+
+bool payload_has_map(void)
+{
+	return marks;
+}
+
+/* As Xen does: the hooks before and after run whatever the action says. */
+int payload_try_revert(void)
+{
+	int rc = before_revert(NULL);
+
+	if (rc)
+		return rc;
+	rc = revert(NULL);
+	after_revert(NULL);
+	return rc;
+}
+
+int payload_revert_action(void)
+{
+	int rc = revert(NULL);
+
+	after_revert(NULL);
+	return rc;
+}

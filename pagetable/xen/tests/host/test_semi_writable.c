@@ -1,0 +1,866 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * One test for each promise of trapless_pagetable.h and of the comments in
+ * semi_writable.c and payload.c. Each starts on a fresh machine and ends with
+ * fake_check(), which knows all invariants.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "call.h"
+
+#define MARK	((int)TPT_OP_MARK)
+#define RELEASE	((int)TPT_OP_RELEASE)
+#define F0	DOM0_MFN(0)
+#define F1	DOM0_MFN(1)
+#define F2	DOM0_MFN(2)
+
+/* The machine is beyond checking; one message is enough. */
+static bool broken;
+
+void violation(const char *format, ...)
+{
+	char text[200];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	broken = true;
+	fail_msg("VIOLATION: %s", text);
+	__builtin_unreachable();
+}
+
+static int fresh(void **state)
+{
+	fake_reset();
+	broken = false;
+	return 0;
+}
+
+static int checked(void **state)
+{
+	fake_begin();
+	if (!broken)
+		fake_check();
+	fake_forget_heap();
+	return 0;
+}
+
+#define assert_answer(call, wanted_rc, wanted_done) do {		\
+	struct answer answer_ = (call);				\
+									\
+	assert_int_equal(answer_.rc, wanted_rc);			\
+	assert_int_equal(answer_.done, wanted_done);			\
+} while (0)
+
+static struct answer mark_1(u64 mfn)
+{
+	fake_begin();
+	return call_batch(MARK, &mfn, 1);
+}
+
+static struct answer release_1(u64 mfn)
+{
+	fake_begin();
+	return call_batch(RELEASE, &mfn, 1);
+}
+
+static bool reached(u64 mfn)
+{
+	return dom0.io[mfn] & (IO_TABLE | IO_TLB);
+}
+
+static void marked_before(u64 mfn)
+{
+	assert_answer(mark_1(mfn), 0, 1);
+	fake_begin();
+}
+
+/* --- the two moves --- */
+
+static void mark_takes_the_frame_from_devices(void **state)
+{
+	assert_true(reached(F0));
+	assert_answer(mark_1(F0), 0, 1);
+	assert_int_equal(fake.flushes, 1);
+	assert_false(reached(F0));
+	assert_true(fake_bit(F0));
+	assert_true(guest_map_writable(F0));
+}
+
+static void release_gives_it_back(void **state)
+{
+	marked_before(F0);
+	assert_answer(release_1(F0), 0, 1);
+	assert_int_equal(fake.flushes, 1);
+	assert_int_equal(dom0.io[F0], IO_TABLE | IO_TLB);
+	assert_int_equal(fake_page(F0)->count_info, 1);
+}
+
+static void full_batch_costs_one_flush(void **state)
+{
+	u64 mfns[NR_DOM0];
+
+	for (unsigned int i = 0; i < NR_DOM0; i++)
+		mfns[i] = DOM0_MFN(i);
+	assert_answer(call_batch(MARK, mfns, NR_DOM0), 0, NR_DOM0);
+	assert_int_equal(fake.flushes, 1);
+	fake_check();
+	fake_begin();
+	assert_answer(call_batch(RELEASE, mfns, NR_DOM0), 0, NR_DOM0);
+	assert_int_equal(fake.flushes, 1);
+	for (unsigned int i = 0; i < NR_DOM0; i++)
+		assert_int_equal(dom0.io[mfns[i]], IO_TABLE | IO_TLB);
+}
+
+static void typing_costs_no_flush_while_marked(void **state)
+{
+	u8 before;
+
+	marked_before(F0);
+	before = dom0.io[F0];
+	for (unsigned int level = 1; level <= 4; level++) {
+		assert_true(guest_pin(F0, level, false));
+		fake_check();
+		assert_true(guest_unpin(F0, false));
+		assert_true(guest_map_writable(F0));
+		assert_true(guest_unmap_writable(F0));
+	}
+	assert_int_equal(fake.originals, 0);
+	assert_int_equal(dom0.io[F0], before);
+	assert_int_equal(semi_writable_stats.skipped_map, 4);
+	assert_int_equal(semi_writable_stats.skipped_unmap, 4);
+}
+
+static void release_of_idle_former_table(void **state)
+{
+	marked_before(F0);
+	assert_true(guest_pin(F0, 2, false));
+	assert_true(guest_unpin(F0, false));
+	assert_answer(release_1(F0), 0, 1);
+	assert_int_equal(dom0.io[F0], IO_TABLE | IO_TLB);
+}
+
+static void release_of_live_table_forgets_only_the_mark(void **state)
+{
+	for (unsigned int level = 1; level <= 4; level++) {
+		u64 mfn = DOM0_MFN(level);
+
+		marked_before(mfn);
+		assert_true(guest_pin(mfn, level, false));
+		assert_answer(release_1(mfn), 0, 1);
+		assert_int_equal(fake.flushes, 0);
+		assert_false(reached(mfn));
+		fake_check();
+		assert_true(guest_unpin(mfn, false));
+		assert_true(guest_map_writable(mfn));
+		assert_int_equal(dom0.io[mfn], IO_TABLE | IO_TLB);
+	}
+}
+
+static void release_of_live_descriptor_table(void **state)
+{
+	marked_before(F0);
+	assert_true(guest_map_segment(F0));
+	assert_answer(release_1(F0), 0, 1);
+	assert_false(reached(F0));
+}
+
+static void marked_frame_is_not_freed(void **state)
+{
+	marked_before(F0);
+	assert_true(guest_free(F0));
+	assert_true(fake_owned(F0, &dom0));
+	fake_check();
+	assert_answer(release_1(F0), 0, 1);
+	assert_false(fake_owned(F0, &dom0));
+	assert_false(reached(F0));
+}
+
+/* --- refusals, each of which leaves all after it as it was --- */
+
+static void refused(int op, u64 bad, long rc)
+{
+	u64 mfns[] = { DOM0_MFN(60), bad, DOM0_MFN(61) };
+
+	if (op == RELEASE) {
+		marked_before(mfns[0]);
+		marked_before(mfns[2]);
+	}
+	assert_answer(call_batch(op, mfns, 3), rc, 1);
+	assert_int_equal(fake.flushes, 1);
+	assert_int_equal(fake_bit(mfns[0]), op == MARK);
+	assert_int_equal(fake_bit(mfns[2]), op == RELEASE);
+	fake_check();
+	if (op == MARK)
+		assert_answer(release_1(mfns[0]), 0, 1);
+	else
+		assert_answer(release_1(mfns[2]), 0, 1);
+	fake_begin();
+}
+
+static void einval_is_no_ram(void **state)
+{
+	const u64 bad[] = {
+		ALIAS_MFN(0), ALIAS_MFN(70), NR_MFN, NR_MFN + BANK_FRAMES,
+		1UL << 32, 1UL << 52, 1UL << 63, ~0UL,
+	};
+
+	for (unsigned int i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		refused(MARK, bad[i], -EINVAL);
+		refused(RELEASE, bad[i], -EINVAL);
+	}
+}
+
+static void alias_of_a_marked_frame_is_not_marked(void **state)
+{
+	marked_before(F0);
+	assert_answer(release_1(ALIAS_MFN(0)), -EINVAL, 0);
+	assert_answer(mark_1(ALIAS_MFN(0)), -EINVAL, 0);
+	assert_false(semi_writable_test(&dom0, ALIAS_MFN(0)));
+	assert_int_equal(payload_map(&dom0, ALIAS_MFN(0), ALIAS_MFN(0), 2, 0),
+			 0);
+	assert_int_equal(fake.originals, 1);
+	assert_true(fake_bit(F0));
+}
+
+static void eperm_is_not_the_callers(void **state)
+{
+	refused(MARK, DOMU_MFN(3), -EPERM);
+	refused(RELEASE, DOMU_MFN(3), -EPERM);
+	refused(MARK, MMIO_MFN(3), -EPERM);
+	refused(RELEASE, MMIO_MFN(3), -EPERM);
+	assert_true(guest_free(F0));
+	refused(MARK, F0, -EPERM);
+}
+
+static void ebusy_is_in_use_otherwise(void **state)
+{
+	assert_true(guest_pin(F0, 3, false));
+	refused(MARK, F0, -EBUSY);
+	assert_true(guest_unpin(F0, false));
+	assert_true(guest_map_segment(F0));
+	refused(MARK, F0, -EBUSY);
+	assert_true(guest_unmap_segment(F0));
+	fake.fail_at[FAULT_GET_TYPE] = 1;
+	assert_answer(call_batch(MARK, &(u64){ F0 }, 1), -EBUSY, 0);
+}
+
+static void ebusy_is_special(void **state)
+{
+	fake_page(F0)->count_info |= PGC_special;
+	assert_answer(call_batch(MARK, &(u64){ F0 }, 1), -EBUSY, 0);
+	fake_page(F0)->count_info &= ~PGC_special;
+	fake_check();
+}
+
+static void ebusy_is_half_validated(void **state)
+{
+	marked_before(F0);
+	assert_false(guest_pin(F0, 2, true));
+	refused(RELEASE, F0, -EBUSY);
+	assert_true(guest_pin(F0, 2, false));
+	assert_false(guest_unpin(F0, true));
+	refused(RELEASE, F0, -EBUSY);
+	assert_true(guest_unpin(F0, false));
+	assert_answer(release_1(F0), 0, 1);
+}
+
+static void eexist_is_marked(void **state)
+{
+	marked_before(F0);
+	refused(MARK, F0, -EEXIST);
+	fake_begin();
+	assert_answer(call_batch(MARK, (u64[]){ F1, F1 }, 2), -EEXIST, 1);
+}
+
+static void enoent_is_not_marked(void **state)
+{
+	marked_before(F1);
+	refused(RELEASE, F0, -ENOENT);
+	fake_begin();
+	assert_answer(call_batch(RELEASE, (u64[]){ F1, F1 }, 2), -ENOENT, 1);
+}
+
+static void enoent_also_before_the_first_mark(void **state)
+{
+	assert_answer(release_1(F0), -ENOENT, 0);
+	assert_answer(release_1(DOMU_MFN(0)), -EPERM, 0);
+	assert_answer(release_1(NR_MFN), -EINVAL, 0);
+}
+
+static struct answer with_count(int op, u32 count)
+{
+	guest_batch()->count = count;
+	guest_batch()->done = 77;
+	guest_batch()->mfns = (u64)guest_list();
+	return call_prepared(op, NULL, 0);
+}
+
+static void counts(void **state)
+{
+	assert_answer(with_count(MARK, 0), -EINVAL, 77);
+	assert_answer(with_count(RELEASE, 0), -EINVAL, 77);
+	assert_answer(with_count(MARK, TPT_MAX_BATCH + 1), -E2BIG, 77);
+	assert_answer(with_count(RELEASE, ~0u), -E2BIG, 77);
+	assert_false(payload_has_map());
+}
+
+static void longest_list(void **state)
+{
+	static u64 mfns[TPT_MAX_BATCH];
+
+	for (unsigned int i = 0; i < TPT_MAX_BATCH; i++)
+		mfns[i] = i < NR_DOM0 ? DOM0_MFN(i) : ~0UL;
+	assert_answer(call_batch(MARK, mfns, TPT_MAX_BATCH), -EINVAL, NR_DOM0);
+}
+
+static void relaxed_domain_is_refused(void **state)
+{
+	struct tpt_version *v = (void *)guest_memory[0];
+
+	marked_before(F0);
+	dom0.sync = false;
+	assert_answer(mark_1(F1), -EOPNOTSUPP, 0x77777777);
+	assert_answer(release_1(F0), 0, 1);
+	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, v), 0);
+	assert_int_equal(v->features, 0);
+	dom0.sync = true;
+}
+
+/* --- guest memory --- */
+
+static void unreadable_argument(void **state)
+{
+	assert_int_equal(payload_xenoprof(MARK, NULL), -EFAULT);
+	assert_int_equal(payload_xenoprof(RELEASE, (void *)~0UL), -EFAULT);
+	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, NULL), -EFAULT);
+	assert_int_equal(payload_xenoprof(TPT_OP_STATS, NULL), -EFAULT);
+}
+
+static void nth_copy_fails(int op, unsigned int nth, bool moved)
+{
+	struct answer a;
+
+	fake_begin();
+	fake.fail_at[FAULT_COPY] = nth;
+	a = call_batch(op, &(u64){ F0 }, 1);
+	assert_int_equal(a.rc, -EFAULT);
+	assert_int_equal(fake_bit(F0), (op == MARK) == moved);
+	assert_int_equal(fake_heap_blocks(), payload_has_map());
+	fake_owed(F0)->marked = fake_bit(F0);
+	fake_check();
+}
+
+static void no_work_for_whom_cannot_be_told(void **state)
+{
+	nth_copy_fails(MARK, 1, false);
+	nth_copy_fails(MARK, 2, false);
+	assert_false(payload_has_map());
+	nth_copy_fails(MARK, 3, false);
+	nth_copy_fails(MARK, 4, true);	/* taken away during the call */
+	nth_copy_fails(RELEASE, 1, false);
+	nth_copy_fails(RELEASE, 2, false);
+	nth_copy_fails(RELEASE, 3, false);
+	nth_copy_fails(RELEASE, 4, true);
+}
+
+static void an_error_is_not_hidden_by_the_result(void **state)
+{
+	fake.fail_at[FAULT_COPY] = 4;
+	assert_int_equal(call_batch(MARK, &(u64){ NR_MFN }, 1).rc, -EINVAL);
+}
+
+static void list_out_of_reach(void **state)
+{
+	guest_batch()->count = 2;
+	guest_batch()->mfns = (u64)guest_memory[0] + GUEST_BYTES - 8;
+	assert_int_equal(payload_xenoprof(MARK, guest_batch()), -EFAULT);
+	assert_int_equal(guest_batch()->done, 0);
+}
+
+static void argument_is_read_once(void **state)
+{
+	struct answer a;
+
+	fake.scribble = true;
+	a = call_batch(MARK, (u64[]){ F0, F1 }, 2);
+	assert_answer(a, 0, 2);
+	assert_true(fake_bit(F0) && fake_bit(F1));
+}
+
+static void no_memory(void **state)
+{
+	fake.fail_at[FAULT_MALLOC] = 1;
+	assert_answer(call_batch(MARK, &(u64){ F0 }, 1), -ENOMEM, 0);
+	fake_begin();
+	fake.fail_at[FAULT_VZALLOC] = 1;
+	assert_answer(call_batch(MARK, &(u64){ F0 }, 1), -ENOMEM, 0);
+	assert_int_equal(fake_heap_blocks(), 0);
+	marked_before(F0);
+	fake.fail_at[FAULT_MALLOC] = 1;
+	assert_answer(call_batch(RELEASE, &(u64){ F0 }, 1), -ENOMEM, 0);
+}
+
+/* --- IOMMU errors --- */
+
+static void unmap_error(void **state)
+{
+	fake.fail_at[FAULT_UNMAP] = 2;
+	assert_answer(call_batch(MARK, (u64[]){ F0, F1, F2 }, 3), UNMAP_ERROR,
+		      1);
+	assert_int_equal(fake.flushes, 1);
+	assert_false(reached(F0));
+	assert_true(dom0.io[F1] & IO_TABLE);
+}
+
+static void failed_flush_is_undone(void **state)
+{
+	fake.fail_at[FAULT_FLUSH] = 1;
+	assert_answer(call_batch(MARK, (u64[]){ F0, F1 }, 2), FLUSH_ERROR, 0);
+	assert_false(fake_bit(F0) || fake_bit(F1));
+	assert_int_equal(dom0.io[F0], IO_TABLE | IO_TLB);
+	assert_int_equal(fake_page(F0)->count_info, 1);
+}
+
+static void failed_flush_outranks_a_bad_frame(void **state)
+{
+	fake.fail_at[FAULT_FLUSH] = 1;
+	assert_answer(call_batch(MARK, (u64[]){ F0, NR_MFN }, 2), FLUSH_ERROR,
+		      0);
+}
+
+static void failed_undo_holds_the_frame(void **state)
+{
+	fake.fail_at[FAULT_FLUSH] = 1;
+	fake.fail_at[FAULT_MAP] = 2;
+	assert_answer(call_batch(MARK, (u64[]){ F0, F1, F2 }, 3), -EIO, 0);
+	assert_int_equal(semi_writable_stats.held, 1);
+	assert_int_equal(semi_writable_stats.semi_writable, 0);
+	fake_check();
+	assert_int_equal(dom0.io[F0], IO_TABLE | IO_TLB);
+	assert_int_equal(dom0.io[F2], IO_TABLE | IO_TLB);
+	/* Never a page table, never freed. */
+	assert_false(guest_pin(F1, 1, false));
+	assert_true(guest_free(F1));
+	assert_true(fake_owned(F1, &dom0));
+	assert_answer(release_1(F1), -ENOENT, 0);
+}
+
+static void map_error_keeps_the_mark(void **state)
+{
+	marked_before(F0);
+	marked_before(F1);
+	fake.fail_at[FAULT_MAP] = 2;
+	assert_answer(call_batch(RELEASE, (u64[]){ F0, F1 }, 2), MAP_ERROR, 1);
+	assert_true(fake_bit(F1));
+	assert_false(reached(F1));
+}
+
+static void release_holds_after_a_failed_flush(void **state)
+{
+	marked_before(F0);
+	fake.fail_at[FAULT_FLUSH] = 1;
+	assert_answer(call_batch(RELEASE, &(u64){ F0 }, 1), FLUSH_ERROR, 1);
+	assert_false(fake_bit(F0));
+	assert_true(dom0.io[F0] & IO_TABLE);
+}
+
+/* --- preemption --- */
+
+static void leaves_when_needed_elsewhere(void **state)
+{
+	u64 mfns[NR_DOM0];
+
+	for (unsigned int i = 0; i < NR_DOM0; i++)
+		mfns[i] = DOM0_MFN(i);
+	fake.pending_at = 1;
+	assert_answer(call_batch(MARK, mfns, NR_DOM0), 0, 64);
+	fake_check();
+	fake_begin();
+	fake.pending_at = 1;
+	assert_answer(call_batch(MARK, mfns + 64, NR_DOM0 - 64), 0, 64);
+	fake_begin();
+	fake.pending_at = 1;
+	assert_answer(call_batch(MARK, mfns + 128, NR_DOM0 - 128), 0, 8);
+	fake_begin();
+	fake.pending_at = 2;
+	assert_answer(call_batch(RELEASE, mfns, NR_DOM0), 0, 128);
+}
+
+/* --- callers and numbers --- */
+
+static void domu_is_refused(void **state)
+{
+	fake.current = &domu;
+	for (u32 op = TPT_OP_BASE; op < TPT_OP_BASE + 6; op++)
+		assert_int_equal(payload_xenoprof(op, guest_batch()), -EPERM);
+	assert_int_equal(fake.originals, 0);
+	fake.current = &dom0;
+}
+
+static void hvm_reaches_stock(void **state)
+{
+	fake.current = &dom_hvm;
+	assert_int_equal(payload_xenoprof(MARK, guest_batch()),
+			 STOCK_XENOPROF);
+	assert_int_equal(fake.last_op, MARK);
+	assert_ptr_equal(fake.last_arg, guest_batch());
+	fake.current = &dom0;
+}
+
+static void hvm_hardware_domain_is_not_served(void **state)
+{
+	dom0.pv = false;
+	assert_int_equal(payload_xenoprof(MARK, guest_batch()),
+			 STOCK_XENOPROF);
+	assert_false(semi_writable_serves(&dom0));
+	dom0.pv = true;
+}
+
+static void other_numbers_reach_stock(void **state)
+{
+	const int ops[] = { 0, 1, 17, -1, TPT_OP_BASE - 1,
+			    TPT_OP_BASE + 0x10000, 0x5450, (int)0xd4500002 };
+
+	for (unsigned int i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
+		assert_int_equal(payload_xenoprof(ops[i], (void *)(u64)i),
+				 STOCK_XENOPROF);
+		assert_int_equal(fake.last_op, ops[i]);
+		assert_ptr_equal(fake.last_arg, (void *)(u64)i);
+	}
+}
+
+static void unknown_numbers_in_range(void **state)
+{
+	assert_int_equal(payload_xenoprof(TPT_OP_BASE, NULL), -ENOSYS);
+	assert_int_equal(payload_xenoprof(TPT_OP_BASE + 5, NULL), -ENOSYS);
+	assert_int_equal(payload_xenoprof(TPT_OP_BASE | 0xffff, NULL), -ENOSYS);
+}
+
+static void version_and_statistics(void **state)
+{
+	struct tpt_version v;
+	struct tpt_stats s;
+
+	memset(guest_memory[0], 0xff, sizeof(v));
+	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, guest_memory[0]), 0);
+	memcpy(&v, guest_memory[0], sizeof(v));
+	assert_int_equal(v.abi, TPT_ABI_VERSION);
+	assert_int_equal(v.max_batch, TPT_MAX_BATCH);
+	assert_int_equal(v.features, TPT_FEAT_SYNC);
+	assert_int_equal(v.reserved, 0);
+
+	marked_before(F0);
+	marked_before(F1);
+	assert_answer(release_1(F0), 0, 1);
+	assert_int_equal(payload_xenoprof(TPT_OP_STATS, guest_memory[0]), 0);
+	memcpy(&s, guest_memory[0], sizeof(s));
+	assert_int_equal(s.semi_writable, 1);
+	assert_int_equal(s.marked, 2);
+	assert_int_equal(s.released, 1);
+	assert_int_equal(s.flushes, 3);
+	assert_int_equal(s.held, 0);
+}
+
+/* --- what the hooks skip --- */
+
+static void map_passes(struct domain *d, u64 dfn, u64 mfn, unsigned long n)
+{
+	fake.originals = 0;
+	payload_map(d, dfn, mfn, n, 0x40);
+	assert_int_equal(fake.originals, 1);
+	assert_int_equal(fake.last_dfn, dfn);
+	assert_int_equal(fake.last_mfn, mfn);
+	assert_int_equal(fake.last_count, n);
+	assert_int_equal(fake.last_flags, 0x40);
+}
+
+static void hooks_skip_only_what_is_marked(void **state)
+{
+	marked_before(F0);
+	assert_int_equal(payload_map(&dom0, F0, F0, 1, IOMMUF_rw), 0);
+	assert_int_equal(payload_unmap(&dom0, F0, 1), 0);
+	assert_int_equal(fake.originals, 0);
+	assert_false(reached(F0));
+
+	map_passes(&dom0, F0, F0, 2);
+	map_passes(&dom0, F0, F0, 512);
+	map_passes(&dom0, F0, F1, 1);
+	map_passes(&dom0, F1, F0, 1);
+	map_passes(&dom0, F1, F1, 1);
+	map_passes(&domu, F0, F0, 1);
+	assert_true(domu.io[F0] & IO_TABLE);
+	fake.originals = 0;
+	payload_unmap(&domu, F0, 1);
+	payload_unmap(&dom0, F0, 2);
+	assert_int_equal(fake.originals, 2);
+	assert_int_equal(fake.last_dfn, F0);
+	assert_int_equal(fake.last_count, 2);
+	assert_false(domu.io[F0] & IO_TABLE);
+}
+
+/* --- another CPU, at every call of Xen's functions in turn --- */
+
+static void other_marks(void *arg)
+{
+	call_batch(MARK, arg, 1);
+}
+
+static void other_releases(void *arg)
+{
+	call_batch(RELEASE, arg, 1);
+}
+
+static void other_pins(void *arg)
+{
+	guest_pin(*(u64 *)arg, 4, false);
+}
+
+static void other_unpins(void *arg)
+{
+	guest_unpin(*(u64 *)arg, false);
+}
+
+static void other_frees(void *arg)
+{
+	guest_free(*(u64 *)arg);
+}
+
+typedef void other_t(void *arg);
+
+/* Pinning last: a table that devices reach is found by any later call. */
+static void raced(int op, other_t *other, void (*prepare)(void), bool no_flush)
+{
+	static u64 mfn;
+
+	for (unsigned int at = 1; at < 20; at++) {
+		fake_reset();
+		mfn = F0;
+		if (prepare)
+			prepare();
+		fake_begin();
+		fake.race = (struct race){ .at = at, .run = other, .arg = &mfn };
+		if (no_flush) {
+			fake.fail_at[FAULT_FLUSH] = 1;
+			fake.fail_on[FAULT_FLUSH] = true;
+		}
+		call_batch(op, &mfn, 1);
+		ledger_follow_marks();
+		fake_begin();
+		fake_check();
+		while (guest_unmap_writable(F0))
+			;
+		guest_pin(F0, 1, false);
+		fake_check();
+		fake_forget_heap();
+	}
+	fake_reset();
+}
+
+static void prepare_marked(void)
+{
+	marked_before(F0);
+}
+
+/* Nothing but MARK's own reference keeps the frame from becoming a table. */
+static void prepare_unmapped(void)
+{
+	while (guest_unmap_writable(F0))
+		;
+}
+
+static void prepare_live(void)
+{
+	marked_before(F0);
+	assert_true(guest_pin(F0, 4, false));
+}
+
+static void mark_races(void **state)
+{
+	raced(MARK, other_marks, NULL, false);
+	raced(MARK, other_pins, NULL, false);
+	raced(MARK, other_pins, prepare_unmapped, false);
+	raced(MARK, other_frees, NULL, false);
+}
+
+static void mark_races_release(void **state)
+{
+	raced(MARK, other_releases, NULL, false);
+}
+
+static void failing_mark_races_release(void **state)
+{
+	raced(MARK, other_releases, NULL, true);
+}
+
+static void release_races(void **state)
+{
+	raced(RELEASE, other_releases, prepare_marked, false);
+	raced(RELEASE, other_pins, prepare_marked, false);
+	raced(RELEASE, other_frees, prepare_marked, false);
+	raced(RELEASE, other_releases, prepare_live, false);
+}
+
+static void release_races_mark(void **state)
+{
+	raced(RELEASE, other_marks, prepare_marked, false);
+}
+
+static void release_races_unpin(void **state)
+{
+	raced(RELEASE, other_unpins, prepare_live, false);
+}
+
+/* Nothing of the frame's type keeps MARK away while a grant is mapped. */
+static void own_grant_races_mark(void **state)
+{
+	static u64 mfn = F0;
+
+	for (unsigned int at = 1; at < 8; at++) {
+		fake_reset();
+		fake_begin();
+		fake.race = (struct race){
+			.at = at, .run = other_marks, .arg = &mfn,
+		};
+		payload_map(&dom0, F0, F0, 1, IOMMUF_rw);
+		ledger_follow_marks();
+		fake_begin();
+		fake_check();
+		assert_int_equal(reached(F0), !fake_bit(F0));
+		fake_forget_heap();
+	}
+	fake_reset();
+}
+
+static void typing_races(void **state)
+{
+	static other_t *const others[] = { other_marks, other_releases };
+	u64 mfn = F0;
+
+	for (unsigned int i = 0; i < 2; i++) {
+		for (unsigned int at = 1; at < 12; at++) {
+			for (int was_marked = 0; was_marked < 2; was_marked++) {
+				fake_reset();
+				if (was_marked)
+					marked_before(F0);
+				fake_begin();
+				fake.race = (struct race){
+					.at = at, .run = others[i], .arg = &mfn,
+				};
+				guest_pin(F0, 2, at & 1);
+				guest_pin(F0, 2, false);
+				ledger_follow_marks();
+				fake_check();
+				fake.race = (struct race){
+					.at = at, .run = others[i], .arg = &mfn,
+				};
+				guest_unpin(F0, at & 1);
+				guest_unpin(F0, false);
+				guest_map_writable(F0);
+				ledger_follow_marks();
+				fake_begin();
+				fake_check();
+				fake_forget_heap();
+			}
+		}
+	}
+	fake_reset();
+}
+
+/* --- revert --- */
+
+static void no_revert_while_marked(void **state)
+{
+	marked_before(F0);
+	assert_int_equal(payload_try_revert(), -EBUSY);
+	assert_int_equal(payload_revert_action(), -EBUSY);
+	assert_true(payload_has_map());
+	assert_answer(release_1(F0), 0, 1);
+	assert_int_equal(payload_try_revert(), 0);
+	assert_false(payload_has_map());
+	assert_int_equal(fake_heap_blocks(), 0);
+}
+
+static void failed_revert_changes_nothing(void **state)
+{
+	marked_before(F0);
+	assert_answer(release_1(F0), 0, 1);
+	fake_begin();
+	fake.fail_at[FAULT_REVERT] = 1;
+	assert_int_equal(payload_try_revert(), -EINVAL);
+	assert_true(payload_has_map());
+	assert_int_equal(payload_try_revert(), 0);
+}
+
+static void revert_without_any_mark(void **state)
+{
+	assert_int_equal(payload_try_revert(), 0);
+}
+
+#define TEST(f)	cmocka_unit_test_setup_teardown(f, fresh, checked)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(mark_takes_the_frame_from_devices),
+		TEST(release_gives_it_back),
+		TEST(full_batch_costs_one_flush),
+		TEST(typing_costs_no_flush_while_marked),
+		TEST(release_of_idle_former_table),
+		TEST(release_of_live_table_forgets_only_the_mark),
+		TEST(release_of_live_descriptor_table),
+		TEST(marked_frame_is_not_freed),
+		TEST(einval_is_no_ram),
+		TEST(alias_of_a_marked_frame_is_not_marked),
+		TEST(eperm_is_not_the_callers),
+		TEST(ebusy_is_in_use_otherwise),
+		TEST(ebusy_is_special),
+		TEST(ebusy_is_half_validated),
+		TEST(eexist_is_marked),
+		TEST(enoent_is_not_marked),
+		TEST(enoent_also_before_the_first_mark),
+		TEST(counts),
+		TEST(longest_list),
+		TEST(relaxed_domain_is_refused),
+		TEST(unreadable_argument),
+		TEST(no_work_for_whom_cannot_be_told),
+		TEST(an_error_is_not_hidden_by_the_result),
+		TEST(list_out_of_reach),
+		TEST(argument_is_read_once),
+		TEST(no_memory),
+		TEST(unmap_error),
+		TEST(failed_flush_is_undone),
+		TEST(failed_flush_outranks_a_bad_frame),
+		TEST(failed_undo_holds_the_frame),
+		TEST(map_error_keeps_the_mark),
+		TEST(release_holds_after_a_failed_flush),
+		TEST(leaves_when_needed_elsewhere),
+		TEST(domu_is_refused),
+		TEST(hvm_reaches_stock),
+		TEST(hvm_hardware_domain_is_not_served),
+		TEST(other_numbers_reach_stock),
+		TEST(unknown_numbers_in_range),
+		TEST(version_and_statistics),
+		TEST(hooks_skip_only_what_is_marked),
+		TEST(mark_races),
+		TEST(mark_races_release),
+		TEST(failing_mark_races_release),
+		TEST(release_races),
+		TEST(release_races_mark),
+		TEST(release_races_unpin),
+		TEST(own_grant_races_mark),
+		TEST(typing_races),
+		TEST(no_revert_while_marked),
+		TEST(failed_revert_changes_nothing),
+		TEST(revert_without_any_mark),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

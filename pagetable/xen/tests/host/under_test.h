@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* Ways into the payload's statics; see payload_under_test.c. */
+#ifndef TRAPLESS_UNDER_TEST_H
+#define TRAPLESS_UNDER_TEST_H
+
+#include "semi_writable.h"
+
+int payload_map(struct domain *d, u64 dfn, u64 mfn, unsigned long count,
+		u32 flags);
+int payload_unmap(struct domain *d, u64 dfn, unsigned long count);
+long payload_xenoprof(int op, void *arg);
+bool payload_has_map(void);
+int payload_try_revert(void);
+int payload_revert_action(void);
+
+#endif /* TRAPLESS_UNDER_TEST_H */
