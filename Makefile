@@ -39,7 +39,7 @@ check: all lint host-tests
 
 check-fast: all lint host-tests
 	@echo "check-fast: unit tests"
-	@$(PYTEST) -m "not machine" lab pagetable
+	@$(PYTEST) -n 2 -m "not machine" lab pagetable
 
 lint:
 	@echo "lint: ruff, mypy"

@@ -75,6 +75,7 @@ struct page *tpt_cache_pop(enum tpt_level level)
 	struct page *page = NULL;
 	unsigned long flags;
 	unsigned int i;
+	bool low;
 
 	if (!READ_ONCE(cache->serving))
 		return NULL;
@@ -88,15 +89,16 @@ struct page *tpt_cache_pop(enum tpt_level level)
 		cache->misses++;
 		cache->missing++;
 	}
+	low = cache->cached < TPT_RESERVE;
 	spin_unlock_irqrestore(&cache->lock, flags);
 
-	if (!page) {
+	if (low)
 		tpt_pool_wants_more();
+	if (!page)
 		return NULL;
-	}
 	if (!charge(cache, page)) {
 		/* Let the kernel's allocator meet the limit and report it. */
-		if (!tpt_cache_return(cache, page))
+		if (!tpt_pool_return(page))
 			__free_pages(page, cache->order);
 		return NULL;
 	}

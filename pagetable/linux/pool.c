@@ -36,8 +36,6 @@
 
 #include "trapless.h"
 
-/* Pages that one growth step adds to a level that missed, at least. */
-#define GROWTH_STEP	8
 /* How often, and how long apart, a page that changes type is tried again. */
 #define BUSY_RETRIES	100
 #define BUSY_WAIT_MS	10
@@ -46,7 +44,7 @@
  * Filled in bulk at load: a little under the cache sizes that PiBooster's
  * Table 1 found (5 PGDs, 26 PMDs, 145 PTEs), the rest comes with demand.
  */
-static unsigned int prefill[TPT_LEVELS] = { 96, 24, 12, 6, 6 };
+static unsigned int prefill[TPT_LEVELS] = { 96, 24, 16, 6, 6 };
 module_param_array(prefill, uint, NULL, 0444);
 MODULE_PARM_DESC(prefill, "tables cached when enabled: pte,pmd,pud,pgd,user_pgd");
 
@@ -207,14 +205,14 @@ static void grow_work(struct work_struct *work)
 		cache->missing = 0;
 		spin_unlock_irq(&cache->lock);
 		/* What was missing may have come back meanwhile. */
-		if (missing > cached)
-			grow(cache, roundup(missing, GROWTH_STEP));
+		if (missing + TPT_RESERVE > cached)
+			grow(cache, missing + TPT_RESERVE - cached);
 	}
 out:
 	mutex_unlock(&resize);
 }
 
-/* A cache was empty: grow soon, outside the caller's path. */
+/* A cache is nearly empty: grow soon, outside the caller's path. */
 void tpt_pool_wants_more(void)
 {
 	schedule_work(&growth);

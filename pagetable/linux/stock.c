@@ -49,6 +49,9 @@ int tpt_stock_resolve(void)
 		  &tpt_stock.memcg_kmem_charge_page },
 		{ "__memcg_kmem_uncharge_page",
 		  &tpt_stock.memcg_kmem_uncharge_page },
+#ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_SYMBOL
+		{ "trapless_no_such_symbol", &tpt_stock.init_mm },
+#endif
 	};
 	unsigned long (*lookup)(const char *name) = find_kallsyms_lookup_name();
 	unsigned int i;

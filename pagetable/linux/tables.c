@@ -203,6 +203,9 @@ static struct klp_func funcs[] = {
 	{ .old_name = "xen_pgd_free", .new_func = new_xen_pgd_free },
 	{ .old_name = "free_page_and_swap_cache",
 	  .new_func = new_free_page_and_swap_cache },
+#ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_FUNCTION
+	{ .old_name = "trapless_no_such_function", .new_func = new_pgd_free },
+#endif
 	{ }
 };
 

@@ -32,6 +32,12 @@ enum tpt_level {
 	TPT_LEVELS
 };
 
+/*
+ * A level with fewer cached pages than this grows: once the pool has seen the
+ * workload's peak, a little more than the peak does not make it miss.
+ */
+#define TPT_RESERVE	2
+
 /**
  * struct tpt_cache - ready semi-writable pages of one page-table level
  * @name:    the level's name, as in sysfs

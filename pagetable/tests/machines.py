@@ -14,14 +14,15 @@ def payload_file(variant: str) -> dict[str, File]:
     return {f"{GUEST}/{variant}.livepatch": File(artifacts.payload("pagetable", variant))}
 
 
-def module_file(path: str) -> dict[str, File]:
-    """Return a module of the build tree, under its base name."""
-    return {f"{GUEST}/{path.rsplit('/', 1)[-1]}.ko": File(artifacts.module("pagetable", path))}
+def module_file(path: str, name: str | None = None) -> dict[str, File]:
+    """Return a module of the build tree, under its base name or another."""
+    name = name or path.rsplit("/", 1)[-1]
+    return {f"{GUEST}/{name}.ko": File(artifacts.module("pagetable", path))}
 
 
 def insmod(module: str = NAME, parameters: str = "", name: str | None = None, expect: int | None = 0) -> Step:
     """Return a step that loads a module and, if that fails, shows why."""
-    command = f"insmod {GUEST}/{module}.ko {parameters} || {{ dmesg | grep {module}: | tail -3; false; }}"
+    command = f"insmod {GUEST}/{module}.ko {parameters} || {{ dmesg | tail -5; false; }}"
     return Step(name or f"insmod {module}", command, expect=expect)
 
 
