@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Every experiment, quickly, as a user runs it: its own checks hold and its JSON has the contract's keys."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from trapless_lab import cli, experiment
+
+pytestmark = pytest.mark.machine
+
+FLUSHES = {"flushes_per_process"}
+PROCESSES = {"fork_exit", "fork_exec", "fork_sh"}
+# Top-level key -> the keys in it; none where it is a plain value.
+KEYS: dict[str, dict[str, set[str]]] = {
+    "pagetable-flushes": {"stock": FLUSHES, "boosted": FLUSHES, "processes": set()},
+    "pagetable-dma": {"normal": set(), "semi_writable": set(), "released": set()},
+    "process-latency": {"bare": PROCESSES, "stock": PROCESSES, "boosted": PROCESSES},
+}
+
+
+def test_the_contract_knows_every_experiment() -> None:
+    assert set(KEYS) == set(experiment.registry())
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_runs_and_holds(name: str, tmp_path: Path) -> None:
+    target = tmp_path / "result.json"
+    ran = CliRunner().invoke(
+        cli.main, ["run", name, "--quick", "--json", str(target), "--plots", str(tmp_path)]
+    )
+    assert ran.exit_code == 0, ran.output
+    written = json.loads(target.read_text())
+    assert written["experiment"] == name
+    assert {"unit", "method", "machine", "rows", "paper"} <= set(written)
+    for key, inner in KEYS[name].items():
+        assert key in written
+        if inner:
+            assert set(written[key]) == inner
