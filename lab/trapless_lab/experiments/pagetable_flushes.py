@@ -257,7 +257,7 @@ def _plot(directory: Path, curves: Mapping[str, Mapping[str, list[float]]]) -> N
     accelerator="pagetable",
     title="IOTLB flushes",
     reproduces="PiBooster, Figure 8 and Table 1",
-    minutes=5,
+    minutes=3,
 )
 def pagetable_flushes(context: Context) -> Result:
     """Count flushes stock, boosted before the workload, and boosted while it runs."""

@@ -49,7 +49,7 @@ def _instructions(transcript: Transcript, measure: str) -> list[int]:
     accelerator="pagetable",
     title="Instructions a process",
     reproduces="PiBooster, Figure 12",
-    minutes=3,
+    minutes=2,
 )
 def process_latency(context: Context) -> Result:
     """Measure on bare metal, on stock Xen, and with the pool."""
