@@ -14,7 +14,7 @@ from .errors import LabError
 
 SOURCES = Path(__file__).parent / "guest"
 INIT = SOURCES / "init"
-PROGRAMS = ("mark", "spawn")
+PROGRAMS = ("coldmap", "mark", "spawn")
 
 # Static, so that what a process costs does not depend on the host's dynamic loader.
 _FLAGS = ("-O2", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Werror")

@@ -8,8 +8,8 @@
  * Without the payload stock Xen answers these numbers with an error, which is
  * how a guest learns that the hypervisor half is missing.
  *
- * An unknown number inside the range gets -ENOSYS, and any caller but the one
- * domain that is served (the PV hardware domain) -EPERM.
+ * An unknown number inside the range gets -ENOSYS, and any PV caller but the
+ * one domain that is served (the hardware domain) -EPERM.
  *
  * States of a page, and who may move it:
  *
@@ -18,7 +18,9 @@
  *
  * A semi-writable page is writable for the guest's software and never for its
  * devices, and so is a page table; only the outer step touches the IOMMU.
- * RELEASE of a page that is a live page table only forgets the mark: the page
+ * RELEASE of a page that is about to become a page table on another CPU can make
+ * that fail: a caller releases what it may be using only while its other CPUs
+ * are kept from it. RELEASE of a page that is a live page table only forgets the mark: the page
  * regains its device mapping when Xen retypes it to writable, as in stock Xen.
  */
 #ifndef TRAPLESS_PAGETABLE_H
@@ -88,7 +90,7 @@ struct tpt_version {
  *               frame changes type at this moment, try again
  *   -EEXIST     MARK: already semi-writable (a live table is -EBUSY)
  *   -ENOENT     RELEASE: not semi-writable
- *   -ENOMEM     no memory for the call's own bookkeeping
+ *   -ENOMEM     no memory for the call's own bookkeeping, or for the IOMMU's
  *   -EOPNOTSUPP MARK: the caller's IOMMU does not follow page types
  *   -EIO        the IOTLB flush failed and so did its undoing: frames from
  *               @done on may be out of reach of devices and are held by the

@@ -58,6 +58,9 @@ static bool charge(struct tpt_cache *cache, struct page *page)
 
 static void uncharge(struct tpt_cache *cache, struct page *page)
 {
+#ifdef TPT_NEGATIVE_CONTROL_NO_UNCHARGE
+	return;
+#endif
 	if (memcg_kmem_enabled() && PageMemcgKmem(page))
 		tpt_stock.memcg_kmem_uncharge_page(page, cache->order);
 }
@@ -100,6 +103,7 @@ struct page *tpt_cache_pop(enum tpt_level level)
 		/* Let the kernel's allocator meet the limit and report it. */
 		if (!tpt_pool_return(page))
 			__free_pages(page, cache->order);
+		tpt_pool_wants_sweep();
 		return NULL;
 	}
 	for (i = 0; i < 1U << cache->order; i++)

@@ -5,6 +5,7 @@
 #include <linux/errno.h>
 #include <linux/minmax.h>
 #include <linux/printk.h>
+#include <linux/stop_machine.h>
 
 #include <asm/xen/hypercall.h>
 
@@ -79,8 +80,35 @@ int tpt_hypervisor_mark(u64 *mfns, unsigned int count, unsigned int *done)
 	return batch(TPT_OP_MARK, mfns, count, done);
 }
 
-/* The way back; same arguments and results as tpt_hypervisor_mark(). */
+struct release {
+	u64 *mfns;
+	unsigned int count;
+	unsigned int *done;
+};
+
+static int release_alone(void *data)
+{
+	struct release *r = data;
+
+	return batch(TPT_OP_RELEASE, r->mfns, r->count, r->done);
+}
+
+/**
+ * tpt_hypervisor_release - give semi-writable pages back, live tables too
+ * @mfns:  machine frame numbers
+ * @count: how many; every other CPU waits meanwhile, so a few dozen
+ * @done:  out: the first @done are no longer semi-writable
+ *
+ * RELEASE holds a writable type reference for a moment. A pin of the same page
+ * that meets it, on another CPU that is forking, fails, and Linux goes on as
+ * if it had not. So no other CPU of ours may be in a hypercall meanwhile; one
+ * that was stopped before its pin finds the reference gone.
+ *
+ * Return: 0, or the error of frame @done; see struct tpt_batch. Sleeps.
+ */
 int tpt_hypervisor_release(u64 *mfns, unsigned int count, unsigned int *done)
 {
-	return batch(TPT_OP_RELEASE, mfns, count, done);
+	struct release r = { mfns, count, done };
+
+	return stop_machine(release_alone, &r, NULL);
 }

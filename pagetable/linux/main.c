@@ -14,6 +14,8 @@
 #include <linux/module.h>
 #include <linux/printk.h>
 
+#include <asm/cpufeature.h>
+
 #include <xen/xen.h>
 
 #include "trapless.h"
@@ -24,6 +26,14 @@ static int __init tpt_init(void)
 
 	if (!xen_pv_domain()) {
 		pr_err("not a Xen PV guest\n");
+		return -ENODEV;
+	}
+	/*
+	 * Where huge pages exist, huge_pmd_unshare() takes a second reference
+	 * to a page table for a second user. PV guests of Xen have none.
+	 */
+	if (boot_cpu_has(X86_FEATURE_PSE)) {
+		pr_err("this guest has huge pages, which Xen PV does not give\n");
 		return -ENODEV;
 	}
 	rc = tpt_hypervisor_check();

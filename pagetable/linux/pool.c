@@ -10,7 +10,8 @@
  *  - The pool holds one reference to each owned page, its ownership. A second
  *    one, possession, belongs to the cache or to whoever uses the page as a
  *    page table. Code that frees a table without passing through tables.c
- *    (pte_free() is inlined everywhere) thereby only drops possession and
+ *    (pte_free() is inlined everywhere; a page fault that must wait for its
+ *    file page frees its spare table so) thereby only drops possession and
  *    leaves the count at 1; sweep() finds such pages. Others may hold short
  *    speculative references: they delay sweep(), no more.
  *  - Giving a page back: first the hypervisor forgets the mark, then `owned`
@@ -18,8 +19,9 @@
  *    stays with its present user like any page of the kernel's.
  *
  * Locking: `resize` serialises growing, sweeping and giving back. Page tables
- * come back under rcu_read_lock() (tpt_pool_return), so once the caches have
- * stopped serving and a grace period has passed, no page enters a list.
+ * come back under rcu_read_lock() (tpt_pool_return): a grace period after the
+ * caches have stopped serving no page enters a list, and one after `owned` has
+ * forgotten the pages no reader knows them any more.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -36,6 +38,12 @@
 
 #include "trapless.h"
 
+/* Pages that one RELEASE gives back, while all other CPUs wait. */
+#define RELEASE_BATCH	64
+/* How long a run that could not grow the pool keeps others from trying. */
+#define GROWTH_PAUSE	HZ
+/* How long a table that was freed behind our back waits to be found. */
+#define SWEEP_INTERVAL	(10 * HZ)
 /* How often, and how long apart, a page that changes type is tried again. */
 #define BUSY_RETRIES	100
 #define BUSY_WAIT_MS	10
@@ -58,6 +66,10 @@ static bool enabled;
 
 static void grow_work(struct work_struct *work);
 static DECLARE_WORK(growth, grow_work);
+static unsigned long next_growth = INITIAL_JIFFIES;
+
+static void sweep_work(struct work_struct *work);
+static DECLARE_DEFERRABLE_WORK(sweeping, sweep_work);
 
 static void set_owned(struct tpt_cache *cache, int delta)
 {
@@ -178,6 +190,7 @@ static void sweep(void)
 		struct tpt_cache *cache = &tpt_caches[xa_to_value(entry)];
 		struct page *page = pfn_to_page(pfn);
 
+		cond_resched();
 		if (page_count(page) != 1)
 			continue;
 		get_page(page);
@@ -191,11 +204,13 @@ static void sweep(void)
 static void grow_work(struct work_struct *work)
 {
 	struct tpt_cache *cache;
+	unsigned int before;
 
 	mutex_lock(&resize);
 	if (!enabled)
 		goto out;
 	sweep();
+	before = owned_tables();
 	for (cache = tpt_caches; cache < tpt_caches + TPT_LEVELS; cache++) {
 		unsigned int missing, cached;
 
@@ -208,6 +223,9 @@ static void grow_work(struct work_struct *work)
 		if (missing + TPT_RESERVE > cached)
 			grow(cache, missing + TPT_RESERVE - cached);
 	}
+	/* At the limit, or without memory, not at every allocation again. */
+	if (owned_tables() == before)
+		WRITE_ONCE(next_growth, jiffies + GROWTH_PAUSE);
 out:
 	mutex_unlock(&resize);
 }
@@ -215,7 +233,27 @@ out:
 /* A cache is nearly empty: grow soon, outside the caller's path. */
 void tpt_pool_wants_more(void)
 {
-	schedule_work(&growth);
+	if (time_after_eq(jiffies, READ_ONCE(next_growth)))
+		schedule_work(&growth);
+}
+
+static void sweep_work(struct work_struct *work)
+{
+	mutex_lock(&resize);
+	if (enabled) {
+		sweep();
+		schedule_delayed_work(&sweeping, SWEEP_INTERVAL);
+	}
+	mutex_unlock(&resize);
+}
+
+/*
+ * A memory cgroup is at its limit, and tables that were freed behind our back
+ * are still charged to it: find them now.
+ */
+void tpt_pool_wants_sweep(void)
+{
+	mod_delayed_work(system_wq, &sweeping, 0);
 }
 
 /**
@@ -262,7 +300,8 @@ static int give_back(const unsigned long *pfns, u64 *mfns, unsigned int count)
 		for (i = from; i < from + done; i++)
 			disown(pfns[i]);
 		from += done;
-		if (!rc || from == count)
+		/* After some progress the error may not be of page @from. */
+		if (!rc || done)
 			continue;
 		if (rc == -EBUSY && tries++ < BUSY_RETRIES) {
 			msleep(BUSY_WAIT_MS);
@@ -283,8 +322,8 @@ static int give_all_back(void)
 	void *entry;
 	u64 *mfns;
 
-	pfns = kmalloc_array(TPT_MAX_BATCH, sizeof(*pfns), GFP_KERNEL);
-	mfns = kmalloc_array(TPT_MAX_BATCH, sizeof(*mfns), GFP_KERNEL);
+	pfns = kmalloc_array(RELEASE_BATCH, sizeof(*pfns), GFP_KERNEL);
+	mfns = kmalloc_array(RELEASE_BATCH, sizeof(*mfns), GFP_KERNEL);
 	if (!pfns || !mfns) {
 		failed = -ENOMEM;
 		goto out;
@@ -295,13 +334,13 @@ static int give_all_back(void)
 			pfns[n] = pfn;
 			mfns[n] = pfn_to_mfn(pfn);
 			next = pfn + 1;
-			if (++n == TPT_MAX_BATCH)
+			if (++n == RELEASE_BATCH)
 				break;
 		}
 		rc = give_back(pfns, mfns, n);
 		if (rc)
 			failed = rc;
-	} while (n == TPT_MAX_BATCH);
+	} while (n == RELEASE_BATCH);
 out:
 	kfree(mfns);
 	kfree(pfns);
@@ -343,7 +382,9 @@ int tpt_pool_enable(void)
 	for (level = 0; level < TPT_LEVELS; level++)
 		grow(&tpt_caches[level], prefill[level]);
 	enabled = owned_tables() > 0;
-	if (!enabled) {
+	if (enabled) {
+		schedule_delayed_work(&sweeping, SWEEP_INTERVAL);
+	} else {
 		tpt_cache_serve(false);
 		rc = -ENOMEM;
 	}
@@ -370,6 +411,7 @@ int tpt_pool_disable(void)
 	synchronize_rcu();	/* no tpt_pool_return() is still serving */
 	empty_caches();
 	rc = give_all_back();
+	synchronize_rcu();	/* nobody still holds an entry that went now */
 	mutex_unlock(&resize);
 	return rc;
 }
@@ -382,8 +424,12 @@ bool tpt_pool_enabled(void)
 /* For unloading: nobody calls into the caches any more. */
 void tpt_pool_exit(void)
 {
+	int rc = tpt_pool_disable();
+
+	/* Disabled, they do nothing more, and do not come again. */
 	cancel_work_sync(&growth);
-	if (tpt_pool_disable())
+	cancel_delayed_work_sync(&sweeping);
+	if (rc)
 		pr_err("%u page tables leak: the payload cannot be reverted any more\n",
 		       owned_tables());
 	xa_destroy(&owned);

@@ -82,6 +82,7 @@ unsigned int tpt_cache_take_all(struct tpt_cache *cache,
 /* pool.c */
 bool tpt_pool_return(struct page *page);
 void tpt_pool_wants_more(void);
+void tpt_pool_wants_sweep(void);
 int tpt_pool_enable(void);
 int tpt_pool_disable(void);
 bool tpt_pool_enabled(void);

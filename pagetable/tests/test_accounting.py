@@ -60,10 +60,17 @@ def test_a_cgroup_is_charged_as_on_stock() -> None:
     assert abs(boosted["pagetables"] - stock["pagetables"]) <= NOISE
     assert abs(boosted["kernel"] - stock["kernel"]) <= NOISE
     assert boosted["after_pagetables"] <= NOISE
+    assert abs(boosted["after_kernel"] - stock["after_kernel"]) <= NOISE
     assert transcript.kernel_warnings() == []
 
 
 def test_negative_control_without_the_charge() -> None:
-    transcript = _run("nocharge/trapless_pagetable")
+    transcript = _run("no-charge/trapless_pagetable")
     stock, boosted = _stat(transcript, "stock"), _stat(transcript, "boosted")
     assert stock["pagetables"] - boosted["pagetables"] > NOISE
+
+
+def test_negative_control_without_the_uncharge() -> None:
+    transcript = _run("no-uncharge/trapless_pagetable")
+    stock, boosted = _stat(transcript, "stock"), _stat(transcript, "boosted")
+    assert boosted["after_kernel"] - stock["after_kernel"] > NOISE

@@ -36,5 +36,5 @@ def test_a_semi_writable_page_is_out_of_reach() -> None:
 
 def test_negative_control_without_the_flush() -> None:
     """The stale IOTLB entry lets the device in: the gate is open and the test sees it."""
-    transcript = _gate("noflush")
+    transcript = _gate("no-flush")
     assert dma.outcome(transcript, "semi_writable") == "written"

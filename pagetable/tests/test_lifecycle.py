@@ -22,6 +22,9 @@ STOCK_FLUSHES = 15 * 40  # at least, for SPAWN
 BOOSTED_FLUSHES = STOCK_FLUSHES // 20
 SYSFS = f"/sys/kernel/{pagetable.NAME}"
 
+SWEEP_S = 10
+COLD_FAULTS = runner.DISK_BYTES >> 21  # coldmap reads one byte of every 2 MiB
+
 # Freed tables come back after a grace period; then free memory is what it was.
 MEMORY = "sleep 1; grep -E '^(MemFree|PageTables):' /proc/meminfo"
 # One batch of the kernel's own page lists, and the caches that a fork grows.
@@ -212,6 +215,27 @@ def test_unload_under_forks(storm: Transcript) -> None:
 
 def test_no_kernel_complains(strict: Transcript, small: Transcript, storm: Transcript) -> None:
     assert [t.kernel_warnings() for t in (strict, small, storm)] == [[], [], []]
+
+
+def test_tables_freed_behind_our_back_are_found() -> None:
+    """Page faults that wait for a disk free page tables where the module does not see it."""
+    tables = f"cat {SYSFS}/pte/in_use"
+    transcript = runner.run(
+        MACHINES["xen-strict"].with_disk(),
+        [
+            *pagetable.load_steps(),
+            _step("before", f"sleep 1; {tables}", expect=0),
+            _step("fault", f"coldmap /dev/sda && sleep 1 && {tables}", expect=0),
+            _step("after", f"sleep {SWEEP_S + 5}; {tables}", expect=0),
+            *pagetable.unload_steps(),
+        ],
+        files=pagetable.files(),
+        modules=("ahci", "sd_mod"),
+    )
+    before, lost, after = (int(transcript[step].output) for step in ("before", "fault", "after"))
+    assert lost >= before + COLD_FAULTS // 2  # or there is nothing to find
+    assert after <= before + COLD_FAULTS // 8
+    assert transcript.kernel_warnings() == []
 
 
 def test_refused_on_bare_metal() -> None:

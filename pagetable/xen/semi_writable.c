@@ -343,6 +343,10 @@ static int release_frame(struct domain *d, u64 mfn, u32 *flush_flags)
  * @count: how many
  * @done:  out: the first @done frames are no longer marked
  *
+ * A frame that is no live table gets a writable type reference for a moment. A
+ * pin on another CPU that needs it just then is refused, as Xen refuses any pin
+ * of a page that is in use otherwise: the caller keeps its CPUs from it.
+ *
  * Return: 0, or the error of frame @done; see struct tpt_batch. A flush that
  * fails is reported too, with @done frames released all the same: mappings
  * were only added, so a stale IOTLB can refuse DMA but cannot let any through.

@@ -529,7 +529,7 @@ def check_payload(path: Path) -> int:
     ("name", "item"),
     [
         ("trapless_pagetable", None),
-        ("noflush", None),
+        ("no-flush", None),
         ("wrong-build-id", "payload: build-ids"),
         ("wrong-prologue", "payload: .livepatch.funcs"),
     ],
