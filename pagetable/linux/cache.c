@@ -153,18 +153,11 @@ void tpt_cache_serve(bool on)
  * tpt_cache_take_all - empty a list
  * @cache: its level
  * @pages: out: the pages, now the caller's
- *
- * Return: how many.
  */
-unsigned int tpt_cache_take_all(struct tpt_cache *cache,
-				struct list_head *pages)
+void tpt_cache_take_all(struct tpt_cache *cache, struct list_head *pages)
 {
-	unsigned int count;
-
 	spin_lock_irq(&cache->lock);
 	list_splice_init(&cache->free, pages);
-	count = cache->cached;
 	cache->cached = 0;
 	spin_unlock_irq(&cache->lock);
-	return count;
 }

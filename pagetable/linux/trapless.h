@@ -76,8 +76,7 @@ void tpt_cache_init(void);
 struct page *tpt_cache_pop(enum tpt_level level);
 bool tpt_cache_return(struct tpt_cache *cache, struct page *page);
 void tpt_cache_serve(bool on);
-unsigned int tpt_cache_take_all(struct tpt_cache *cache,
-				struct list_head *pages);
+void tpt_cache_take_all(struct tpt_cache *cache, struct list_head *pages);
 
 /* pool.c */
 bool tpt_pool_return(struct page *page);
