@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One bit a page, over a range, in memory that the kernel gives only where bits are set.
+//!
+//! Words are atomic because the SIGSEGV handler of one back end clears bits while a collect reads them; the
+//! order that this needs stands there. Nothing here allocates after [`Bitmap::new`].
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::extent::{PageRange, page_size};
+
+/// Bits for the pages of `range`, all clear at first.
+#[derive(Debug)]
+pub(crate) struct Bitmap {
+    range: PageRange,
+    words: NonNull<AtomicU64>,
+    count: usize,
+}
+
+// SAFETY: the words are atomics in memory that this value owns alone; nothing depends on a thread.
+unsafe impl Send for Bitmap {}
+// SAFETY: as above; every access goes through atomics.
+unsafe impl Sync for Bitmap {}
+
+impl Bitmap {
+    /// # Errors
+    /// When there is no memory for it.
+    pub(crate) fn new(range: PageRange) -> io::Result<Self> {
+        let count = range.pages().div_ceil(64);
+        // SAFETY: a new private mapping, at an address of the kernel's choice.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                count * 8,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let words = NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("mmap returned page 0"))?;
+        Ok(Bitmap { range, words, count })
+    }
+
+    /// The pages it stands for.
+    pub(crate) fn range(&self) -> PageRange {
+        self.range
+    }
+
+    /// The words, page 0 of the range being bit 0 of word 0.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: `count` words, zeroed by the kernel, mapped until drop.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.count) }
+    }
+
+    /// The index of a page of the range.
+    pub(crate) fn index(&self, address: usize) -> usize {
+        debug_assert!(self.range.start() <= address && address < self.range.end());
+        (address - self.range.start()) / page_size()
+    }
+
+    pub(crate) fn get(&self, index: usize) -> bool {
+        self.words()[index / 64].load(Ordering::Relaxed) & (1 << (index % 64)) != 0
+    }
+
+    pub(crate) fn put(&self, index: usize, set: bool) {
+        let bit = 1 << (index % 64);
+        let word = &self.words()[index / 64];
+        if set {
+            word.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Set or clear the bits of `part`, which lies in the range.
+    pub(crate) fn fill(&self, part: PageRange, set: bool) {
+        self.each_word(part, |word, mask| {
+            let word = &self.words()[word];
+            // A word that is as it should be is not written: its page may not exist yet.
+            let now = word.load(Ordering::Relaxed);
+            if set && now & mask != mask {
+                word.fetch_or(mask, Ordering::Relaxed);
+            } else if !set && now & mask != 0 {
+                word.fetch_and(!mask, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Whether every bit of `part` is set; whether any is.
+    pub(crate) fn all_any(&self, part: PageRange) -> (bool, bool) {
+        let (mut all, mut any) = (true, false);
+        self.each_word(part, |word, mask| {
+            let now = self.words()[word].load(Ordering::Relaxed) & mask;
+            all &= now == mask;
+            any |= now != 0;
+        });
+        (all, any)
+    }
+
+    fn each_word(&self, part: PageRange, mut visit: impl FnMut(usize, u64)) {
+        let (mut first, end) = (self.index(part.start()), self.index(part.end() - 1) + 1);
+        while first < end {
+            let bits = (64 - first % 64).min(end - first);
+            let mask = if bits == 64 { u64::MAX } else { ((1 << bits) - 1) << (first % 64) };
+            visit(first / 64, mask);
+            first += bits;
+        }
+    }
+}
+
+impl Drop for Bitmap {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made by `new`, of the same length; no reference outlives `self`.
+        unsafe { libc::munmap(self.words.as_ptr().cast(), self.count * 8) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fills_and_tells_parts() {
+        let page = page_size();
+        let range = |first, end| PageRange::new(first * page, end * page).unwrap();
+        let bitmap = Bitmap::new(range(100, 400)).unwrap();
+        bitmap.fill(range(163, 230), true);
+        assert_eq!(bitmap.all_any(range(163, 230)), (true, true));
+        assert_eq!(bitmap.all_any(range(162, 230)), (false, true));
+        assert_eq!(bitmap.all_any(range(230, 400)), (false, false));
+        bitmap.fill(range(163, 229), false);
+        assert!(bitmap.get(129) && !bitmap.get(128));
+        bitmap.put(129, false);
+        assert_eq!(bitmap.all_any(range(100, 400)), (false, false));
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What each back end can and cannot do. A record states the truth of the mechanism; whether the
+//! running kernel has it is found by trying (see [`crate::survey`]).
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A mechanism that finds dirty pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BackendKind {
+    /// `mprotect` and a SIGSEGV handler.
+    Mprotect,
+    /// `/proc/PID/clear_refs` and bit 55 of `/proc/PID/pagemap`.
+    SoftDirty,
+    /// userfaultfd write protection, each fault handled by a thread of the tracker.
+    UffdSync,
+    /// userfaultfd asynchronous write protection, harvested by `PAGEMAP_SCAN`.
+    UffdAsync,
+}
+
+impl BackendKind {
+    /// Every back end, cheapest first: the order in which `auto` tries them.
+    pub const ALL: [BackendKind; 4] =
+        [BackendKind::UffdAsync, BackendKind::SoftDirty, BackendKind::Mprotect, BackendKind::UffdSync];
+
+    /// The name used on command lines, in the C interface and in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            BackendKind::Mprotect => "mprotect",
+            BackendKind::SoftDirty => "soft-dirty",
+            BackendKind::UffdSync => "uffd-sync",
+            BackendKind::UffdAsync => "uffd-async",
+        }
+    }
+
+    /// What this mechanism can and cannot do.
+    #[must_use]
+    pub const fn capabilities(self) -> &'static Capabilities {
+        match self {
+            BackendKind::Mprotect => &MPROTECT,
+            BackendKind::SoftDirty => &SOFT_DIRTY,
+            BackendKind::UffdSync => &UFFD_SYNC,
+            BackendKind::UffdAsync => &UFFD_ASYNC,
+        }
+    }
+}
+
+impl fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for BackendKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            let known: Vec<_> = Self::ALL.iter().map(|kind| kind.name()).collect();
+            format!("no back end is called {name:?}; there are {}", known.join(", "))
+        })
+    }
+}
+
+/// How a kind of write that user code did not make itself is treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sees {
+    /// It is reported.
+    Yes,
+    /// It is not reported: the tracker's user must know of such writes by other means.
+    No,
+    /// The write itself fails (`EFAULT`): nothing is missed, but the tracked program must expect it.
+    Fails,
+}
+
+impl fmt::Display for Sees {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Sees::Yes => "yes",
+            Sees::No => "no",
+            Sees::Fails => "fails",
+        })
+    }
+}
+
+/// Where the cost of tracking falls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CostClass {
+    /// The first write to each page in an epoch enters the kernel, about a microsecond.
+    KernelFault,
+    /// The first write to each page in an epoch runs a signal handler, several microseconds.
+    SignalPerPage,
+    /// The first write to each page in an epoch waits for another thread, several microseconds to 100.
+    ThreadSwitchPerPage,
+}
+
+impl fmt::Display for CostClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            CostClass::KernelFault => "kernel fault",
+            CostClass::SignalPerPage => "signal a page",
+            CostClass::ThreadSwitchPerPage => "thread switch a page",
+        })
+    }
+}
+
+/// The record of one back end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Smallest unit it can tell apart, in pages; in huge mappings (hugetlb) that of the mapping.
+    pub granule_pages: usize,
+    /// Reports no page that was not written, but for what `inexact` says.
+    pub exact: bool,
+    /// When a page that was not written is reported all the same.
+    pub inexact: &'static str,
+    /// Writes that the kernel makes on behalf of the process: `read(2)` into a buffer, `recvmsg`, signal frames.
+    pub kernel_writes: Sees,
+    /// Writes through `process_vm_writev` and `/proc/PID/mem`.
+    pub foreign_writes: Sees,
+    /// Writes to the same shared memory through another mapping of it.
+    pub shared_aliases: Sees,
+    /// Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's
+    /// registered buffers, RDMA).
+    pub pinned_writes: Sees,
+    /// Can track a process other than the caller.
+    pub other_process: bool,
+    /// What the caller needs beyond the permission to ptrace the target; empty if nothing.
+    pub privilege: &'static str,
+    /// Where the cost falls.
+    pub cost: CostClass,
+}
+
+const MPROTECT: Capabilities = Capabilities {
+    granule_pages: 1,
+    exact: true,
+    inexact: "on kernels without PAGEMAP_SCAN, untouched pages that were only read, and pages shared with a forked child",
+    kernel_writes: Sees::Fails,
+    foreign_writes: Sees::Yes,
+    shared_aliases: Sees::No,
+    pinned_writes: Sees::No,
+    other_process: false,
+    privilege: "",
+    cost: CostClass::SignalPerPage,
+};
+
+const SOFT_DIRTY: Capabilities = Capabilities {
+    granule_pages: 1,
+    exact: true,
+    inexact: "on kernels without PAGEMAP_SCAN, untouched pages that were only read, and pages shared with a forked child",
+    kernel_writes: Sees::Yes,
+    foreign_writes: Sees::Yes,
+    shared_aliases: Sees::No,
+    pinned_writes: Sees::No,
+    other_process: true,
+    privilege: "",
+    cost: CostClass::KernelFault,
+};
+
+const UFFD_SYNC: Capabilities = Capabilities {
+    granule_pages: 1,
+    exact: true,
+    inexact: "untouched pages that were only read",
+    kernel_writes: Sees::Yes,
+    foreign_writes: Sees::Yes,
+    shared_aliases: Sees::No,
+    pinned_writes: Sees::No,
+    other_process: true,
+    privilege: "CAP_SYS_PTRACE in the target, or vm.unprivileged_userfaultfd=1",
+    cost: CostClass::ThreadSwitchPerPage,
+};
+
+const UFFD_ASYNC: Capabilities = Capabilities {
+    granule_pages: 1,
+    exact: true,
+    inexact: "untouched pages that were only read; in file and shared mappings the first touch reports up to 2 MiB",
+    kernel_writes: Sees::Yes,
+    foreign_writes: Sees::Yes,
+    shared_aliases: Sees::No,
+    pinned_writes: Sees::No,
+    other_process: true,
+    privilege: "",
+    cost: CostClass::KernelFault,
+};

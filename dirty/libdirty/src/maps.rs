@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is mapped where in the tracked process.
+//!
+//! `PROCMAP_QUERY` (Linux 6.11) answers for a range alone; elsewhere `/proc/PID/maps` is read whole.
+//! Both give the same [`Mapping`]s, and a test holds them against each other.
+
+use std::fs::File;
+use std::io::{self, BufReader, Seek};
+use std::os::fd::AsRawFd;
+
+use linux_raw_sys::general::{procmap_query, procmap_query_flags};
+use procfs::FromBufRead;
+use procfs::process::{MMPermissions, MemoryMaps};
+
+use crate::error::Error;
+use crate::extent::PageRange;
+use crate::target::Target;
+
+/// What stands behind a mapping: two mappings of the same object show the same memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Object {
+    /// Anonymous memory of the process.
+    Anonymous,
+    /// A file (shared anonymous memory is one, too); `bias` is its offset minus the address.
+    File { device: (u32, u32), inode: u64, bias: u64 },
+}
+
+/// The memory that a mapping shows. Equal at two moments: the program may have written, but not replaced it,
+/// or has replaced it by memory that nobody has seen, which each back end finds out by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) object: Object,
+    pub(crate) shared: bool,
+}
+
+impl Memory {
+    /// Private anonymous memory: what nothing but this process can change.
+    pub(crate) fn is_private_anonymous(self) -> bool {
+        !self.shared && self.object == Object::Anonymous
+    }
+}
+
+/// A run of pages with one memory behind it and one protection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) range: PageRange,
+    pub(crate) memory: Memory,
+    /// `PROT_*` bits.
+    pub(crate) protection: i32,
+}
+
+/// Why the mappings could not be told.
+#[derive(Debug)]
+pub(crate) enum Unreadable {
+    /// The memory that was tracked is gone: the process ended or called `execve`.
+    Gone,
+    /// Something else.
+    Failed(Error),
+}
+
+/// Reads the mappings of one process.
+#[derive(Debug)]
+pub(crate) struct Maps {
+    /// `PROCMAP_QUERY` is there.
+    query: bool,
+}
+
+const PROCMAP_QUERY: libc::Ioctl = libc::_IOWR::<procmap_query>(b'f' as u32, 17);
+
+impl Maps {
+    pub(crate) fn new(target: &Target) -> Self {
+        Maps {
+            query: !matches!(query_next(target.maps(), 0), Err(error) if error.raw_os_error() == Some(libc::ENOTTY)),
+        }
+    }
+
+    /// The mappings within `ranges` (sorted), clipped to them, in order of addresses. Neighbours that show the
+    /// same memory with the same protection are one.
+    pub(crate) fn within(
+        &self,
+        target: &Target,
+        ranges: &[PageRange],
+    ) -> std::result::Result<Vec<Mapping>, Unreadable> {
+        let mut found = Vec::new();
+        if self.query {
+            for range in ranges {
+                self.query_range(target, *range, &mut found)?;
+            }
+            if found.is_empty() {
+                // Nothing mapped in the ranges, or nothing at all?
+                match query_next(target.maps(), 0) {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return Err(Unreadable::Gone),
+                    Err(error) => return Err(unreadable(target, error)),
+                }
+            }
+        } else {
+            let all = read_all(target.maps()).map_err(|error| unreadable(target, error))?;
+            if all.is_empty() {
+                return Err(Unreadable::Gone);
+            }
+            for range in ranges {
+                let from = all.partition_point(|mapping| mapping.range.end() <= range.start());
+                for mapping in all[from..].iter().take_while(|mapping| mapping.range.start() < range.end()) {
+                    push(&mut found, *mapping, *range);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn query_range(
+        &self,
+        target: &Target,
+        range: PageRange,
+        found: &mut Vec<Mapping>,
+    ) -> std::result::Result<(), Unreadable> {
+        let mut at = range.start();
+        while at < range.end() {
+            match query_next(target.maps(), at) {
+                Ok(Some(mapping)) if mapping.range.start() < range.end() => {
+                    push(found, mapping, range);
+                    at = mapping.range.end();
+                }
+                Ok(_) => break,
+                Err(error) => return Err(unreadable(target, error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn push(found: &mut Vec<Mapping>, mapping: Mapping, within: PageRange) {
+    let Some(range) = mapping.range.intersection(within) else { return };
+    if let Some(last) = found.last_mut() {
+        if last.range.end() == range.start()
+            && last.memory == mapping.memory
+            && last.protection == mapping.protection
+        {
+            last.range = PageRange::trusted(last.range.start(), range.end());
+            return;
+        }
+    }
+    found.push(Mapping { range, ..mapping });
+}
+
+fn unreadable(target: &Target, error: io::Error) -> Unreadable {
+    if error.raw_os_error() == Some(libc::ESRCH) {
+        return Unreadable::Gone;
+    }
+    Unreadable::Failed(Error::system(format!("reading /proc/{}/maps", target.pid()), error))
+}
+
+fn object(inode: u64, device: (u32, u32), offset: u64, start: usize) -> Object {
+    if inode == 0 && device == (0, 0) {
+        return Object::Anonymous;
+    }
+    Object::File { device, inode, bias: offset.wrapping_sub(start as u64) }
+}
+
+fn protection(read: bool, write: bool, execute: bool) -> i32 {
+    let bit = |set, bit| if set { bit } else { 0 };
+    bit(read, libc::PROT_READ) | bit(write, libc::PROT_WRITE) | bit(execute, libc::PROT_EXEC)
+}
+
+/// The mapping at `address` or the next one above it.
+fn query_next(maps: &File, address: usize) -> io::Result<Option<Mapping>> {
+    // SAFETY: the struct is plain numbers, for which zero is a value.
+    let mut query: procmap_query = unsafe { std::mem::zeroed() };
+    query.size = size_of::<procmap_query>() as u64;
+    query.query_flags = procmap_query_flags::PROCMAP_QUERY_COVERING_OR_NEXT_VMA as u64;
+    query.query_addr = address as u64;
+    // SAFETY: the ioctl reads and writes the struct, whose size it is told; no name or build id is asked for.
+    let done = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
+    if done < 0 {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
+    }
+    let flag = |flag: procmap_query_flags| query.vma_flags & flag as u64 != 0;
+    let (start, end) = (query.vma_start as usize, query.vma_end as usize);
+    if start >= PageRange::everything().end() {
+        return Ok(None); // [vsyscall] is no user memory
+    }
+    Ok(Some(Mapping {
+        range: PageRange::trusted(start, end),
+        memory: Memory {
+            object: object(query.inode, (query.dev_major, query.dev_minor), query.vma_offset, start),
+            shared: flag(procmap_query_flags::PROCMAP_QUERY_VMA_SHARED),
+        },
+        protection: protection(
+            flag(procmap_query_flags::PROCMAP_QUERY_VMA_READABLE),
+            flag(procmap_query_flags::PROCMAP_QUERY_VMA_WRITABLE),
+            flag(procmap_query_flags::PROCMAP_QUERY_VMA_EXECUTABLE),
+        ),
+    }))
+}
+
+/// Every mapping, from the text.
+fn read_all(mut maps: &File) -> io::Result<Vec<Mapping>> {
+    maps.rewind()?;
+    let parsed =
+        MemoryMaps::from_buf_read(BufReader::with_capacity(1 << 16, maps)).map_err(io::Error::other)?;
+    Ok(parsed
+        .iter()
+        .filter(|map| (map.address.0 as usize) < PageRange::everything().end())
+        .map(|map| {
+            let (start, end) = (map.address.0 as usize, map.address.1 as usize);
+            let device = (map.dev.0.cast_unsigned(), map.dev.1.cast_unsigned());
+            Mapping {
+                range: PageRange::trusted(start, end),
+                memory: Memory {
+                    object: object(map.inode, device, map.offset, start),
+                    shared: map.perms.contains(MMPermissions::SHARED),
+                },
+                protection: protection(
+                    map.perms.contains(MMPermissions::READ),
+                    map.perms.contains(MMPermissions::WRITE),
+                    map.perms.contains(MMPermissions::EXECUTE),
+                ),
+            }
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_query_and_the_text_agree() {
+        let target = Target::own().unwrap();
+        let query = Maps::new(&target);
+        if !query.query {
+            return; // this kernel has the text alone
+        }
+        let text = Maps { query: false };
+        // Memory that this test does not change while it reads: its program and its stack.
+        let code = the_query_and_the_text_agree as *const () as usize;
+        let stack = &raw const target as usize;
+        for address in [code, stack] {
+            let own = query_next(target.maps(), address).unwrap().unwrap();
+            let seen = [&query, &text].map(|maps| maps.within(&target, &[own.range]).unwrap());
+            assert_eq!(seen[0], seen[1]);
+            assert!(!seen[0].is_empty());
+        }
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `/proc/PID/pagemap`: an entry for each page, and the `PAGEMAP_SCAN` ioctl (Linux 6.7).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use linux_raw_sys::general::{page_region, pm_scan_arg};
+
+use crate::extent::{PageRange, page_size};
+
+/// One page as the kernel tells it (Documentation/admin-guide/mm/pagemap.rst).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(transparent)]
+pub struct Entry(pub u64);
+
+impl Entry {
+    const SOFT_DIRTY: u64 = 1 << 55;
+    const EXCLUSIVE: u64 = 1 << 56;
+    const UFFD_WP: u64 = 1 << 57;
+    const FILE: u64 = 1 << 61;
+    const SWAP: u64 = 1 << 62;
+    const PRESENT: u64 = 1 << 63;
+
+    /// Written since soft-dirty was cleared.
+    #[must_use]
+    pub fn is_soft_dirty(self) -> bool {
+        self.0 & Self::SOFT_DIRTY != 0
+    }
+
+    /// Mapped by this process only.
+    #[must_use]
+    pub fn is_exclusive(self) -> bool {
+        self.0 & Self::EXCLUSIVE != 0
+    }
+
+    /// Write-protected by a userfaultfd.
+    #[must_use]
+    pub fn is_write_protected(self) -> bool {
+        self.0 & Self::UFFD_WP != 0
+    }
+
+    /// Of a file or shared memory.
+    #[must_use]
+    pub fn is_file(self) -> bool {
+        self.0 & Self::FILE != 0
+    }
+
+    /// In memory.
+    #[must_use]
+    pub fn is_present(self) -> bool {
+        self.0 & Self::PRESENT != 0
+    }
+
+    /// Swapped out, being moved, or a write-protection marker of a userfaultfd on an empty page.
+    #[must_use]
+    pub fn is_swapped(self) -> bool {
+        self.0 & Self::SWAP != 0
+    }
+
+    /// Neither in memory nor swapped out.
+    #[must_use]
+    pub fn is_none(self) -> bool {
+        self.0 & (Self::PRESENT | Self::SWAP) == 0
+    }
+
+    /// With the soft-dirty bit as given.
+    #[must_use]
+    pub fn with_soft_dirty(self, set: bool) -> Self {
+        Entry(if set { self.0 | Self::SOFT_DIRTY } else { self.0 & !Self::SOFT_DIRTY })
+    }
+}
+
+/// Read the entries of `range` into `entries`, which is made as long as the range has pages.
+///
+/// # Errors
+/// Those of `pread(2)`; a short read (the end of user space, or the memory is gone) is `UnexpectedEof`.
+pub(crate) fn read(pagemap: &File, range: PageRange, entries: &mut Vec<Entry>) -> io::Result<()> {
+    entries.clear();
+    entries.resize(range.pages(), Entry::default());
+    read_into(pagemap, range.start(), entries)
+}
+
+/// Read the entries of the pages from `start` on. Allocates nothing.
+pub(crate) fn read_into(pagemap: &File, start: usize, entries: &mut [Entry]) -> io::Result<()> {
+    // SAFETY: an Entry is a transparent u64: any eight bytes make one, and it has no padding.
+    let bytes =
+        unsafe { std::slice::from_raw_parts_mut(entries.as_mut_ptr().cast::<u8>(), size_of_val(entries)) };
+    pagemap.read_exact_at(bytes, (start / page_size() * size_of::<Entry>()) as u64)
+}
+
+/// What a `PAGEMAP_SCAN` looks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Scan {
+    /// Pages must have all of these `PAGE_IS_*` ...
+    pub(crate) all: u32,
+    /// ... and, unless it is 0, one of these.
+    pub(crate) any: u32,
+    /// Write-protect what is found, in the same step; fails where no userfaultfd watches asynchronously.
+    pub(crate) protect: bool,
+}
+
+const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<pm_scan_arg>(b'f' as u32, 16);
+
+/// Buffer of a scan: regions that one system call returns at most.
+pub(crate) struct Regions(Vec<page_region>);
+
+impl Regions {
+    /// 4,096 regions are 96 KiB: few calls, and it stays in the cache.
+    pub(crate) fn new() -> Self {
+        Regions(Vec::with_capacity(4096))
+    }
+}
+
+impl std::fmt::Debug for Regions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Regions({})", self.0.capacity())
+    }
+}
+
+/// Scan `range`, telling `found` each run of pages in order.
+///
+/// # Errors
+/// The address from which nothing is known (what was found above it may be lost), and the kernel's word:
+/// `EPERM` where a part is not watched asynchronously and `protect` is set, `ENOTTY` before Linux 6.7.
+pub(crate) fn scan(
+    pagemap: &File,
+    range: PageRange,
+    what: Scan,
+    regions: &mut Regions,
+    mut found: impl FnMut(PageRange),
+) -> std::result::Result<(), (usize, io::Error)> {
+    use linux_raw_sys::general::{PM_SCAN_CHECK_WPASYNC, PM_SCAN_WP_MATCHING};
+
+    let mut at = range.start();
+    while at < range.end() {
+        let flags = if what.protect { PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC } else { 0 };
+        let mut arg = pm_scan_arg {
+            size: size_of::<pm_scan_arg>() as u64,
+            flags: flags.into(),
+            start: at as u64,
+            end: range.end() as u64,
+            walk_end: 0,
+            vec: regions.0.as_mut_ptr() as u64,
+            vec_len: regions.0.capacity() as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: what.all.into(),
+            category_anyof_mask: what.any.into(),
+            return_mask: what.all.into(),
+        };
+        // SAFETY: the kernel writes at most `vec_len` regions into the vector's spare capacity, and `arg`.
+        let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
+        if count < 0 {
+            return Err((at, io::Error::last_os_error()));
+        }
+        // SAFETY: the kernel has filled that many.
+        unsafe { regions.0.set_len(count as usize) };
+        for region in regions.0.drain(..) {
+            found(PageRange::trusted(region.start as usize, region.end as usize));
+        }
+        let next = arg.walk_end as usize;
+        if next <= at {
+            return Err((at, io::Error::other("PAGEMAP_SCAN made no progress")));
+        }
+        at = next;
+    }
+    Ok(())
+}
+
+/// Whether the kernel has `PAGEMAP_SCAN`, found by asking for one page.
+pub(crate) fn can_scan(pagemap: &File) -> bool {
+    let page = std::ptr::from_ref(&PAGEMAP_SCAN) as usize & !(page_size() - 1);
+    let one = PageRange::trusted(page, page + page_size());
+    let present = Scan { all: linux_raw_sys::general::PAGE_IS_PRESENT, ..Scan::default() };
+    scan(pagemap, one, present, &mut Regions::new(), |_| ()).is_ok()
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tracked process: its memory as it was when tracking began.
+//!
+//! Invariant: every file of `/proc/PID` used by a tracker is opened once, here, and belongs to the memory
+//! (the kernel's `mm`) that the process had then. After `execve` the files still stand for the old memory,
+//! which is empty; nothing of the new one is ever read or touched by mistake. The pidfd makes sure that
+//! a reused pid is never taken for the process.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::error::{Error, Result};
+
+/// A process and the files through which it is tracked.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pid: i32,
+    own: bool,
+    pidfd: OwnedFd,
+    maps: File,
+    pagemap: File,
+}
+
+impl Target {
+    /// The calling process.
+    pub(crate) fn own() -> Result<Self> {
+        let pid = i32::try_from(std::process::id()).expect("a pid is an i32");
+        Target::open(pid, true)
+    }
+
+    /// Process `pid`; the calling one too.
+    pub(crate) fn process(pid: i32) -> Result<Self> {
+        if pid <= 0 {
+            return Err(Error::NoProcess(pid));
+        }
+        Target::open(pid, i32::try_from(std::process::id()) == Ok(pid))
+    }
+
+    fn open(pid: i32, own: bool) -> Result<Self> {
+        // SAFETY: pidfd_open takes plain numbers and returns a new descriptor or -1.
+        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if pidfd < 0 {
+            let source = io::Error::last_os_error();
+            return Err(match source.raw_os_error() {
+                Some(libc::ESRCH | libc::EINVAL) => Error::NoProcess(pid),
+                _ => Error::system(format!("pidfd_open({pid})"), source),
+            });
+        }
+        let pidfd = i32::try_from(pidfd).expect("a descriptor is an i32");
+        // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        let open = |name: &str| {
+            let path = format!("/proc/{pid}/{name}");
+            File::open(&path).map_err(|source| match source.kind() {
+                io::ErrorKind::PermissionDenied => Error::Permission { pid, what: format!("opening {path}") },
+                io::ErrorKind::NotFound => Error::NoProcess(pid),
+                _ => Error::system(format!("opening {path}"), source),
+            })
+        };
+        let target = Target { pid, own, maps: open("maps")?, pagemap: open("pagemap")?, pidfd };
+        // The files may belong to a process that took the pid over since, or to none.
+        if target.has_exited() {
+            return Err(Error::NoProcess(pid));
+        }
+        Ok(target)
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether this is the calling process.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own
+    }
+
+    pub(crate) fn pidfd(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
+    pub(crate) fn maps(&self) -> &File {
+        &self.maps
+    }
+
+    pub(crate) fn pagemap(&self) -> &File {
+        &self.pagemap
+    }
+
+    /// Whether the process has ended (its main thread gone and no other left).
+    pub(crate) fn has_exited(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd, no waiting.
+        unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+    }
+}

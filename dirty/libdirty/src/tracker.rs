@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tracker: which ranges are watched, what is mapped there, and what a collect reports.
+//!
+//! Invariants:
+//! - Every page of a watched range is at any time in exactly one state: *watched* (the back end finds writes),
+//!   *constant* (cannot be written), *unsupported* (reported by every collect), or *not mapped*.
+//! - A page leaves *watched* only by being reported in the same collect, whatever the cause. Where the books and
+//!   the kernel disagree, the page is reported.
+//! - A collect looks at the mappings first and asks the back end after. What changes in between shows in one of
+//!   the two: memory that is replaced is not armed (the back end says *lost*), memory that vanishes is missing
+//!   from the mappings of the next collect.
+//! - Memory is armed first and reported after: the caller copies it when it is watched already.
+
+use std::sync::Arc;
+
+use crate::backend::{self, Armed, Backend, Collection, Part};
+use crate::bitmap::Bitmap;
+use crate::capability::{BackendKind, Capabilities};
+use crate::error::{Error, Result};
+use crate::extent::{Dirty, PageRange, Reason};
+use crate::fault::Fault;
+use crate::maps::{Mapping, Maps, Memory, Unreadable};
+use crate::survey;
+use crate::target::Target;
+
+/// How to make a [`Tracker`].
+#[derive(Debug, Clone, Default)]
+pub struct Builder {
+    backend: Option<BackendKind>,
+    fault: Option<Fault>,
+}
+
+impl Builder {
+    /// Use this back end or none. Without it the cheapest that works is taken (`auto`).
+    #[must_use]
+    pub fn backend(mut self, kind: BackendKind) -> Self {
+        self.backend = Some(kind);
+        self
+    }
+
+    /// Make this mistake, so that a test can be seen to fail.
+    #[cfg(feature = "fault-injection")]
+    #[must_use]
+    pub fn fault(mut self, fault: Fault) -> Self {
+        self.fault = Some(fault);
+        self
+    }
+
+    /// Track the calling process.
+    ///
+    /// # Errors
+    /// [`Error::Rejected`] or [`Error::NoBackend`], with the reasons.
+    pub fn own(self) -> Result<Tracker> {
+        self.build(Target::own()?)
+    }
+
+    /// Track process `pid`. The caller needs the permission to ptrace it (`ptrace(2)`, access mode checking).
+    ///
+    /// # Errors
+    /// [`Error::NoProcess`], [`Error::Permission`], [`Error::Rejected`] or [`Error::NoBackend`].
+    pub fn process(self, pid: i32) -> Result<Tracker> {
+        self.build(Target::process(pid)?)
+    }
+
+    fn build(self, target: Target) -> Result<Tracker> {
+        let backend = match self.backend {
+            Some(kind) => backend::open(kind, &target, self.fault)
+                .map_err(|why| Error::Rejected { backend: kind, why })?,
+            None => survey::best(&target)?,
+        };
+        Ok(Tracker {
+            maps: Maps::new(&target),
+            target,
+            backend,
+            owner: std::process::id(),
+            ranges: Vec::new(),
+            regions: Vec::new(),
+            is_gone: false,
+            reported: matches!(self.fault, Some(Fault::Rearm)).then(Vec::new),
+        })
+    }
+}
+
+/// A run of mapped pages in the books.
+#[derive(Debug)]
+struct Region {
+    range: PageRange,
+    memory: Memory,
+    state: State,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    /// With the bitmap of the part that was armed.
+    Watched(Arc<Bitmap>),
+    Constant,
+    Unsupported,
+}
+
+/// Watches address ranges of one process and tells which pages were written.
+///
+/// - **Threads**: writes of every thread of the process are found. `collect` may run while they write.
+/// - **Fork**: the child is not tracked; the parent goes on being. The child's copy of a tracker only refuses
+///   ([`Error::Forked`]), and dropping it does nothing.
+/// - **Exec**: the memory is gone. The next collect reports every range with [`Reason::Exec`], later ones fail
+///   with [`Error::Gone`]. The same at exit, with [`Reason::Exited`].
+/// - **Dropping** the tracker, or its process dying, leaves the target untracked and running.
+#[derive(Debug)]
+pub struct Tracker {
+    target: Target,
+    maps: Maps,
+    backend: Box<dyn Backend>,
+    /// The process that made it.
+    owner: u32,
+    /// What the caller asked for: sorted, apart from each other.
+    ranges: Vec<PageRange>,
+    /// What is mapped in them: sorted, without overlap.
+    regions: Vec<Region>,
+    is_gone: bool,
+    /// With [`Fault::Rearm`]: what was told once and is never told again.
+    reported: Option<Vec<PageRange>>,
+}
+
+impl Tracker {
+    /// Choose how, then [`Builder::own`] or [`Builder::process`].
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// The back end at work.
+    #[must_use]
+    pub fn backend(&self) -> BackendKind {
+        self.backend.kind()
+    }
+
+    /// What it can and cannot do.
+    #[must_use]
+    pub fn capabilities(&self) -> &'static Capabilities {
+        self.backend().capabilities()
+    }
+
+    /// The watched ranges, in order.
+    #[must_use]
+    pub fn ranges(&self) -> &[PageRange] {
+        &self.ranges
+    }
+
+    /// Watch `range`. Its content at return is the baseline: later writes are reported.
+    ///
+    /// Nothing needs to be mapped there yet: what appears later is reported as [`Reason::NewMapping`] and watched.
+    /// What the back end cannot watch is reported by every collect as [`Reason::Unsupported`].
+    ///
+    /// # Errors
+    /// [`Error::Overlap`] when a part of it is watched already; [`Error::Gone`], [`Error::Forked`].
+    pub fn watch(&mut self, range: PageRange) -> Result<()> {
+        self.check_usable()?;
+        if let Some(other) = self.ranges.iter().find(|other| other.intersection(range).is_some()) {
+            return Err(Error::Overlap(range, *other));
+        }
+        let mappings = match self.maps.within(&self.target, &[range]) {
+            Ok(mappings) => mappings,
+            Err(Unreadable::Gone) => {
+                self.is_gone = true;
+                return Err(Error::Gone(self.target.pid()));
+            }
+            Err(Unreadable::Failed(error)) => return Err(error),
+        };
+        for run in memory_runs(&mappings) {
+            self.arm(run, &mappings);
+        }
+        let at = self.ranges.partition_point(|other| other.start() < range.start());
+        self.ranges.insert(at, range);
+        Ok(())
+    }
+
+    /// Stop watching `range`, which is watched as a whole. Writes not yet collected there are forgotten.
+    ///
+    /// # Errors
+    /// [`Error::NotWatched`] when not all of it is watched; [`Error::Gone`], [`Error::Forked`].
+    pub fn unwatch(&mut self, range: PageRange) -> Result<()> {
+        self.check_usable()?;
+        if !range.without(self.ranges.iter().copied()).is_empty() {
+            return Err(Error::NotWatched(range));
+        }
+        self.forget(range);
+        self.ranges = self.ranges.iter().flat_map(|old| old.without([range])).collect();
+        Ok(())
+    }
+
+    /// Replace the content of `dirty` by what was written since the last collect, or since the range was
+    /// watched. A write that races with the call is in this answer or in the next.
+    ///
+    /// Read the pages after the call: what is written after it returned is in the next answer.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when exit or exec was reported before; [`Error::Forked`]; [`Error::System`] when the
+    /// mappings cannot be read: nothing was collected then, and nothing is lost.
+    pub fn collect(&mut self, dirty: &mut Dirty) -> Result<()> {
+        self.check_usable()?;
+        dirty.clear();
+        let mappings = match self.maps.within(&self.target, &self.ranges) {
+            Ok(mappings) => mappings,
+            Err(Unreadable::Gone) => return self.report_gone(dirty),
+            Err(Unreadable::Failed(error)) => return Err(error),
+        };
+        let mut fresh = self.compare(&memory_runs(&mappings), dirty);
+
+        let watched: Vec<Part> = self
+            .regions
+            .iter()
+            .filter_map(|region| match &region.state {
+                State::Watched(bitmap) => {
+                    Some(Part { range: region.range, memory: region.memory, bitmap: bitmap.clone() })
+                }
+                State::Constant | State::Unsupported => None,
+            })
+            .collect();
+        let mut lost = Vec::new();
+        self.backend.collect(
+            &self.target,
+            &mut Collection { parts: &watched, mappings: &mappings, dirty, lost: &mut lost },
+        );
+        drop(watched);
+        for region in &self.regions {
+            if matches!(region.state, State::Unsupported) {
+                dirty.push(region.range, Reason::Unsupported);
+            }
+        }
+
+        // What was replaced since we looked is looked at again.
+        let mut again = mappings;
+        if !lost.is_empty() {
+            for range in &lost {
+                self.forget(*range);
+            }
+            again = match self.maps.within(&self.target, &self.ranges) {
+                Ok(mappings) => mappings,
+                Err(Unreadable::Gone) => return self.report_gone(dirty),
+                Err(Unreadable::Failed(error)) => return Err(error),
+            };
+            let runs = memory_runs(&again);
+            for range in lost {
+                // All of it is dirty; what is not there any more has nothing to copy.
+                let there = runs.iter().filter_map(|(run, memory)| Some((run.intersection(range)?, *memory)));
+                let there: Vec<_> = there.collect();
+                for hole in range.without(there.iter().map(|(run, _)| *run)) {
+                    dirty.push(hole, Reason::Unmapped);
+                }
+                fresh.extend(there);
+            }
+        }
+        for run in fresh {
+            dirty.push(run.0, self.arm(run, &again));
+        }
+        dirty.finish();
+        self.apply_fault(dirty);
+        Ok(())
+    }
+
+    fn check_usable(&self) -> Result<()> {
+        if std::process::id() != self.owner {
+            return Err(Error::Forked(self.owner));
+        }
+        if self.is_gone {
+            return Err(Error::Gone(self.target.pid()));
+        }
+        Ok(())
+    }
+
+    fn report_gone(&mut self, dirty: &mut Dirty) -> Result<()> {
+        let reason = if self.target.has_exited() { Reason::Exited } else { Reason::Exec };
+        dirty.clear();
+        for range in &self.ranges {
+            dirty.push(*range, reason);
+        }
+        self.is_gone = true;
+        self.regions.clear();
+        Ok(())
+    }
+
+    /// Bring the books in line with what is mapped now: report what vanished, return what is new.
+    fn compare(&mut self, now: &[(PageRange, Memory)], dirty: &mut Dirty) -> Vec<(PageRange, Memory)> {
+        let same = self.regions.len() == now.len()
+            && self.regions.iter().zip(now).all(|(region, now)| (region.range, region.memory) == *now);
+        if same {
+            return Vec::new();
+        }
+        let mut kept: Vec<Region> = Vec::new();
+        let mut first = 0;
+        for region in std::mem::take(&mut self.regions) {
+            while first < now.len() && now[first].0.end() <= region.range.start() {
+                first += 1;
+            }
+            let mut there = Vec::new();
+            for (run, memory) in &now[first..] {
+                let Some(piece) = run.intersection(region.range) else { break };
+                there.push(piece);
+                if *memory == region.memory {
+                    kept.push(Region { range: piece, memory: *memory, state: region.state.clone() });
+                } else {
+                    self.backend.disarm(&self.target, piece, false);
+                }
+            }
+            for hole in region.range.without(there) {
+                self.backend.disarm(&self.target, hole, false);
+                dirty.push(hole, Reason::Unmapped);
+            }
+        }
+        let mut fresh = Vec::new();
+        let mut first = 0;
+        for (run, memory) in now {
+            while first < kept.len() && kept[first].range.end() <= run.start() {
+                first += 1;
+            }
+            let holes = kept[first..].iter().map(|region| region.range);
+            let holes = holes.take_while(|range| range.start() < run.end());
+            fresh.extend(run.without(holes).into_iter().map(|range| (range, *memory)));
+        }
+        self.regions = kept;
+        fresh
+    }
+
+    /// Watch a run of mapped pages that is not in the books, and enter it. Returns why to report it, where the
+    /// caller does not know its content.
+    fn arm(&mut self, (range, memory): (PageRange, Memory), mappings: &[Mapping]) -> Reason {
+        // Without memory for the bitmap it cannot be watched.
+        let state = Bitmap::new(range).map_or(State::Unsupported, |bitmap| {
+            let bitmap = Arc::new(bitmap);
+            let within: Vec<_> = mappings
+                .iter()
+                .filter_map(|mapping| Some(Mapping { range: mapping.range.intersection(range)?, ..*mapping }))
+                .collect();
+            let part = Part { range, memory, bitmap: bitmap.clone() };
+            match self.backend.arm(&self.target, &part, &within) {
+                Armed::Watched => State::Watched(bitmap),
+                Armed::Constant => State::Constant,
+                Armed::Unsupported => State::Unsupported,
+            }
+        });
+        let reason = match state {
+            State::Watched(_) | State::Constant => Reason::NewMapping,
+            State::Unsupported => Reason::Unsupported,
+        };
+        let at = self.regions.partition_point(|other| other.range.start() < range.start());
+        self.regions.insert(at, Region { range, memory, state });
+        reason
+    }
+
+    /// Take `range` out of the books and of the back end's.
+    fn forget(&mut self, range: PageRange) {
+        for region in std::mem::take(&mut self.regions) {
+            let Some(piece) = region.range.intersection(range) else {
+                self.regions.push(region);
+                continue;
+            };
+            if matches!(region.state, State::Watched(_)) {
+                self.backend.disarm(&self.target, piece, true);
+            }
+            for rest in region.range.without([range]) {
+                self.regions.push(Region { range: rest, memory: region.memory, state: region.state.clone() });
+            }
+        }
+    }
+
+    fn apply_fault(&mut self, dirty: &mut Dirty) {
+        let Some(reported) = &mut self.reported else { return };
+        let mut told = Dirty::new();
+        for extent in dirty.extents() {
+            for range in extent.range.without(reported.iter().copied()) {
+                told.push(range, extent.reason);
+            }
+        }
+        told.finish();
+        reported.extend(told.extents().iter().map(|extent| extent.range));
+        reported.sort_unstable();
+        *dirty = told;
+    }
+}
+
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        // A forked child has copies of descriptors that act on its parent's memory.
+        if std::process::id() == self.owner && !self.is_gone {
+            self.forget(PageRange::everything());
+        }
+    }
+}
+
+/// The mappings without their protections: runs of pages that show the same memory.
+fn memory_runs(mappings: &[Mapping]) -> Vec<(PageRange, Memory)> {
+    let mut runs: Vec<(PageRange, Memory)> = Vec::with_capacity(mappings.len());
+    for mapping in mappings {
+        match runs.last_mut() {
+            Some((last, memory)) if last.end() == mapping.range.start() && *memory == mapping.memory => {
+                *last = PageRange::trusted(last.start(), mapping.range.end());
+            }
+            _ => runs.push((mapping.range, mapping.memory)),
+        }
+    }
+    runs
+}

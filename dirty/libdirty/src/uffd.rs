@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A userfaultfd: of the own process, or made in another and brought here.
+//!
+//! Its operations act on the memory of the process that *made* it, whoever holds the descriptor. A forked child
+//! therefore never uses the one it inherits; see [`crate::Tracker`].
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use linux_raw_sys::general::{
+    UFFD_USER_MODE_ONLY, uffdio_api, uffdio_range, uffdio_register, uffdio_writeprotect,
+};
+use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WRITEPROTECT};
+
+use crate::extent::PageRange;
+use crate::inject;
+use crate::target::Target;
+
+const UFFD_API: u64 = 0xAA;
+const MODE_WP: u64 = 1 << 1; // UFFDIO_REGISTER_MODE_WP
+const WRITEPROTECT_MODE_WP: u64 = 1;
+const DEV_USERFAULTFD_NEW: libc::Ioctl = libc::_IO(UFFD_API as u32, 0x00);
+
+/// Whether the kernel's own writes (a `read(2)` into the memory) fault into the userfaultfd too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Faults {
+    /// Only those of user code, or none at all; needs no privilege.
+    User,
+    /// The kernel's too; needs CAP_SYS_PTRACE, vm.unprivileged_userfaultfd=1 or access to /dev/userfaultfd.
+    All,
+}
+
+/// An open userfaultfd.
+#[derive(Debug)]
+pub(crate) struct Uffd(OwnedFd);
+
+impl Uffd {
+    /// Make one for the memory of `target` with just these features (`UFFD_FEATURE_*`).
+    ///
+    /// # Errors
+    /// What was tried and the kernel's word.
+    pub(crate) fn open(target: &Target, faults: Faults, features: u32) -> Result<Self, String> {
+        let fd = if target.is_own() { open_own(faults)? } else { inject::userfaultfd(target, faults)? };
+        let uffd = Uffd(fd);
+        let mut api = uffdio_api { api: UFFD_API, features: features.into(), ioctls: 0 };
+        uffd.ioctl(UFFDIO_API, &mut api)
+            .map_err(|error| format!("UFFDIO_API refuses the features {features:#x}: {error}"))?;
+        Ok(uffd)
+    }
+
+    /// Watch writes to `range`, wholly mapped.
+    pub(crate) fn register(&self, range: PageRange) -> io::Result<()> {
+        let mut register = uffdio_register { range: raw(range), mode: MODE_WP, ioctls: 0 };
+        self.ioctl(UFFDIO_REGISTER, &mut register)
+    }
+
+    /// Stop watching; removes the protection of every page. What is unmapped there does not matter.
+    pub(crate) fn unregister(&self, range: PageRange) -> io::Result<()> {
+        self.ioctl(UFFDIO_UNREGISTER, &mut raw(range))
+    }
+
+    /// Protect pages, or lift the protection and wake the threads that wait there.
+    pub(crate) fn write_protect(&self, range: PageRange, protect: bool) -> io::Result<()> {
+        let mode = if protect { WRITEPROTECT_MODE_WP } else { 0 };
+        self.ioctl(UFFDIO_WRITEPROTECT, &mut uffdio_writeprotect { range: raw(range), mode })
+    }
+
+    /// The descriptor, for the thread that reads its events.
+    pub(crate) fn file(&self) -> io::Result<File> {
+        Ok(File::from(self.0.try_clone()?))
+    }
+
+    fn ioctl<T>(&self, request: u32, argument: &mut T) -> io::Result<()> {
+        // SAFETY: every caller passes the struct that its request reads and writes.
+        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), request.into(), std::ptr::from_mut(argument)) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+fn raw(range: PageRange) -> uffdio_range {
+    uffdio_range { start: range.start() as u64, len: range.len() as u64 }
+}
+
+/// The flags of `userfaultfd(2)`.
+pub(crate) fn open_flags(faults: Faults) -> i32 {
+    let mode = if faults == Faults::User { UFFD_USER_MODE_ONLY.cast_signed() } else { 0 };
+    libc::O_CLOEXEC | libc::O_NONBLOCK | mode
+}
+
+fn open_own(faults: Faults) -> Result<OwnedFd, String> {
+    // SAFETY: takes a number and returns a new descriptor or -1.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, open_flags(faults)) };
+    let refused = if fd >= 0 {
+        // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
+        return Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+    } else {
+        io::Error::last_os_error()
+    };
+    if refused.raw_os_error() == Some(libc::EPERM) && faults == Faults::All {
+        if let Ok(device) = File::open("/dev/userfaultfd") {
+            let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+            // SAFETY: the request takes flags and returns a new descriptor or -1.
+            let fd = unsafe { libc::ioctl(device.as_raw_fd(), DEV_USERFAULTFD_NEW, flags) };
+            if fd >= 0 {
+                // SAFETY: as above.
+                return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+        }
+        return Err(format!(
+            "userfaultfd(2) for the kernel's writes too: {refused}; it needs CAP_SYS_PTRACE, \
+             vm.unprivileged_userfaultfd=1 or access to /dev/userfaultfd"
+        ));
+    }
+    Err(format!("userfaultfd(2): {refused}"))
+}
