@@ -9,9 +9,11 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use linux_raw_sys::general::{
-    UFFD_USER_MODE_ONLY, uffdio_api, uffdio_range, uffdio_register, uffdio_writeprotect,
+    _UFFDIO_WRITEPROTECT, UFFD_USER_MODE_ONLY, uffdio_api, uffdio_range, uffdio_register, uffdio_writeprotect,
 };
-use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WRITEPROTECT};
+use linux_raw_sys::ioctl::{
+    UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_WRITEPROTECT,
+};
 
 use crate::extent::PageRange;
 use crate::inject;
@@ -33,26 +35,36 @@ pub(crate) enum Faults {
 
 /// An open userfaultfd.
 #[derive(Debug)]
-pub(crate) struct Uffd(OwnedFd);
+pub(crate) struct Uffd(File);
 
 impl Uffd {
-    /// Make one for the memory of `target` with just these features (`UFFD_FEATURE_*`).
+    /// Make one for the memory of `target` with the first set of features (`UFFD_FEATURE_*`) that the kernel takes.
     ///
     /// # Errors
     /// What was tried and the kernel's word.
-    pub(crate) fn open(target: &Target, faults: Faults, features: u32) -> Result<Self, String> {
+    pub(crate) fn open(target: &Target, faults: Faults, choices: &[u32]) -> Result<Self, String> {
         let fd = if target.is_own() { open_own(faults)? } else { inject::userfaultfd(target, faults)? };
-        let uffd = Uffd(fd);
-        let mut api = uffdio_api { api: UFFD_API, features: features.into(), ioctls: 0 };
-        uffd.ioctl(UFFDIO_API, &mut api)
-            .map_err(|error| format!("UFFDIO_API refuses the features {features:#x}: {error}"))?;
-        Ok(uffd)
+        let uffd = Uffd(File::from(fd));
+        let mut refused = String::new();
+        for features in choices {
+            let mut api = uffdio_api { api: UFFD_API, features: (*features).into(), ioctls: 0 };
+            match uffd.ioctl(UFFDIO_API, &mut api) {
+                Ok(()) => return Ok(uffd),
+                Err(error) => refused = format!("UFFDIO_API refuses the features {features:#x}: {error}"),
+            }
+        }
+        Err(refused)
     }
 
     /// Watch writes to `range`, wholly mapped.
     pub(crate) fn register(&self, range: PageRange) -> io::Result<()> {
         let mut register = uffdio_register { range: raw(range), mode: MODE_WP, ioctls: 0 };
-        self.ioctl(UFFDIO_REGISTER, &mut register)
+        self.ioctl(UFFDIO_REGISTER, &mut register)?;
+        if register.ioctls & (1 << _UFFDIO_WRITEPROTECT) == 0 {
+            let _ = self.unregister(range);
+            return Err(io::Error::other("this memory cannot be write-protected"));
+        }
+        Ok(())
     }
 
     /// Stop watching; removes the protection of every page. What is unmapped there does not matter.
@@ -66,9 +78,14 @@ impl Uffd {
         self.ioctl(UFFDIO_WRITEPROTECT, &mut uffdio_writeprotect { range: raw(range), mode })
     }
 
+    /// Wake the threads that wait in `range`, to try again.
+    pub(crate) fn wake(&self, range: PageRange) -> io::Result<()> {
+        self.ioctl(UFFDIO_WAKE, &mut raw(range))
+    }
+
     /// The descriptor, for the thread that reads its events.
-    pub(crate) fn file(&self) -> io::Result<File> {
-        Ok(File::from(self.0.try_clone()?))
+    pub(crate) fn file(&self) -> &File {
+        &self.0
     }
 
     fn ioctl<T>(&self, request: u32, argument: &mut T) -> io::Result<()> {

@@ -53,7 +53,7 @@ impl UffdAsync {
         }
         // The kernel resolves these faults itself, its own among them: no need of the privileged kind.
         let features = UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED;
-        let uffd = Uffd::open(target, Faults::User, features)?;
+        let uffd = Uffd::open(target, Faults::User, &[features])?;
         Ok(UffdAsync { uffd, regions: Regions::new(), entries: Vec::new(), silent: Vec::new(), fault })
     }
 

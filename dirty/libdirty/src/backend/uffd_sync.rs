@@ -1,19 +1,143 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Not there yet.
+//! userfaultfd write protection, each fault handled by a thread of the tracker (Linux 5.7).
+//!
+//! A page is armed while its entry carries the write-protection mark. A write waits until the handler thread lifts
+//! the mark: that is all the thread does. What was written is read from `/proc/PID/pagemap` at the collect: a page
+//! with content and without the mark. No log, nothing that overflows.
+//!
+//! Collect reads first and protects after, and protects *only* what it tells. A write between the two is in a page
+//! that is told now, or in one that it leaves unmarked and that the next collect finds so.
+//!
+//! Empty entries of private anonymous memory carry no mark. The bitmap holds which pages had content at the last
+//! collect: one that had and has none was discarded, and is told. In shared memory an empty entry may stand for a
+//! page that was written and reclaimed; there it is told unless it is marked, as the kernel does when it reclaims
+//! a marked page.
+//!
+//! In the own process the handler thread must never wait for itself: memory it needs (its stack, the data of
+//! libraries) is refused. It allocates nothing and takes no lock.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use linux_raw_sys::general::{UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, uffd_msg};
 
 use super::{Armed, Backend, Collection, Part};
 use crate::capability::BackendKind;
-use crate::extent::PageRange;
+use crate::extent::{PageRange, Reason, page_size};
 use crate::fault::Fault;
-use crate::maps::Mapping;
+use crate::maps::{Mapping, Object};
+use crate::pagemap::{self, Entry};
 use crate::target::Target;
+use crate::uffd::{Faults, Uffd};
+
+/// Pages whose entries are read at a time: 64 KiB of entries.
+const BATCH: usize = 8192;
+
+const UFFD_EVENT_PAGEFAULT: u8 = 0x12;
 
 #[derive(Debug)]
-pub(super) struct UffdSync;
+pub(super) struct UffdSync {
+    uffd: Arc<Uffd>,
+    handler: Option<JoinHandle<()>>,
+    /// An eventfd: written to end the handler.
+    stop: File,
+    /// An address on the handler's stack.
+    stack: usize,
+    /// The process that has the handler thread.
+    owner: u32,
+    entries: Vec<Entry>,
+    fault: Option<Fault>,
+}
 
 impl UffdSync {
-    pub(super) fn open(_target: &Target, _fault: Option<Fault>) -> Result<Self, String> {
-        Err("not there yet".into())
+    pub(super) fn open(target: &Target, fault: Option<Fault>) -> Result<Self, String> {
+        let features = UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+        // Shared memory can be watched since Linux 5.19.
+        let choices = [features | UFFD_FEATURE_WP_HUGETLBFS_SHMEM, features];
+        let uffd = Arc::new(Uffd::open(target, Faults::All, &choices)?);
+        // SAFETY: takes numbers and returns a new descriptor or -1.
+        let stop = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if stop < 0 {
+            return Err(format!("eventfd: {}", io::Error::last_os_error()));
+        }
+        // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
+        let stop = unsafe { File::from_raw_fd(stop) };
+        let (started, start) = mpsc::channel();
+        let thread = (uffd.clone(), stop.try_clone().map_err(|error| error.to_string())?);
+        let handler = std::thread::Builder::new()
+            .name("libdirty-uffd".into())
+            .spawn(move || {
+                let mark = 0u8;
+                let _ = started.send(&raw const mark as usize);
+                drop(started);
+                handle_faults(&thread.0, &thread.1);
+            })
+            .map_err(|error| format!("no thread for its faults: {error}"))?;
+        let stack = start.recv().map_err(|_| "the thread for its faults did not start")?;
+        Ok(UffdSync {
+            uffd,
+            handler: Some(handler),
+            stop,
+            stack,
+            owner: std::process::id(),
+            entries: Vec::with_capacity(BATCH),
+            fault,
+        })
+    }
+
+    /// Tell what was written in `part` and protect it. Fails where the memory is not watched any more.
+    fn sweep(&mut self, target: &Target, part: &Part, mut tell: impl FnMut(PageRange)) -> io::Result<()> {
+        let exact = part.memory.is_private_anonymous();
+        let page = page_size();
+        let mut at = part.range.start();
+        while at < part.range.end() {
+            let batch = PageRange::trusted(at, (at + BATCH * page).min(part.range.end()));
+            at = batch.end();
+            pagemap::read(target.pagemap(), batch, &mut self.entries)?;
+            let first = part.bitmap.index(batch.start());
+            let mut run: Option<PageRange> = None;
+            for (offset, entry) in self.entries.iter().enumerate() {
+                let had = exact && part.bitmap.get(first + offset);
+                let has = !entry.is_none();
+                if exact && had != has {
+                    part.bitmap.put(first + offset, has);
+                }
+                let discarded = had && !has && self.fault != Some(Fault::Discard);
+                let dirty = if has || !exact { !entry.is_write_protected() } else { discarded };
+                if !dirty {
+                    continue;
+                }
+                let start = batch.start() + offset * page;
+                run = match run {
+                    Some(run) if run.end() == start => Some(PageRange::trusted(run.start(), start + page)),
+                    before => {
+                        if let Some(before) = before {
+                            self.uffd.write_protect(before, true)?;
+                            tell(before);
+                        }
+                        Some(PageRange::trusted(start, start + page))
+                    }
+                };
+            }
+            if let Some(run) = run {
+                self.uffd.write_protect(run, true)?;
+                tell(run);
+            }
+        }
+        if self.fault == Some(Fault::Race) {
+            self.uffd.write_protect(part.range, true)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the handler thread would have to wait for itself.
+    fn is_needed_by_handler(&self, target: &Target, part: &Part) -> bool {
+        let library = !part.memory.shared && matches!(part.memory.object, Object::File { .. });
+        target.is_own() && (library || part.range.contains_address(self.stack))
     }
 }
 
@@ -22,11 +146,108 @@ impl Backend for UffdSync {
         BackendKind::UffdSync
     }
 
-    fn arm(&mut self, _target: &Target, _part: &Part, _mappings: &[Mapping]) -> Armed {
-        unreachable!()
+    fn arm(&mut self, target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
+        if self.is_needed_by_handler(target, part) {
+            return Armed::Unsupported;
+        }
+        if let Err(error) = self.uffd.register(part.range) {
+            return match error.raw_os_error() {
+                Some(libc::EPERM) => Armed::Constant, // no VM_MAYWRITE
+                _ => Armed::Unsupported,
+            };
+        }
+        let armed = self.uffd.write_protect(part.range, true);
+        // The first sweep finds everything marked; it is there for the bitmap.
+        if armed.and_then(|()| self.sweep(target, part, |_| ())).is_err() {
+            let _ = self.uffd.unregister(part.range);
+            return Armed::Unsupported;
+        }
+        Armed::Watched
     }
 
-    fn disarm(&mut self, _target: &Target, _range: PageRange, _mapped: bool) {}
+    fn disarm(&mut self, _target: &Target, range: PageRange, mapped: bool) {
+        if mapped {
+            // Fails only where the memory has gone meanwhile, and the protection with it.
+            let _ = self.uffd.unregister(range);
+        }
+    }
 
-    fn collect(&mut self, _target: &Target, _work: &mut Collection<'_>) {}
+    fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
+        for part in work.parts {
+            let dirty = &mut *work.dirty;
+            if self.sweep(target, part, |range| dirty.push(range, Reason::Written)).is_err() {
+                work.lost.push(part.range);
+            }
+        }
+    }
+}
+
+impl Drop for UffdSync {
+    fn drop(&mut self) {
+        let Some(handler) = self.handler.take() else { return };
+        if std::process::id() != self.owner {
+            // A forked child has no such thread to wait for.
+            std::mem::forget(handler);
+            return;
+        }
+        if self.stop.write_all(&1u64.to_ne_bytes()).is_ok() {
+            let _ = handler.join();
+        }
+    }
+}
+
+/// The handler thread: lift the protection of each page that a write waits for, until told to stop or the memory
+/// is gone.
+fn handle_faults(uffd: &Uffd, stop: &File) {
+    // SAFETY: the messages are plain numbers, for which zero is a value.
+    let mut messages: [uffd_msg; 16] = unsafe { std::mem::zeroed() };
+    let descriptor = uffd.file();
+    let mut polls = [descriptor.as_raw_fd(), stop.as_raw_fd()].map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    loop {
+        // SAFETY: two valid pollfds.
+        if unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) } < 0 {
+            continue; // a signal
+        }
+        if polls[1].revents != 0 || polls[0].revents & (libc::POLLHUP | libc::POLLNVAL) != 0 {
+            return;
+        }
+        // SAFETY: the bytes of an array of plain numbers, any of which the kernel may write.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(messages.as_mut_ptr().cast::<u8>(), size_of_val(&messages))
+        };
+        let Ok(length) = (&mut &*descriptor).read(bytes) else { continue };
+        for message in &messages[..length / size_of::<uffd_msg>()] {
+            if message.event != UFFD_EVENT_PAGEFAULT {
+                continue;
+            }
+            // SAFETY: of this event the union holds this member.
+            let address = unsafe { message.arg.pagefault.address } as usize;
+            lift(uffd, address);
+        }
+    }
+}
+
+/// Let the write at `address` pass.
+fn lift(uffd: &Uffd, address: usize) {
+    // A huge page of hugetlb has one mark: nothing smaller can be asked for.
+    for size in [page_size(), 2 << 20, 1 << 30] {
+        let start = address & !(size - 1);
+        let range = PageRange::trusted(start, start + size);
+        loop {
+            match uffd.write_protect(range, false) {
+                Ok(()) => return,
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
+                // Unmapped or replaced meanwhile: the write looks again what is there.
+                Err(_) => {
+                    let _ = uffd.wake(range);
+                    return;
+                }
+            }
+        }
+    }
 }
