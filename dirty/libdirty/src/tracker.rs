@@ -155,7 +155,8 @@ impl Tracker {
     /// [`Error::Overlap`] when a part of it is watched already; [`Error::Gone`], [`Error::Forked`].
     pub fn watch(&mut self, range: PageRange) -> Result<()> {
         self.check_usable()?;
-        if let Some(other) = self.ranges.iter().find(|other| other.intersection(range).is_some()) {
+        let at = self.ranges.partition_point(|other| other.end() <= range.start());
+        if let Some(other) = self.ranges.get(at).filter(|other| other.start() < range.end()) {
             return Err(Error::Overlap(range, *other));
         }
         let mappings = match self.maps.within(&self.target, &[range]) {
@@ -169,7 +170,6 @@ impl Tracker {
         for run in memory_runs(&mappings) {
             self.arm(run, &mappings);
         }
-        let at = self.ranges.partition_point(|other| other.start() < range.start());
         self.ranges.insert(at, range);
         Ok(())
     }
@@ -234,11 +234,12 @@ impl Tracker {
             for range in &lost {
                 self.forget(*range);
             }
-            again = match self.maps.within(&self.target, &self.ranges) {
-                Ok(mappings) => mappings,
+            match self.maps.within(&self.target, &self.ranges) {
+                Ok(mappings) => again = mappings,
                 Err(Unreadable::Gone) => return self.report_gone(dirty),
-                Err(Unreadable::Failed(error)) => return Err(error),
-            };
+                // Pages have been taken: there is no way back. What we saw first has to do.
+                Err(Unreadable::Failed(_)) => {}
+            }
             let runs = memory_runs(&again);
             for range in lost {
                 // All of it is dirty; what is not there any more has nothing to copy.
@@ -250,8 +251,18 @@ impl Tracker {
                 fresh.extend(there);
             }
         }
+        // What cannot be written may have been replaced by the same file, writable: only asking again tells.
+        for (range, memory) in self.take_constants() {
+            if self.arm((range, memory), &again) != Armed::Constant {
+                dirty.push(range, Reason::NewMapping);
+            }
+        }
         for run in fresh {
-            dirty.push(run.0, self.arm(run, &again));
+            let reason = match self.arm(run, &again) {
+                Armed::Watched | Armed::Constant => Reason::NewMapping,
+                Armed::Unsupported => Reason::Unsupported,
+            };
+            dirty.push(run.0, reason);
         }
         dirty.finish();
         self.apply_fault(dirty);
@@ -321,30 +332,34 @@ impl Tracker {
         fresh
     }
 
-    /// Watch a run of mapped pages that is not in the books, and enter it. Returns why to report it, where the
-    /// caller does not know its content.
-    fn arm(&mut self, (range, memory): (PageRange, Memory), mappings: &[Mapping]) -> Reason {
+    /// Take the constant regions out of the books.
+    fn take_constants(&mut self) -> Vec<(PageRange, Memory)> {
+        let is_constant = |region: &mut Region| matches!(region.state, State::Constant);
+        self.regions.extract_if(.., is_constant).map(|region| (region.range, region.memory)).collect()
+    }
+
+    /// Watch a run of mapped pages that is not in the books, and enter it.
+    fn arm(&mut self, (range, memory): (PageRange, Memory), mappings: &[Mapping]) -> Armed {
         // Without memory for the bitmap it cannot be watched.
-        let state = Bitmap::new(range).map_or(State::Unsupported, |bitmap| {
+        let (armed, state) = Bitmap::new(range).map_or((Armed::Unsupported, State::Unsupported), |bitmap| {
             let bitmap = Arc::new(bitmap);
-            let within: Vec<_> = mappings
+            let first = mappings.partition_point(|mapping| mapping.range.end() <= range.start());
+            let within: Vec<_> = mappings[first..]
                 .iter()
-                .filter_map(|mapping| Some(Mapping { range: mapping.range.intersection(range)?, ..*mapping }))
+                .map_while(|mapping| Some(Mapping { range: mapping.range.intersection(range)?, ..*mapping }))
                 .collect();
             let part = Part { range, memory, bitmap: bitmap.clone() };
-            match self.backend.arm(&self.target, &part, &within) {
+            let armed = self.backend.arm(&self.target, &part, &within);
+            let state = match armed {
                 Armed::Watched => State::Watched(bitmap),
                 Armed::Constant => State::Constant,
                 Armed::Unsupported => State::Unsupported,
-            }
+            };
+            (armed, state)
         });
-        let reason = match state {
-            State::Watched(_) | State::Constant => Reason::NewMapping,
-            State::Unsupported => Reason::Unsupported,
-        };
         let at = self.regions.partition_point(|other| other.range.start() < range.start());
         self.regions.insert(at, Region { range, memory, state });
-        reason
+        armed
     }
 
     /// Take `range` out of the books and of the back end's.

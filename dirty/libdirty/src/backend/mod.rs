@@ -32,7 +32,7 @@ pub(crate) struct Part {
 }
 
 /// What became of arming.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Armed {
     /// Writes are found from now on.
     Watched,
