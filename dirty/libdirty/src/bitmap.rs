@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::extent::{PageRange, page_size};
+use crate::own::Kept;
 
 /// Bits for the pages of `range`, all clear at first.
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub(crate) struct Bitmap {
     range: PageRange,
     words: NonNull<AtomicU64>,
     count: usize,
+    _kept: Kept,
 }
 
 // SAFETY: the words are atomics in memory that this value owns alone; nothing depends on a thread.
@@ -43,7 +45,9 @@ impl Bitmap {
             return Err(io::Error::last_os_error());
         }
         let words = NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("mmap returned page 0"))?;
-        Ok(Bitmap { range, words, count })
+        let start = memory as usize;
+        let end = (start + count * 8).next_multiple_of(page_size());
+        Ok(Bitmap { range, words, count, _kept: Kept::new(PageRange::trusted(start, end)) })
     }
 
     /// The pages it stands for.

@@ -71,7 +71,7 @@ pub enum Sees {
     Yes,
     /// It is not reported: the tracker's user must know of such writes by other means.
     No,
-    /// The write itself fails (`EFAULT`): nothing is missed, but the tracked program must expect it.
+    /// The write itself fails (`EFAULT` or `EIO`): nothing is missed, but who writes must expect it.
     Fails,
 }
 
@@ -117,13 +117,17 @@ pub struct Capabilities {
     pub inexact: &'static str,
     /// Writes that the kernel makes on behalf of the process: `read(2)` into a buffer, `recvmsg`, signal frames.
     pub kernel_writes: Sees,
-    /// Writes through `process_vm_writev` and `/proc/PID/mem`.
+    /// Writes through `process_vm_writev(2)`.
     pub foreign_writes: Sees,
+    /// Writes through `/proc/PID/mem` and `PTRACE_POKEDATA`: debuggers.
+    pub mem_writes: Sees,
     /// Writes to the same shared memory through another mapping of it.
     pub shared_aliases: Sees,
     /// Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's
     /// registered buffers, RDMA).
     pub pinned_writes: Sees,
+    /// Can watch all memory of the own process, with the stacks and the data that its own code runs on.
+    pub whole_own_process: bool,
     /// Can track a process other than the caller.
     pub other_process: bool,
     /// What the caller needs beyond the permission to ptrace the target; empty if nothing.
@@ -137,9 +141,11 @@ const MPROTECT: Capabilities = Capabilities {
     exact: true,
     inexact: "on kernels without PAGEMAP_SCAN, untouched pages that were only read, and pages shared with a forked child",
     kernel_writes: Sees::Fails,
-    foreign_writes: Sees::Yes,
+    foreign_writes: Sees::Fails,
+    mem_writes: Sees::No,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
+    whole_own_process: false,
     other_process: false,
     privilege: "",
     cost: CostClass::SignalPerPage,
@@ -151,8 +157,10 @@ const SOFT_DIRTY: Capabilities = Capabilities {
     inexact: "on kernels without PAGEMAP_SCAN, untouched pages that were only read, and pages shared with a forked child",
     kernel_writes: Sees::Yes,
     foreign_writes: Sees::Yes,
+    mem_writes: Sees::Yes,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
+    whole_own_process: true,
     other_process: true,
     privilege: "",
     cost: CostClass::KernelFault,
@@ -164,8 +172,10 @@ const UFFD_SYNC: Capabilities = Capabilities {
     inexact: "untouched pages that were only read",
     kernel_writes: Sees::Yes,
     foreign_writes: Sees::Yes,
+    mem_writes: Sees::Fails,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
+    whole_own_process: false,
     other_process: true,
     privilege: "CAP_SYS_PTRACE in the target, or vm.unprivileged_userfaultfd=1",
     cost: CostClass::ThreadSwitchPerPage,
@@ -174,11 +184,13 @@ const UFFD_SYNC: Capabilities = Capabilities {
 const UFFD_ASYNC: Capabilities = Capabilities {
     granule_pages: 1,
     exact: true,
-    inexact: "untouched pages that were only read; in file and shared mappings the first touch reports up to 2 MiB",
+    inexact: "in private file mappings up to 2 MiB around the first touch, and written pages while they are swapped out",
     kernel_writes: Sees::Yes,
     foreign_writes: Sees::Yes,
+    mem_writes: Sees::Yes,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
+    whole_own_process: true,
     other_process: true,
     privilege: "",
     cost: CostClass::KernelFault,

@@ -25,12 +25,17 @@
 mod backend;
 mod bitmap;
 mod capability;
+mod content;
 mod error;
 mod extent;
 mod fault;
+mod hugetlb;
 mod inject;
 mod maps;
+mod news;
+mod own;
 pub mod pagemap;
+mod stop;
 mod survey;
 mod target;
 mod tracker;

@@ -5,7 +5,7 @@
 //! Both give the same [`Mapping`]s, and a test holds them against each other.
 
 use std::fs::File;
-use std::io::{self, BufReader, Seek};
+use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
 
 use linux_raw_sys::general::{procmap_query, procmap_query_flags};
@@ -14,6 +14,7 @@ use procfs::process::{MMPermissions, MemoryMaps};
 
 use crate::error::Error;
 use crate::extent::PageRange;
+use crate::own;
 use crate::target::Target;
 
 /// What stands behind a mapping: two mappings of the same object show the same memory.
@@ -75,7 +76,7 @@ impl Maps {
     }
 
     /// The mappings within `ranges` (sorted), clipped to them, in order of addresses. Neighbours that show the
-    /// same memory with the same protection are one.
+    /// same memory with the same protection are one. Of the own process, what libdirty keeps for itself is left out.
     pub(crate) fn within(
         &self,
         target: &Target,
@@ -105,6 +106,9 @@ impl Maps {
                     push(&mut found, *mapping, *range);
                 }
             }
+        }
+        if target.is_own() {
+            found = without_kept(found, &own::kept());
         }
         Ok(found)
     }
@@ -142,6 +146,18 @@ fn push(found: &mut Vec<Mapping>, mapping: Mapping, within: PageRange) {
         }
     }
     found.push(Mapping { range, ..mapping });
+}
+
+fn without_kept(found: Vec<Mapping>, kept: &[PageRange]) -> Vec<Mapping> {
+    let mut left = Vec::with_capacity(found.len());
+    for mapping in found {
+        let first = kept.partition_point(|range| range.end() <= mapping.range.start());
+        let holes = kept[first..].iter().take_while(|range| range.start() < mapping.range.end());
+        left.extend(
+            mapping.range.without(holes.copied()).into_iter().map(|range| Mapping { range, ..mapping }),
+        );
+    }
+    left
 }
 
 fn unreadable(target: &Target, error: io::Error) -> Unreadable {
@@ -198,8 +214,10 @@ fn query_next(maps: &File, address: usize) -> io::Result<Option<Mapping>> {
 /// Every mapping, from the text.
 fn read_all(mut maps: &File) -> io::Result<Vec<Mapping>> {
     maps.rewind()?;
-    let parsed =
-        MemoryMaps::from_buf_read(BufReader::with_capacity(1 << 16, maps)).map_err(io::Error::other)?;
+    // Read first: the parser does not pass on why a read failed, which tells that the process is gone.
+    let mut text = Vec::new();
+    maps.read_to_end(&mut text)?;
+    let parsed = MemoryMaps::from_buf_read(text.as_slice()).map_err(io::Error::other)?;
     Ok(parsed
         .iter()
         .filter(|map| (map.address.0 as usize) < PageRange::everything().end())

@@ -97,6 +97,8 @@ pub(crate) struct Scan {
     pub(crate) all: u32,
     /// ... and, unless it is 0, one of these.
     pub(crate) any: u32,
+    /// Runs are told apart by these.
+    pub(crate) tell: u32,
     /// Write-protect what is found, in the same step; fails where no userfaultfd watches asynchronously.
     pub(crate) protect: bool,
 }
@@ -119,7 +121,7 @@ impl std::fmt::Debug for Regions {
     }
 }
 
-/// Scan `range`, telling `found` each run of pages in order.
+/// Scan `range`, telling `found` each run of pages in order, and which of the categories `all` and `tell` it has.
 ///
 /// # Errors
 /// The address from which nothing is known (what was found above it may be lost), and the kernel's word:
@@ -129,7 +131,7 @@ pub(crate) fn scan(
     range: PageRange,
     what: Scan,
     regions: &mut Regions,
-    mut found: impl FnMut(PageRange),
+    mut found: impl FnMut(PageRange, u32),
 ) -> std::result::Result<(), (usize, io::Error)> {
     use linux_raw_sys::general::{PM_SCAN_CHECK_WPASYNC, PM_SCAN_WP_MATCHING};
 
@@ -148,7 +150,7 @@ pub(crate) fn scan(
             category_inverted: 0,
             category_mask: what.all.into(),
             category_anyof_mask: what.any.into(),
-            return_mask: what.all.into(),
+            return_mask: (what.all | what.tell).into(),
         };
         // SAFETY: the kernel writes at most `vec_len` regions into the vector's spare capacity, and `arg`.
         let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
@@ -158,7 +160,8 @@ pub(crate) fn scan(
         // SAFETY: the kernel has filled that many.
         unsafe { regions.0.set_len(count as usize) };
         for region in regions.0.drain(..) {
-            found(PageRange::trusted(region.start as usize, region.end as usize));
+            let pages = PageRange::trusted(region.start as usize, region.end as usize);
+            found(pages, region.categories as u32);
         }
         let next = arg.walk_end as usize;
         if next <= at {
@@ -174,5 +177,5 @@ pub(crate) fn can_scan(pagemap: &File) -> bool {
     let page = std::ptr::from_ref(&PAGEMAP_SCAN) as usize & !(page_size() - 1);
     let one = PageRange::trusted(page, page + page_size());
     let present = Scan { all: linux_raw_sys::general::PAGE_IS_PRESENT, ..Scan::default() };
-    scan(pagemap, one, present, &mut Regions::new(), |_| ()).is_ok()
+    scan(pagemap, one, present, &mut Regions::new(), |_, _| ()).is_ok()
 }

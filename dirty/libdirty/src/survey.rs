@@ -26,16 +26,12 @@ pub fn survey() -> Vec<Finding> {
         .collect()
 }
 
-/// The cheapest back end that works for `target`.
-pub(crate) fn best(target: &Target) -> Result<Box<dyn Backend>> {
+/// The cheapest back end that works for `target`, and why each cheaper one does not.
+pub(crate) fn best(target: &Target) -> Result<(Box<dyn Backend>, Vec<(BackendKind, String)>)> {
     let mut rejected = Vec::new();
     for kind in BackendKind::ALL {
-        if !kind.capabilities().other_process && !target.is_own() {
-            rejected.push((kind, "tracks the own process only".into()));
-            continue;
-        }
         match try_on_scratch(kind).and_then(|()| backend::open(kind, target, None)) {
-            Ok(backend) => return Ok(backend),
+            Ok(backend) => return Ok((backend, rejected)),
             Err(why) => rejected.push((kind, why)),
         }
     }

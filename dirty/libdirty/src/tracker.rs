@@ -63,15 +63,18 @@ impl Builder {
     }
 
     fn build(self, target: Target) -> Result<Tracker> {
-        let backend = match self.backend {
-            Some(kind) => backend::open(kind, &target, self.fault)
-                .map_err(|why| Error::Rejected { backend: kind, why })?,
+        let (backend, rejected) = match self.backend {
+            Some(kind) => {
+                let backend = backend::open(kind, &target, self.fault);
+                (backend.map_err(|why| Error::Rejected { backend: kind, why })?, Vec::new())
+            }
             None => survey::best(&target)?,
         };
         Ok(Tracker {
             maps: Maps::new(&target),
             target,
             backend,
+            rejected,
             owner: std::process::id(),
             ranges: Vec::new(),
             regions: Vec::new(),
@@ -110,6 +113,7 @@ pub struct Tracker {
     target: Target,
     maps: Maps,
     backend: Box<dyn Backend>,
+    rejected: Vec<(BackendKind, String)>,
     /// The process that made it.
     owner: u32,
     /// What the caller asked for: sorted, apart from each other.
@@ -134,6 +138,12 @@ impl Tracker {
         self.backend.kind()
     }
 
+    /// The cheaper back ends that `auto` tried in vain for this process, each with its reason.
+    #[must_use]
+    pub fn rejected(&self) -> &[(BackendKind, String)] {
+        &self.rejected
+    }
+
     /// What it can and cannot do.
     #[must_use]
     pub fn capabilities(&self) -> &'static Capabilities {
@@ -152,9 +162,17 @@ impl Tracker {
     /// What the back end cannot watch is reported by every collect as [`Reason::Unsupported`].
     ///
     /// # Errors
-    /// [`Error::Overlap`] when a part of it is watched already; [`Error::Gone`], [`Error::Forked`].
+    /// [`Error::BadRange`] when the back end cannot watch memory that it runs on
+    /// ([`Capabilities::whole_own_process`]) and this is such; [`Error::Overlap`] when a part of it is watched already; [`Error::Gone`], [`Error::Forked`].
     pub fn watch(&mut self, range: PageRange) -> Result<()> {
         self.check_usable()?;
+        if self.target.is_own() && !self.capabilities().whole_own_process && runs_on(range) {
+            return Err(Error::BadRange {
+                start: range.start(),
+                end: range.end(),
+                why: "the caller's stack or data is in it, on which this back end serves faults: name smaller ranges",
+            });
+        }
         let at = self.ranges.partition_point(|other| other.end() <= range.start());
         if let Some(other) = self.ranges.get(at).filter(|other| other.start() < range.end()) {
             return Err(Error::Overlap(range, *other));
@@ -170,6 +188,7 @@ impl Tracker {
         for run in memory_runs(&mappings) {
             self.arm(run, &mappings);
         }
+        self.backend.settle(&self.target);
         self.ranges.insert(at, range);
         Ok(())
     }
@@ -264,6 +283,7 @@ impl Tracker {
             };
             dirty.push(run.0, reason);
         }
+        self.backend.settle(&self.target);
         dirty.finish();
         self.apply_fault(dirty);
         Ok(())
@@ -400,6 +420,13 @@ impl Drop for Tracker {
             self.forget(PageRange::everything());
         }
     }
+}
+
+/// Whether code of this process that serves faults would touch `range`.
+fn runs_on(range: PageRange) -> bool {
+    static DATA: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+    let stack = 0u8;
+    range.contains_address(&raw const stack as usize) || range.contains_address(DATA.as_ptr() as usize)
 }
 
 /// The mappings without their protections: runs of pages that show the same memory.

@@ -95,6 +95,14 @@ impl Uffd {
     }
 }
 
+/// Whether marking all of `range`, which makes page tables where there are none, could fill the memory of this
+/// machine: it is larger than that memory, which it cannot fill otherwise.
+pub(crate) fn is_too_large_to_mark(range: PageRange) -> bool {
+    // SAFETY: sysconf has no preconditions.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    usize::try_from(pages).is_ok_and(|pages| range.pages() > pages)
+}
+
 fn raw(range: PageRange) -> uffdio_range {
     uffdio_range { start: range.start() as u64, len: range.len() as u64 }
 }

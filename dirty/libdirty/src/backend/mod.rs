@@ -61,6 +61,10 @@ pub(crate) trait Backend: Send + Debug {
     /// Find writes to `part` from now on; what it holds now is known to the caller. `mappings` are the part's.
     fn arm(&mut self, target: &Target, part: &Part, mappings: &[Mapping]) -> Armed;
 
+    /// Called after one or more `arm`: what is written from now on must be found. For back ends that do better to
+    /// arm all at once.
+    fn settle(&mut self, _target: &Target) {}
+
     /// Leave `range`, a part or a piece of one, as if it had never been watched. `mapped` tells whether the
     /// memory is still there; where it is not, only the back end's own records go.
     fn disarm(&mut self, target: &Target, range: PageRange, mapped: bool);

@@ -1,19 +1,188 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Not there yet.
+//! `mprotect(2)` and a SIGSEGV handler, for the own process.
+//!
+//! Watched memory that the program may write is kept read-only, and is *armed* so. The first store to a page faults;
+//! the handler (`handler`) lifts the page's protection and sets its bit; a collect takes the bits and
+//! protects those pages again. `order` says why no write gets between, `registry` how the handler reads what
+//! is watched. The part's bitmap is the handler's: 1 is *written since the last collect*.
+//!
+//! A collect arms only what it tells. What it finds writable without a bit was made so by the program, which changed
+//! its protection or mapped other memory there: it is told ([`Reason::ProtectionChanged`]) and armed anew.
+//!
+//! Discards fault nobody. In private memory a collect therefore looks, after arming, which pages have content
+//! of their own, and compares with those that had at the last one (`content`, `history`). Shared memory needs
+//! none of this: what is discarded there comes back as it was.
+//!
+//! When the process runs out of mappings (`vm.max_map_count`), protection is lifted from everything around,
+//! and that is told whole ([`Reason::Overflow`]).
+//!
+//! Not seen, and there is no way to see it from here:
+//! - a program that makes watched memory writable by itself, writes, and makes it read-only again before the
+//!   next collect; or that makes watched memory read-only to catch stores by itself: the handler cannot tell
+//!   its protection from ours. (Memory that was read-only when the last collect looked is left alone.)
+//! - `/proc/PID/mem`, which writes whatever the protection is.
+//!
+//! The kernel's own writes to armed memory fail with `EFAULT`.
 
+mod handler;
+mod history;
+mod order;
+mod registry;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use self::history::History;
+use self::registry::{Watch, armed};
 use super::{Armed, Backend, Collection, Part};
 use crate::capability::BackendKind;
-use crate::extent::PageRange;
+use crate::content::Contents;
+use crate::extent::{Dirty, PageRange, Reason};
 use crate::fault::Fault;
-use crate::maps::Mapping;
+use crate::maps::{Mapping, Maps};
+use crate::news::{News, chunks};
 use crate::target::Target;
 
 #[derive(Debug)]
-pub(super) struct Mprotect;
+pub(super) struct Mprotect {
+    /// Names this tracker in the table.
+    owner: usize,
+    /// By the address of the part's bitmap, which the pieces of a part share.
+    records: HashMap<usize, Record>,
+    contents: Contents,
+    maps: Maps,
+    fault: Option<Fault>,
+}
+
+#[derive(Debug)]
+struct Record {
+    watch: Arc<Watch>,
+    /// Private memory has one.
+    history: Option<History>,
+}
+
+/// The memory could not be armed: no room for mappings, or it is gone.
+struct NotArmed;
+
+/// Pages, and the protection that the program gave them.
+type Protections = Vec<(PageRange, i32)>;
 
 impl Mprotect {
-    pub(super) fn open(_target: &Target, _fault: Option<Fault>) -> Result<Self, String> {
-        Err("not there yet".into())
+    pub(super) fn open(target: &Target, fault: Option<Fault>) -> Result<Self, String> {
+        static OWNERS: AtomicUsize = AtomicUsize::new(0);
+        Ok(Mprotect {
+            owner: OWNERS.fetch_add(1, Ordering::Relaxed),
+            records: HashMap::new(),
+            contents: Contents::new(target),
+            maps: Maps::new(target),
+            fault,
+        })
+    }
+
+    /// Take the bits of `part`, arm those pages, and tell them, with what was discarded. What is `writable`
+    /// without a bit is told as well.
+    fn sweep(
+        &mut self,
+        target: &Target,
+        part: &Part,
+        writable: &[PageRange],
+        dirty: &mut Dirty,
+    ) -> Result<(), NotArmed> {
+        let protections = registry::protections(part.range, Some(self.owner));
+        if self.fault == Some(Fault::Race) {
+            arm(&protections, part.range)?;
+            std::thread::sleep(std::time::Duration::from_millis(1)); // room for the mistake to show
+        }
+        for chunk in chunks(part.range, &part.bitmap) {
+            let take = || {
+                let mut news = News::new(chunk, &part.bitmap);
+                news.take(&part.bitmap);
+                for range in overlapping(writable, chunk) {
+                    for unseen in news.fill(*range) {
+                        dirty.push(unseen, Reason::ProtectionChanged);
+                        registry::suspect(unseen, self.owner);
+                    }
+                }
+                news
+            };
+            let protect = |news: News| {
+                if self.fault == Some(Fault::Race) {
+                    return Ok(());
+                }
+                news.runs().try_for_each(|run| arm(&protections, run))
+            };
+            let (mut news, protected) = order::harvest(take, protect);
+            protected?;
+            self.look(target, part, &mut news)?;
+            news.runs().for_each(|run| dirty.push(run, Reason::Written));
+        }
+        Ok(())
+    }
+
+    /// Tell all of `part`, and arm it.
+    fn sweep_all(
+        &mut self,
+        target: &Target,
+        part: &Part,
+        reason: Reason,
+        dirty: &mut Dirty,
+    ) -> Result<(), NotArmed> {
+        let protections = registry::protections(part.range, Some(self.owner));
+        let take = || part.bitmap.fill(part.range, false);
+        order::harvest(take, |()| arm(&protections, part.range)).1?;
+        for chunk in chunks(part.range, &part.bitmap) {
+            self.look(target, part, &mut News::new(chunk, &part.bitmap))?;
+        }
+        dirty.push(part.range, reason);
+        Ok(())
+    }
+
+    /// Find out which pages of the chunk have content, and add those where this has changed.
+    fn look(&mut self, target: &Target, part: &Part, news: &mut News) -> Result<(), NotArmed> {
+        let record = self.records.get_mut(&name(part)).ok_or(NotArmed)?;
+        if let Some(history) = &mut record.history {
+            self.contents.read(target, news.chunk()).map_err(|_| NotArmed)?;
+            history.update(&self.contents, news, self.fault != Some(Fault::Discard));
+        }
+        Ok(())
+    }
+
+    /// Compare protections with those in the table. Returns what is writable now; enters what the program changed.
+    fn writable(&self, part: &Part, mappings: &[Mapping]) -> Vec<PageRange> {
+        if self.fault == Some(Fault::Race) {
+            return Vec::new(); // this would tell what the mistake loses
+        }
+        let mut writable = Vec::new();
+        let mut changed = Protections::new();
+        let known = registry::protections(part.range, Some(self.owner));
+        let mut known = known.iter().peekable();
+        let first = mappings.partition_point(|mapping| mapping.range.end() <= part.range.start());
+        for mapping in mappings[first..].iter().take_while(|mapping| mapping.range.start() < part.range.end())
+        {
+            while let Some((range, protection)) = known.peek() {
+                let piece = range.intersection(mapping.range);
+                if let Some(piece) = piece.filter(|_| mapping.protection != armed(*protection)) {
+                    writable.push(piece);
+                    if mapping.protection != *protection {
+                        changed.push((piece, mapping.protection));
+                    }
+                }
+                if range.end() > mapping.range.end() {
+                    break;
+                }
+                known.next();
+            }
+        }
+        if !changed.is_empty() {
+            let change = |table: &mut registry::Table| {
+                for (range, protection) in &changed {
+                    table.set_protection(*range, *protection, self.owner);
+                }
+            };
+            registry::change(change, || ());
+        }
+        writable
     }
 }
 
@@ -22,11 +191,146 @@ impl Backend for Mprotect {
         BackendKind::Mprotect
     }
 
-    fn arm(&mut self, _target: &Target, _part: &Part, _mappings: &[Mapping]) -> Armed {
-        unreachable!()
+    fn arm(&mut self, target: &Target, part: &Part, mappings: &[Mapping]) -> Armed {
+        if would_break_signals(part.range) {
+            return Armed::Unsupported;
+        }
+        let history = if part.memory.shared { None } else { History::new(part.range).ok() };
+        if history.is_none() && !part.memory.shared {
+            return Armed::Unsupported;
+        }
+        let watch = Arc::new(Watch {
+            owner: self.owner,
+            written: part.bitmap.clone(),
+            doubt: AtomicU32::new(0),
+            is_careless: self.fault == Some(Fault::Race),
+        });
+        self.records.insert(name(part), Record { watch: watch.clone(), history });
+        let protections = given(mappings, &registry::protections(part.range, None));
+        let enter = |table: &mut registry::Table| {
+            handler::prepare(table);
+            for (range, protection) in &protections {
+                table.add(*range, *protection, &watch);
+            }
+            for mapping in mappings.iter().filter(|mapping| mapping.protection & libc::PROT_WRITE != 0) {
+                table.suspect(mapping.range, self.owner);
+            }
+        };
+        let is_armed = registry::change(enter, || {
+            handler::activate();
+            arm(&protections, part.range).is_ok()
+        });
+        let is_known = chunks(part.range, &part.bitmap)
+            .all(|chunk| self.look(target, part, &mut News::new(chunk, &part.bitmap)).is_ok());
+        if is_armed && is_known {
+            return Armed::Watched;
+        }
+        self.disarm(target, part.range, true);
+        Armed::Unsupported
     }
 
-    fn disarm(&mut self, _target: &Target, _range: PageRange, _mapped: bool) {}
+    fn disarm(&mut self, target: &Target, range: PageRange, mapped: bool) {
+        if mapped {
+            let now = self.maps.within(target, &[range]).ok();
+            for (piece, protection) in registry::sole_protections(range, self.owner) {
+                match &now {
+                    // What the program has protected otherwise stays so.
+                    Some(now) => now
+                        .iter()
+                        .filter(|mapping| mapping.protection == armed(protection))
+                        .filter_map(|mapping| mapping.range.intersection(piece))
+                        .for_each(|piece| handler::lift(piece, protection)),
+                    None => handler::lift(piece, protection),
+                }
+            }
+        }
+        let leave = |table: &mut registry::Table| {
+            table.remove(range, self.owner);
+            if table.segments.is_empty() {
+                handler::deactivate(table);
+            }
+        };
+        registry::change(leave, || ());
+        // The table holds a watch as long as a piece of its part is watched.
+        self.records.retain(|_, record| Arc::strong_count(&record.watch) > 1);
+    }
 
-    fn collect(&mut self, _target: &Target, _work: &mut Collection<'_>) {}
+    fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
+        if !self.records.is_empty() && !handler::is_on_top() {
+            // Who knows what became of the faults meanwhile.
+            registry::change(handler::prepare, handler::activate);
+        }
+        let doubts: HashMap<usize, Reason> = self
+            .records
+            .iter()
+            .filter_map(|(name, record)| Some((*name, record.watch.take_doubt()?)))
+            .collect();
+        for part in work.parts {
+            let writable = self.writable(part, work.mappings);
+            let swept = match doubts.get(&name(part)) {
+                Some(reason) => self.sweep_all(target, part, *reason, work.dirty),
+                None => self.sweep(target, part, &writable, work.dirty),
+            };
+            // Protecting all of it at once joins mappings, where single pages need new ones.
+            let swept = swept.or_else(|NotArmed| self.sweep_all(target, part, Reason::Overflow, work.dirty));
+            if let Err(NotArmed) = swept {
+                work.lost.push(part.range);
+            }
+        }
+    }
+}
+
+/// What stands for a part and its pieces.
+fn name(part: &Part) -> usize {
+    Arc::as_ptr(&part.bitmap) as usize
+}
+
+/// Those of the sorted `ranges` that have pages in `chunk`.
+fn overlapping(ranges: &[PageRange], chunk: PageRange) -> impl Iterator<Item = &PageRange> {
+    let first = ranges.partition_point(|range| range.end() <= chunk.start());
+    ranges[first..].iter().take_while(move |range| range.start() < chunk.end())
+}
+
+/// Take the right to write away from `run`.
+fn arm(protections: &[(PageRange, i32)], run: PageRange) -> Result<(), NotArmed> {
+    let first = protections.partition_point(|(range, _)| range.end() <= run.start());
+    for (range, protection) in &protections[first..] {
+        let Some(piece) = range.intersection(run) else { break };
+        if protection & libc::PROT_WRITE != 0 && !handler::protect(piece, armed(*protection)) {
+            return Err(NotArmed);
+        }
+    }
+    Ok(())
+}
+
+/// What protection the program gave the pages of `mappings`, of which those in `known` may be armed already: by
+/// another tracker, or by one of the process that forked this one.
+fn given(mappings: &[Mapping], known: &[(PageRange, i32)]) -> Protections {
+    let mut given = Protections::new();
+    for mapping in mappings {
+        let is_armed = |(range, protection): &(PageRange, i32)| {
+            (armed(*protection) == mapping.protection).then_some(())?;
+            Some((range.intersection(mapping.range)?, *protection))
+        };
+        let pieces: Protections = known.iter().filter_map(is_armed).collect();
+        let rest = mapping.range.without(pieces.iter().map(|(range, _)| *range));
+        given.extend(pieces);
+        given.extend(rest.into_iter().map(|range| (range, mapping.protection)));
+    }
+    given.sort_unstable();
+    given
+}
+
+/// Whether the kernel could not call a handler in this thread any more with `range` armed: it writes the
+/// handler's frame to the alternate stack, or to the thread's own if it has none.
+fn would_break_signals(range: PageRange) -> bool {
+    // SAFETY: the struct is plain numbers and a pointer, for which zero is a value.
+    let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
+    // SAFETY: asks only; the kernel fills the struct.
+    unsafe { libc::sigaltstack(std::ptr::null(), &raw mut stack) };
+    if stack.ss_flags & libc::SS_DISABLE != 0 {
+        return range.contains_address(&raw const stack as usize);
+    }
+    let start = stack.ss_sp as usize;
+    start < range.end() && range.start() < start + stack.ss_size
 }

@@ -1,19 +1,165 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Not there yet.
+//! The kernel's soft-dirty bit: bit 55 of `/proc/PID/pagemap`, cleared by `/proc/PID/clear_refs`.
+//!
+//! Reading the bits and clearing them are two steps, and clearing is for the whole process. Between the two its
+//! threads are stopped (`stop`): a write comes before the first, and its page is told, or after the second,
+//! and sets the bit again. Every look, a *harvest*, is at all that is watched; what it finds is kept in a bitmap of
+//! each part until a collect tells it, for arming more memory needs a harvest as well. If the threads cannot be
+//! stopped, everything is told ([`Reason::NotStopped`]).
+//!
+//! In private memory the part's bitmap says which pages had content of their own at the last harvest (`content`).
+//! Content that is gone was discarded, and is told. An empty page that was empty is not, whatever its bit says: new
+//! mappings, and mappings that a new one was joined to, have the bit on every page. In shared memory an
+//! empty entry may stand for a page that was written and then reclaimed with its bit: it is told.
+//!
+//! The bits are the process's. Two trackers of this program on one process would steal each other's: the second is
+//! refused. That *another program* clears them (a checkpointer, a garbage collector that uses them) cannot be
+//! seen, and loses writes: only one may use soft-dirty on a process. The bits of hugetlb pages do not work.
+//!
+//! When a process tracks itself, what the library writes to its own memory during a harvest may be missed, if that
+//! is watched at all.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Armed, Backend, Collection, Part};
+use crate::bitmap::Bitmap;
 use crate::capability::BackendKind;
-use crate::extent::PageRange;
+use crate::content::{Content, Contents};
+use crate::extent::{PageRange, Reason, page_size};
 use crate::fault::Fault;
+use crate::hugetlb;
 use crate::maps::Mapping;
+use crate::news::{News, chunks};
+use crate::pagemap::{self, Entry};
+use crate::stop::Stopper;
 use crate::target::Target;
 
 #[derive(Debug)]
-pub(super) struct SoftDirty;
+pub(super) struct SoftDirty {
+    clear_refs: File,
+    records: Vec<Record>,
+    contents: Contents,
+    stopper: Stopper,
+    fault: Option<Fault>,
+    _claim: Claim,
+}
+
+/// A part, or a piece of one.
+#[derive(Debug, Clone)]
+struct Record {
+    range: PageRange,
+    is_private: bool,
+    /// Which pages had content; the part's bitmap.
+    had: Arc<Bitmap>,
+    /// What harvests have found and no collect has told.
+    found: Arc<Bitmap>,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// No harvest has seen it.
+    New,
+    Watched,
+    /// A harvest saw it while threads ran.
+    Doubtful,
+    /// A harvest could not see it.
+    Gone,
+}
 
 impl SoftDirty {
-    pub(super) fn open(_target: &Target, _fault: Option<Fault>) -> Result<Self, String> {
-        Err("not there yet".into())
+    pub(super) fn open(target: &Target, fault: Option<Fault>) -> Result<Self, String> {
+        if !kernel_has_soft_dirty()? {
+            return Err(
+                "the kernel has no soft-dirty bit (CONFIG_MEM_SOFT_DIRTY; x86, powerpc and s390 only)".into(),
+            );
+        }
+        let claim = Claim::new(target.pid())?;
+        let path = format!("/proc/{}/clear_refs", target.pid());
+        let clear_refs = File::options().write(true).open(&path);
+        Ok(SoftDirty {
+            clear_refs: clear_refs.map_err(|error| format!("opening {path}: {error}"))?,
+            records: Vec::new(),
+            contents: Contents::new(target),
+            stopper: Stopper::new(target)?,
+            fault,
+            _claim: claim,
+        })
+    }
+
+    /// Find what was written since the last harvest, and clear the bits.
+    fn harvest(&mut self, target: &Target) {
+        let is_race = self.fault == Some(Fault::Race);
+        let held = if is_race { None } else { self.stopper.hold().ok() };
+        // Nothing is allocated from here on: the threads may hold any lock.
+        let is_certain = held.is_some() || is_race;
+        for record in &mut self.records {
+            record.state = match record.look(target, &mut self.contents, self.fault != Some(Fault::Discard)) {
+                Err(_) => State::Gone,
+                Ok(()) if record.state == State::Gone => State::Gone,
+                Ok(()) if !is_certain => State::Doubtful,
+                Ok(()) => record.state,
+            };
+        }
+        if is_race {
+            std::thread::sleep(std::time::Duration::from_millis(1)); // room for the mistake to show
+        }
+        // Where this fails the bits stay, and the pages are told once more.
+        let _ = self.clear_refs.write(b"4");
+        drop(held);
+    }
+}
+
+impl Record {
+    /// Add to `found` what the entries tell, and renew `had`.
+    fn look(&self, target: &Target, contents: &mut Contents, discards: bool) -> std::io::Result<()> {
+        for chunk in chunks(self.range, &self.had) {
+            contents.read(target, chunk)?;
+            let news = News::new(chunk, &self.had);
+            let mut page = 0;
+            for slot in 0..news.words() {
+                let (word, mask) = news.mask(slot);
+                let (mut written, mut own, mut empty, mut unknown) = (0, 0, 0, 0);
+                let mut rest = mask;
+                while rest != 0 {
+                    let bit = rest & rest.wrapping_neg();
+                    rest &= rest - 1;
+                    let entry = contents.entry(page);
+                    if entry.is_soft_dirty() {
+                        written |= bit;
+                    }
+                    if entry.is_none() {
+                        empty |= bit;
+                    }
+                    if self.is_private {
+                        match contents.page(page) {
+                            Content::Own => own |= bit,
+                            Content::Behind => {}
+                            Content::Unknown => (own, unknown) = (own | bit, unknown | bit),
+                        }
+                    }
+                    page += 1;
+                }
+                let dirty = if self.is_private {
+                    let stored = &self.had.words()[word];
+                    let had = stored.load(Relaxed);
+                    if had & mask != own {
+                        stored.store(had & !mask | own, Relaxed);
+                    }
+                    let gone = if discards { had & mask & !own } else { 0 };
+                    written & own | gone | own & !had | unknown
+                } else {
+                    written | if discards { empty } else { 0 }
+                };
+                if dirty != 0 {
+                    self.found.words()[word].fetch_or(dirty, Relaxed);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -22,11 +168,113 @@ impl Backend for SoftDirty {
         BackendKind::SoftDirty
     }
 
-    fn arm(&mut self, _target: &Target, _part: &Part, _mappings: &[Mapping]) -> Armed {
-        unreachable!()
+    fn arm(&mut self, target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
+        if hugetlb::is_huge(target, part.memory) {
+            return Armed::Unsupported;
+        }
+        let Ok(found) = Bitmap::new(part.bitmap.range()) else { return Armed::Unsupported };
+        self.records.push(Record {
+            range: part.range,
+            is_private: !part.memory.shared,
+            had: part.bitmap.clone(),
+            found: Arc::new(found),
+            state: State::New,
+        });
+        Armed::Watched
     }
 
-    fn disarm(&mut self, _target: &Target, _range: PageRange, _mapped: bool) {}
+    fn settle(&mut self, target: &Target) {
+        if self.records.iter().all(|record| record.state != State::New) {
+            return;
+        }
+        self.harvest(target);
+        for record in self.records.iter_mut().filter(|record| record.state == State::New) {
+            // What was written before is known.
+            record.found.fill(record.range, false);
+            record.state = State::Watched;
+        }
+    }
 
-    fn collect(&mut self, _target: &Target, _work: &mut Collection<'_>) {}
+    fn disarm(&mut self, _target: &Target, range: PageRange, _mapped: bool) {
+        self.records = std::mem::take(&mut self.records)
+            .into_iter()
+            .flat_map(|record| {
+                let rest = record.range.without([range]);
+                rest.into_iter().map(move |range| Record { range, ..record.clone() })
+            })
+            .collect();
+    }
+
+    fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
+        self.harvest(target);
+        self.records.sort_unstable_by_key(|record| record.range);
+        for record in &mut self.records {
+            match record.state {
+                State::Gone => work.lost.push(record.range),
+                State::Doubtful => {
+                    work.dirty.push(record.range, Reason::NotStopped);
+                    record.found.fill(record.range, false);
+                    record.state = State::Watched;
+                }
+                State::New | State::Watched => {
+                    for chunk in chunks(record.range, &record.found) {
+                        let mut news = News::new(chunk, &record.found);
+                        news.take(&record.found);
+                        news.runs().for_each(|run| work.dirty.push(run, Reason::Written));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether a page just written has the bit.
+fn kernel_has_soft_dirty() -> Result<bool, String> {
+    let error = |error: std::io::Error| format!("looking for the soft-dirty bit on a scratch page: {error}");
+    let pagemap = File::open("/proc/self/pagemap").map_err(error)?;
+    // SAFETY: a new private mapping, at an address of the kernel's choice.
+    let page = unsafe {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        libc::mmap(std::ptr::null_mut(), page_size(), protection, flags, -1, 0)
+    };
+    if page == libc::MAP_FAILED {
+        return Err(error(std::io::Error::last_os_error()));
+    }
+    // SAFETY: the page that was just mapped; volatile, for only the access counts.
+    unsafe { page.cast::<u8>().write_volatile(1) };
+    let mut entry = [Entry::default()];
+    let read = pagemap::read_into(&pagemap, page as usize, &mut entry);
+    // SAFETY: the mapping made above, which nobody else knows.
+    unsafe { libc::munmap(page, page_size()) };
+    read.map_err(error)?;
+    Ok(entry[0].is_soft_dirty())
+}
+
+/// Trackers of this program: who tracks (a forked child has its own), and whom.
+static CLAIMS: Mutex<Vec<(u32, i32)>> = Mutex::new(Vec::new());
+
+/// The right to clear the bits of one process.
+#[derive(Debug)]
+struct Claim((u32, i32));
+
+impl Claim {
+    fn new(pid: i32) -> Result<Self, String> {
+        let claim = (std::process::id(), pid);
+        let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
+        if claims.contains(&claim) {
+            return Err(format!(
+                "another tracker of this program uses soft-dirty on process {pid}, and clearing is for the whole process"
+            ));
+        }
+        claims.push(claim);
+        Ok(Claim(claim))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.retain(|claim| *claim != self.0);
+    }
 }

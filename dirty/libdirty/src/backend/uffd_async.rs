@@ -6,22 +6,29 @@
 //! page table: a write comes before (and is told) or after (and lifts the mark again).
 //!
 //! What the scan does not tell is memory that went away: `MADV_DONTNEED` empties entries, and may free whole page
-//! tables, which the scan skips in silence. In *private anonymous* memory the bitmap holds the pages that had
-//! content at the last collect, and by blocks (the pages of one page table, 2 MiB):
+//! tables, which the scan skips in silence. What that means depends on what is behind the memory.
 //!
+//! *Private anonymous*: zeros. The bitmap holds the pages that had content at the last collect. By blocks (the
+//! pages of one page table, 2 MiB):
 //! - all bits set, *full*: the scan takes empty entries for written, so that discards are told and marked like
 //!   writes. A block of which nothing is told is looked at once more, at one entry: if that is not marked, the
 //!   table was freed, and the whole block is told.
 //! - otherwise, *sparse*: the scan leaves empty entries alone, for marking them would tell 511 pages for one
-//!   written. The entries are read instead, and a page that had content and has none is told.
+//!   written. The entries are read instead, and a page that had content and has none is told. A page of zeros
+//!   that was only read is marked and not told.
 //!
-//! An empty page that had no content before has none now: it reads as zero both times, whatever happened between.
+//! *Private file*: the file. The scan takes empty entries for written. The bitmap holds the pages that the process
+//! had made its own; one that is not any more is told. The kernel keeps the mark on an emptied entry, where
+//! it looks like a page that is swapped out: such a page is told by every collect.
 //!
-//! In *file and shared* memory an empty entry may stand for a page that was written and reclaimed; there every
-//! block is scanned as full, and the bits mean that some page of the block was told once.
+//! *Shared*: what was there. Only writes count, but an empty entry may stand for a page that was written and then
+//! reclaimed. So every entry is marked from the beginning, empty ones too, for which the kernel makes page
+//! tables, and the scan takes empty entries for written. A block of which nothing is told must have its marks,
+//! or its table was freed: it is told and marked again.
 
 use linux_raw_sys::general::{
-    PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PAGE_IS_WRITTEN, UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_UNPOPULATED,
+    PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PAGE_IS_WRITTEN, UFFD_FEATURE_WP_ASYNC,
+    UFFD_FEATURE_WP_UNPOPULATED,
 };
 
 use super::{Armed, Backend, Collection, Part};
@@ -31,20 +38,32 @@ use crate::fault::Fault;
 use crate::maps::Mapping;
 use crate::pagemap::{self, Entry, Regions, Scan};
 use crate::target::Target;
-use crate::uffd::{Faults, Uffd};
+use crate::uffd::{Faults, Uffd, is_too_large_to_mark};
 
 #[derive(Debug)]
 pub(super) struct UffdAsync {
     uffd: Uffd,
     regions: Regions,
     entries: Vec<Entry>,
-    /// Full blocks of which a scan told nothing.
+    /// Blocks of which a scan told nothing.
     silent: Vec<PageRange>,
+    /// Blocks of which a scan told something, joined.
+    touched: Vec<PageRange>,
     fault: Option<Fault>,
 }
 
 /// From here on a scan could not tell: the memory is not armed any more.
 struct Lost(usize);
+
+/// Empty entries count as written.
+const WRITTEN_OR_EMPTY: Scan = Scan { all: PAGE_IS_WRITTEN, any: 0, tell: 0, protect: true };
+/// Empty entries do not.
+const WRITTEN: Scan = Scan {
+    all: PAGE_IS_WRITTEN,
+    any: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+    tell: PAGE_IS_PFNZERO,
+    protect: true,
+};
 
 impl UffdAsync {
     pub(super) fn open(target: &Target, fault: Option<Fault>) -> Result<Self, String> {
@@ -54,7 +73,14 @@ impl UffdAsync {
         // The kernel resolves these faults itself, its own among them: no need of the privileged kind.
         let features = UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED;
         let uffd = Uffd::open(target, Faults::User, &[features])?;
-        Ok(UffdAsync { uffd, regions: Regions::new(), entries: Vec::new(), silent: Vec::new(), fault })
+        Ok(UffdAsync {
+            uffd,
+            regions: Regions::new(),
+            entries: Vec::new(),
+            silent: Vec::new(),
+            touched: Vec::new(),
+            fault,
+        })
     }
 
     /// Tell what is not marked in `part`, and mark it.
@@ -64,16 +90,21 @@ impl UffdAsync {
                 dirty.push(range, Reason::Written);
             }
         };
-        let exact = part.memory.is_private_anonymous();
+        if part.memory.shared {
+            return self.sweep_shared(target, part, &mut tell);
+        }
+        if !part.memory.is_private_anonymous() {
+            return self.sweep_file(target, part, &mut tell);
+        }
         let mut blocks = blocks(part.range).peekable();
         while let Some(first) = blocks.next() {
-            let full = !exact || part.bitmap.all_any(first).0;
+            let full = part.bitmap.all_any(first).0;
             let mut run = first;
-            while let Some(next) = blocks.next_if(|next| !exact || part.bitmap.all_any(*next).0 == full) {
+            while let Some(next) = blocks.next_if(|next| part.bitmap.all_any(*next).0 == full) {
                 run = PageRange::trusted(run.start(), next.end());
             }
             if full {
-                self.sweep_full(target, part, run, exact, &mut tell)?;
+                self.sweep_full(target, part, run, &mut tell)?;
             } else {
                 self.sweep_sparse(target, part, run, &mut tell)?;
             }
@@ -86,39 +117,15 @@ impl UffdAsync {
         target: &Target,
         part: &Part,
         run: PageRange,
-        exact: bool,
         tell: &mut impl FnMut(PageRange),
     ) -> Result<(), Lost> {
-        let silent = &mut self.silent;
-        silent.clear();
-        let mut at = run.start();
-        let mut skipped = |from: usize, to: usize| {
-            if from < to {
-                silent.extend(
-                    blocks(PageRange::trusted(from, to)).filter(|block| part.bitmap.all_any(*block).0),
-                );
-            }
-        };
-        let what = Scan { all: PAGE_IS_WRITTEN, any: 0, protect: true };
-        scan(target, run, what, &mut self.regions, self.fault, |found| {
-            let touched = whole_blocks(found, run);
-            skipped(at, touched.start().max(at));
-            at = touched.end();
-            if !exact {
-                part.bitmap.fill(touched, true);
-            }
-            tell(found);
-        })?;
-        skipped(at, run.end());
-        if self.fault == Some(Fault::Discard) {
-            return Ok(());
-        }
-        for block in &self.silent {
-            let mut entry = [Entry::default()];
-            let read = pagemap::read_into(target.pagemap(), block.start(), &mut entry);
-            if read.is_err() || !entry[0].is_write_protected() {
-                tell(*block);
-                part.bitmap.fill(*block, false);
+        let blind = self.fault == Some(Fault::Discard);
+        let what = if blind { Scan { tell: 0, ..WRITTEN } } else { WRITTEN_OR_EMPTY };
+        self.scan(target, run, what, |found, _| tell(found))?;
+        for block in std::mem::take(&mut self.silent) {
+            if !blind && !self.is_marked(target, block) {
+                tell(block);
+                part.bitmap.fill(block, false);
             }
         }
         Ok(())
@@ -131,43 +138,133 @@ impl UffdAsync {
         run: PageRange,
         tell: &mut impl FnMut(PageRange),
     ) -> Result<(), Lost> {
-        // Which blocks to read: those with content, and those that have some now.
-        let mut touched: Vec<PageRange> = Vec::new();
-        let what = Scan { all: PAGE_IS_WRITTEN, any: PAGE_IS_PRESENT | PAGE_IS_SWAPPED, protect: true };
-        scan(target, run, what, &mut self.regions, self.fault, |found| {
-            let around = whole_blocks(found, run);
+        self.scan(target, run, WRITTEN, |found, categories| {
+            if categories & PAGE_IS_PFNZERO == 0 {
+                tell(found);
+            } else {
+                // It shows zeros. That is news of a page that had content.
+                pages(found)
+                    .filter(|page| part.bitmap.get(part.bitmap.index(page.start())))
+                    .for_each(&mut *tell);
+            }
+        })?;
+        let blind = self.fault == Some(Fault::Discard);
+        self.look_at_content(target, part, run, |page, had, entry| {
+            if had && entry.is_none() && !blind {
+                tell(page);
+            }
+            !entry.is_none()
+        })
+    }
+
+    fn sweep_file(
+        &mut self,
+        target: &Target,
+        part: &Part,
+        tell: &mut impl FnMut(PageRange),
+    ) -> Result<(), Lost> {
+        self.scan(target, part.range, WRITTEN_OR_EMPTY, |found, _| tell(found))?;
+        let blind = self.fault == Some(Fault::Discard);
+        self.look_at_content(target, part, part.range, |page, had, entry| {
+            let own = entry.is_present() && !entry.is_file();
+            if had && !own && !blind {
+                tell(page);
+            }
+            own || (had && entry.is_swapped())
+        })
+    }
+
+    fn sweep_shared(
+        &mut self,
+        target: &Target,
+        part: &Part,
+        tell: &mut impl FnMut(PageRange),
+    ) -> Result<(), Lost> {
+        self.scan(target, part.range, WRITTEN_OR_EMPTY, |found, _| tell(found))?;
+        for block in std::mem::take(&mut self.silent) {
+            if !self.is_marked(target, block) {
+                self.uffd.write_protect(block, true).map_err(|_| Lost(block.start()))?;
+                tell(block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Scan a run, and note the blocks that are silent and those that are touched.
+    fn scan(
+        &mut self,
+        target: &Target,
+        run: PageRange,
+        what: Scan,
+        mut found: impl FnMut(PageRange, u32),
+    ) -> Result<(), Lost> {
+        let (silent, touched) = (&mut self.silent, &mut self.touched);
+        silent.clear();
+        touched.clear();
+        let mut at = run.start();
+        let note = |pages: PageRange, categories| {
+            let around = whole_blocks(pages, run);
+            if at < around.start() {
+                silent.extend(blocks(PageRange::trusted(at, around.start())));
+            }
+            at = around.end();
             match touched.last_mut() {
                 Some(last) if last.end() >= around.start() => {
-                    *last = PageRange::trusted(last.start(), around.end().max(last.end()));
+                    *last = PageRange::trusted(last.start(), around.end());
                 }
                 _ => touched.push(around),
             }
-            tell(found);
-        })?;
+            found(pages, categories);
+        };
+        let regions = &mut self.regions;
+        let lost = |(from, _)| Lost(from);
+        if self.fault == Some(Fault::Race) {
+            let look = Scan { protect: false, ..what };
+            pagemap::scan(target.pagemap(), run, look, regions, note).map_err(lost)?;
+            pagemap::scan(target.pagemap(), run, what, regions, |_, _| ()).map_err(lost)?;
+        } else {
+            pagemap::scan(target.pagemap(), run, what, regions, note).map_err(lost)?;
+        }
+        if at < run.end() {
+            silent.extend(blocks(PageRange::trusted(at, run.end())));
+        }
+        Ok(())
+    }
 
-        let mut touched = touched.into_iter().peekable();
+    /// Read the entries of the blocks of `run` that had content or were just touched, and note what `judge` makes
+    /// of each page: given whether its bit was set, it returns whether it is to be.
+    fn look_at_content(
+        &mut self,
+        target: &Target,
+        part: &Part,
+        run: PageRange,
+        mut judge: impl FnMut(PageRange, bool, Entry) -> bool,
+    ) -> Result<(), Lost> {
+        let mut touched = self.touched.iter().peekable();
         for block in blocks(run) {
             while touched.next_if(|range| range.end() <= block.start()).is_some() {}
             let is_touched = touched.peek().is_some_and(|range| range.start() < block.end());
             if !is_touched && !part.bitmap.all_any(block).1 {
                 continue;
             }
-            if pagemap::read(target.pagemap(), block, &mut self.entries).is_err() {
-                return Err(Lost(block.start()));
-            }
+            pagemap::read(target.pagemap(), block, &mut self.entries).map_err(|_| Lost(block.start()))?;
             let first = part.bitmap.index(block.start());
-            for (offset, entry) in self.entries.iter().enumerate() {
-                let (had, has) = (part.bitmap.get(first + offset), !entry.is_none());
-                if had && !has && self.fault != Some(Fault::Discard) {
-                    let start = block.start() + offset * page_size();
-                    tell(PageRange::trusted(start, start + page_size()));
-                }
+            for (offset, page) in pages(block).enumerate() {
+                let had = part.bitmap.get(first + offset);
+                let has = judge(page, had, self.entries[offset]);
                 if had != has {
                     part.bitmap.put(first + offset, has);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether the page table of `block` is still the one that was marked.
+    fn is_marked(&self, target: &Target, block: PageRange) -> bool {
+        let mut entry = [Entry::default()];
+        let read = pagemap::read_into(target.pagemap(), block.start(), &mut entry);
+        read.is_ok() && entry[0].is_write_protected()
     }
 }
 
@@ -177,19 +274,21 @@ impl Backend for UffdAsync {
     }
 
     fn arm(&mut self, target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
+        if part.memory.shared && is_too_large_to_mark(part.range) {
+            return Armed::Unsupported;
+        }
         if let Err(error) = self.uffd.register(part.range) {
             return match error.raw_os_error() {
                 Some(libc::EPERM) => Armed::Constant, // no VM_MAYWRITE
                 _ => Armed::Unsupported,
             };
         }
-        match self.sweep(target, part, None) {
-            Ok(()) => Armed::Watched,
-            Err(Lost(_)) => {
-                let _ = self.uffd.unregister(part.range);
-                Armed::Unsupported // replaced while it was being armed
-            }
+        let marked = !part.memory.shared || self.uffd.write_protect(part.range, true).is_ok();
+        if !marked || self.sweep(target, part, None).is_err() {
+            let _ = self.uffd.unregister(part.range);
+            return Armed::Unsupported; // replaced while it was being armed
         }
+        Armed::Watched
     }
 
     fn disarm(&mut self, _target: &Target, range: PageRange, mapped: bool) {
@@ -226,6 +325,12 @@ fn blocks(range: PageRange) -> impl Iterator<Item = PageRange> {
     })
 }
 
+/// `range` page by page.
+fn pages(range: PageRange) -> impl Iterator<Item = PageRange> {
+    let page = page_size();
+    (range.start()..range.end()).step_by(page).map(move |start| PageRange::trusted(start, start + page))
+}
+
 /// `found` grown to the borders of page tables, within `run`.
 fn whole_blocks(found: PageRange, run: PageRange) -> PageRange {
     let size = block_size();
@@ -233,21 +338,4 @@ fn whole_blocks(found: PageRange, run: PageRange) -> PageRange {
         (found.start() / size * size).max(run.start()),
         found.end().div_ceil(size).saturating_mul(size).min(run.end()),
     )
-}
-
-fn scan(
-    target: &Target,
-    run: PageRange,
-    what: Scan,
-    regions: &mut Regions,
-    fault: Option<Fault>,
-    mut found: impl FnMut(PageRange),
-) -> Result<(), Lost> {
-    let lost = |(from, _)| Lost(from);
-    if fault == Some(Fault::Race) {
-        let look = Scan { protect: false, ..what };
-        pagemap::scan(target.pagemap(), run, look, regions, &mut found).map_err(lost)?;
-        return pagemap::scan(target.pagemap(), run, what, regions, |_| ()).map_err(lost);
-    }
-    pagemap::scan(target.pagemap(), run, what, regions, found).map_err(lost)
 }

@@ -13,8 +13,8 @@
 //! page that was written and reclaimed; there it is told unless it is marked, as the kernel does when it reclaims
 //! a marked page.
 //!
-//! In the own process the handler thread must never wait for itself: memory it needs (its stack, the data of
-//! libraries) is refused. It allocates nothing and takes no lock.
+//! In the own process the handler thread must never wait for itself: the data of libraries is refused, and its
+//! stack is kept out (`own`). It allocates nothing and takes no lock.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -30,9 +30,10 @@ use crate::capability::BackendKind;
 use crate::extent::{PageRange, Reason, page_size};
 use crate::fault::Fault;
 use crate::maps::{Mapping, Object};
+use crate::own::Kept;
 use crate::pagemap::{self, Entry};
 use crate::target::Target;
-use crate::uffd::{Faults, Uffd};
+use crate::uffd::{Faults, Uffd, is_too_large_to_mark};
 
 /// Pages whose entries are read at a time: 64 KiB of entries.
 const BATCH: usize = 8192;
@@ -45,8 +46,8 @@ pub(super) struct UffdSync {
     handler: Option<JoinHandle<()>>,
     /// An eventfd: written to end the handler.
     stop: File,
-    /// An address on the handler's stack.
-    stack: usize,
+    /// The handler's stack.
+    _stack: Kept,
     /// The process that has the handler thread.
     owner: u32,
     entries: Vec<Entry>,
@@ -71,18 +72,20 @@ impl UffdSync {
         let handler = std::thread::Builder::new()
             .name("libdirty-uffd".into())
             .spawn(move || {
-                let mark = 0u8;
-                let _ = started.send(&raw const mark as usize);
-                drop(started);
-                handle_faults(&thread.0, &thread.1);
+                let stack = own_stack();
+                if started.send(stack).is_ok() {
+                    drop(started);
+                    handle_faults(&thread.0, &thread.1);
+                }
             })
             .map_err(|error| format!("no thread for its faults: {error}"))?;
         let stack = start.recv().map_err(|_| "the thread for its faults did not start")?;
+        let stack = stack.map_err(|error| format!("the stack of the thread for its faults: {error}"))?;
         Ok(UffdSync {
             uffd,
             handler: Some(handler),
             stop,
-            stack,
+            _stack: Kept::new(stack),
             owner: std::process::id(),
             entries: Vec::with_capacity(BATCH),
             fault,
@@ -133,12 +136,6 @@ impl UffdSync {
         }
         Ok(())
     }
-
-    /// Whether the handler thread would have to wait for itself.
-    fn is_needed_by_handler(&self, target: &Target, part: &Part) -> bool {
-        let library = !part.memory.shared && matches!(part.memory.object, Object::File { .. });
-        target.is_own() && (library || part.range.contains_address(self.stack))
-    }
 }
 
 impl Backend for UffdSync {
@@ -147,7 +144,8 @@ impl Backend for UffdSync {
     }
 
     fn arm(&mut self, target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
-        if self.is_needed_by_handler(target, part) {
+        let too_large = part.memory.shared && is_too_large_to_mark(part.range);
+        if too_large || is_needed_by_handler(target, part) {
             return Armed::Unsupported;
         }
         if let Err(error) = self.uffd.register(part.range) {
@@ -194,6 +192,30 @@ impl Drop for UffdSync {
             let _ = handler.join();
         }
     }
+}
+
+/// Whether the handler thread, which runs in the same process, would have to wait for itself: it needs the data of
+/// libraries. (Its stack is not even among the mappings, see `own`.)
+fn is_needed_by_handler(target: &Target, part: &Part) -> bool {
+    target.is_own() && !part.memory.shared && matches!(part.memory.object, Object::File { .. })
+}
+
+/// The stack of the calling thread.
+fn own_stack() -> io::Result<PageRange> {
+    // SAFETY: the attributes are initialised by the first call, read by the second and destroyed by the third.
+    let (stack, size) = unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        let failed = libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes);
+        if failed != 0 {
+            return Err(io::Error::from_raw_os_error(failed));
+        }
+        let (mut stack, mut size) = (std::ptr::null_mut(), 0);
+        libc::pthread_attr_getstack(&raw const attributes, &raw mut stack, &raw mut size);
+        libc::pthread_attr_destroy(&raw mut attributes);
+        (stack as usize, size)
+    };
+    let page = page_size();
+    Ok(PageRange::trusted(stack / page * page, (stack + size).next_multiple_of(page)))
 }
 
 /// The handler thread: lift the protection of each page that a write waits for, until told to stop or the memory

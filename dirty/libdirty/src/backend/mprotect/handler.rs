@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The SIGSEGV handler: one for the process, on top of what was installed before, which gets every fault that
+//! is not ours.
+//!
+//! - It runs with every signal blocked, takes no lock, allocates nothing, keeps `errno`, and is
+//!   done with its table before it calls anybody, who may leave by a jump.
+//! - A handler from before is called as the kernel would call it: with its `sa_mask` added to what
+//!   the interrupted code blocked. SIGSEGV itself stays open, whatever it asked for: it may write watched memory,
+//!   and a fault with SIGSEGV blocked ends the process. All run on the alternate stack if the thread has one
+//!   (SA_ONSTACK): ours must, for the stack may be watched. SIG_DFL and SIG_IGN act as they would have.
+//! - Who installs a handler after us may call ours, and be called by it once we have put ours on top again:
+//!   a mark in the unused tail of `siginfo_t` tells that a fault has been passed on, and to how many.
+//!
+//! What this means for the program: code that runs with SIGSEGV blocked must not write watched memory, and a
+//! thread whose stack is watched needs an alternate stack that is not.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Once};
+
+use super::order;
+use super::registry::{self, Previous, Segment, Table};
+use crate::extent::{PageRange, Reason, page_size};
+
+const SEGV_ACCERR: c_int = 2;
+
+type Action = extern "C" fn(c_int);
+type DetailedAction = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+/// Enter what is on top of ours now, or was before ours came, into the table. [`activate`] follows.
+pub(super) fn prepare(table: &mut Table) {
+    static FORK: Once = Once::new();
+    FORK.call_once(|| {
+        // SAFETY: registers a function that lives as long as the program.
+        unsafe { libc::pthread_atfork(None, None, Some(registry::start_anew)) };
+    });
+    if let Some(action) = current().filter(|now| !is_ours(now)) {
+        if table.segments.is_empty() {
+            table.previous.clear();
+        }
+        // Who knows what became of the faults meanwhile.
+        for watch in table.segments.iter().flat_map(|segment| &segment.watches) {
+            watch.raise_doubt(Reason::ProtectionChanged);
+        }
+        table.previous.insert(0, Previous { action, is_spent: Arc::default() });
+    }
+}
+
+/// Make the kernel call ours; the table that names what was there before is in place.
+pub(super) fn activate() {
+    // SAFETY: the struct is plain numbers, for which zero is a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_fault as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: fills the mask of the struct, then hands it to the kernel. The handler lives as long as the program.
+    // It cannot fail: the signal and the action are valid.
+    unsafe {
+        libc::sigfillset(&raw mut action.sa_mask);
+        libc::sigaction(libc::SIGSEGV, &raw const action, null_mut());
+    }
+}
+
+/// Put back what was there before, if ours is still on top. It stays in the table, for faults on their way.
+pub(super) fn deactivate(table: &Table) {
+    let Some(previous) = table.previous.first().filter(|_| is_on_top()) else { return };
+    let mut action = previous.action;
+    if previous.is_spent.load(SeqCst) {
+        action.sa_sigaction = libc::SIG_DFL;
+    }
+    // SAFETY: an action that the kernel gave us. It cannot fail: the signal and the action are valid.
+    unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, null_mut()) };
+}
+
+/// Whether the kernel calls our handler.
+pub(super) fn is_on_top() -> bool {
+    current().is_some_and(|now| is_ours(&now))
+}
+
+fn current() -> Option<libc::sigaction> {
+    // SAFETY: the struct is plain numbers, for which zero is a value.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: asks only; the kernel fills the struct.
+    (unsafe { libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut now) } == 0).then_some(now)
+}
+
+fn is_ours(action: &libc::sigaction) -> bool {
+    action.sa_sigaction == on_fault as *const () as usize
+}
+
+extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the thread's own errno.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: the kernel's, or that of a handler which passes the kernel's on.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    // SAFETY: as above.
+    let is_ours = code == SEGV_ACCERR
+        && unsafe { is_store(context, address) }
+        && registry::read(|table| table.is_some_and(|table| resolve(table, address)));
+    if !is_ours {
+        // SAFETY: as above; the table is not in use any more.
+        unsafe { pass_on(signal, info, context) };
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Lift the protection of the page at `address` and mark it. False when the fault is not ours.
+fn resolve(table: &Table, address: usize) -> bool {
+    let Some((index, segment)) = table.find(address) else { return false };
+    if segment.protection & libc::PROT_WRITE == 0 {
+        return false;
+    }
+    let start = address & !(page_size() - 1);
+    let page = PageRange::trusted(start, start + page_size());
+    let mark = || {
+        for watch in &segment.watches {
+            watch.written.put(watch.written.index(start), true);
+        }
+    };
+    if segment.watches.iter().any(|watch| watch.is_careless) {
+        mark();
+        std::thread::yield_now(); // room for the mistake to show
+        return protect(page, segment.protection);
+    }
+    order::fault(|| protect(page, segment.protection), mark) || relieve(table, index)
+}
+
+/// Lift the protection of everything around: the process has no room for more mappings (`vm.max_map_count`), and
+/// this joins those that single pages made. Huge pages cannot be cut, and end here as well.
+fn relieve(table: &Table, index: usize) -> bool {
+    let around = table.neighbours(index);
+    let lift = || protect(whole(around), around[0].protection);
+    let mark = || {
+        for watch in around.iter().flat_map(|segment| &segment.watches) {
+            watch.raise_doubt(Reason::Overflow);
+        }
+    };
+    order::fault(lift, mark)
+}
+
+/// Give `range` back the protection that the program chose; if there is no room for its borders, everything around
+/// with it.
+pub(super) fn lift(range: PageRange, protection: i32) {
+    if !protect(range, protection) {
+        let relieve =
+            |table: &Table| table.find(range.start()).is_some_and(|(index, _)| relieve(table, index));
+        // It fails only where the memory is gone.
+        registry::read(|table| table.is_some_and(relieve));
+    }
+}
+
+fn whole(segments: &[Segment]) -> PageRange {
+    PageRange::trusted(segments[0].range.start(), segments[segments.len() - 1].range.end())
+}
+
+/// `mprotect(2)`; true when it was done.
+pub(super) fn protect(range: PageRange, protection: i32) -> bool {
+    // SAFETY: the memory is the program's; it is given a protection that the program chose, or less.
+    unsafe { libc::mprotect(range.start() as *mut c_void, range.len(), protection) == 0 }
+}
+
+/// Whether the faulting instruction stores. A jump into watched data must not be taken for one: it would fault
+/// for ever.
+///
+/// # Safety
+/// `context` is what the kernel passes to a handler.
+unsafe fn is_store(context: *mut c_void, address: usize) -> bool {
+    let context = context.cast::<libc::ucontext_t>();
+    #[cfg(target_arch = "x86_64")]
+    {
+        const WRITE: i64 = 1 << 1; // of the page fault's error code
+        let _ = address;
+        // SAFETY: by contract.
+        unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] & WRITE != 0 }
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        // SAFETY: by contract.
+        unsafe { (*context).uc_mcontext.pc as usize != address }
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        compile_error!("say here how this architecture tells a store from a jump");
+    }
+}
+
+/// How far a fault was passed on, kept in the tail of `siginfo_t`, which the kernel zeroes and nobody uses.
+#[repr(C)]
+struct Passed {
+    magic: u64,
+    count: u64,
+}
+
+const MAGIC: u64 = 0x6c69_6264_6972_7479; // "libdirty"
+
+/// What comes next for a fault that is not ours.
+enum Next {
+    Call(libc::sigaction),
+    Default,
+    Nothing,
+}
+
+/// # Safety
+/// The arguments are those of a handler.
+unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the last 16 of the struct's 128 bytes, aligned as it is.
+    let passed = unsafe { &mut *info.add(1).cast::<Passed>().sub(1) };
+    if passed.magic != MAGIC {
+        *passed = Passed { magic: MAGIC, count: 0 };
+    }
+    let level = passed.count as usize;
+    passed.count += 1;
+    // SAFETY: by contract.
+    let was_sent = unsafe { (*info).si_code <= 0 };
+    let next = registry::read(|table| {
+        let Some(previous) = table.and_then(|table| table.previous.get(level)) else { return Next::Default };
+        let action = previous.action;
+        match action.sa_sigaction {
+            libc::SIG_DFL => Next::Default,
+            libc::SIG_IGN if was_sent => Next::Nothing,
+            libc::SIG_IGN => Next::Default, // no ignoring a fault
+            _ if action.sa_flags & libc::SA_RESETHAND != 0 && previous.is_spent.swap(true, SeqCst) => {
+                Next::Default
+            }
+            _ => Next::Call(action),
+        }
+    });
+    match next {
+        Next::Nothing => {}
+        // SAFETY: by contract, and an action that the kernel gave us.
+        Next::Call(action) => unsafe { call(&action, signal, info, context) },
+        Next::Default => {
+            // The instruction faults again at return, and the process ends there as it would have without us.
+            // SAFETY: plain system calls.
+            unsafe {
+                libc::signal(signal, libc::SIG_DFL);
+                if was_sent {
+                    libc::raise(signal);
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The arguments are those of a handler, and `action` is what the program installed.
+unsafe fn call(action: &libc::sigaction, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: by contract; the masks are whole sets, and the kernel's when they come from the context.
+    unsafe {
+        let mut mask = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
+        for other in 1..=libc::SIGRTMAX() {
+            if libc::sigismember(&raw const action.sa_mask, other) == 1 {
+                libc::sigaddset(&raw mut mask, other);
+            }
+        }
+        libc::sigdelset(&raw mut mask, libc::SIGSEGV);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, null_mut());
+        if action.sa_flags & libc::SA_SIGINFO != 0 {
+            std::mem::transmute::<usize, DetailedAction>(action.sa_sigaction)(signal, info, context);
+        } else {
+            std::mem::transmute::<usize, Action>(action.sa_sigaction)(signal);
+        }
+    }
+}

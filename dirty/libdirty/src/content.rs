@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether the pages of private memory have content of their own.
+//!
+//! A page of private memory shows either what its process wrote there, its *own* content, or what is behind the
+//! mapping: zeros, or a file. Own content that is gone was discarded (`MADV_DONTNEED` and its kin, or memory
+//! mapped anew), which no write tells. A page that has none, and had none before, shows the same both times.
+//!
+//! The entry of `/proc/PID/pagemap` tells all but one thing: a page that is in memory, is no file's and is mapped
+//! more than once is the kernel's page of zeros, or own content that a forked child shares. To tell the two:
+//! the page of zeros is known by its frame number (seen with CAP_SYS_ADMIN), or `PAGEMAP_SCAN` is asked
+//! (Linux 6.7). Without either the answer is [`Content::Unknown`], and the page is reported.
+//! (The kernel's *huge* page of zeros has an entry that says file.)
+//!
+//! Nothing here allocates after [`Contents::new`].
+
+use std::io;
+
+use linux_raw_sys::general::PAGE_IS_PFNZERO;
+
+use crate::extent::{PageRange, page_size};
+use crate::pagemap::{self, Entry, Regions, Scan};
+use crate::target::Target;
+
+/// What a page of private memory shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// What the process wrote there.
+    Own,
+    /// What is behind the mapping.
+    Behind,
+    /// One or the other.
+    Unknown,
+}
+
+/// How the page of zeros is told from a page shared with a forked child.
+#[derive(Debug)]
+enum Zeros {
+    Frame(u64),
+    Scan(Regions),
+    Untold,
+}
+
+/// Reads and judges pages, [`Contents::CHUNK`] of them at a time.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    zeros: Zeros,
+    entries: Vec<Entry>,
+    /// A bit for each entry that is known to be of the page of zeros.
+    zero: [u64; Contents::CHUNK / 64],
+}
+
+impl Contents {
+    /// Pages that are read at once: 64 KiB of entries.
+    pub(crate) const CHUNK: usize = 8192;
+
+    pub(crate) fn new(target: &Target) -> Self {
+        let zeros = match zero_frame() {
+            Some(frame) => Zeros::Frame(frame),
+            None if pagemap::can_scan(target.pagemap()) => Zeros::Scan(Regions::new()),
+            None => Zeros::Untold,
+        };
+        Contents { zeros, entries: vec![Entry::default(); Self::CHUNK], zero: [0; Contents::CHUNK / 64] }
+    }
+
+    /// Read the pages of `chunk`, at most [`Contents::CHUNK`].
+    ///
+    /// # Errors
+    /// When the pages cannot be read: the memory is gone.
+    pub(crate) fn read(&mut self, target: &Target, chunk: PageRange) -> io::Result<()> {
+        let entries = &mut self.entries[..chunk.pages()];
+        pagemap::read_into(target.pagemap(), chunk.start(), entries)?;
+        if let Zeros::Scan(regions) = &mut self.zeros {
+            if !entries.iter().any(|entry| is_zero_or_shared(*entry)) {
+                return Ok(());
+            }
+            self.zero.fill(0);
+            let what = Scan { all: PAGE_IS_PFNZERO, ..Scan::default() };
+            let zero = &mut self.zero;
+            pagemap::scan(target.pagemap(), chunk, what, regions, |found, _| {
+                let first = (found.start() - chunk.start()) / page_size();
+                (first..first + found.pages()).for_each(|index| zero[index / 64] |= 1 << (index % 64));
+            })
+            .map_err(|(_, error)| error)?;
+        }
+        Ok(())
+    }
+
+    /// The entry of page `index` of the chunk.
+    pub(crate) fn entry(&self, index: usize) -> Entry {
+        self.entries[index]
+    }
+
+    /// What page `index` of the chunk, of private memory, shows.
+    pub(crate) fn page(&self, index: usize) -> Content {
+        let entry = self.entries[index];
+        if entry.is_swapped() {
+            return Content::Own;
+        }
+        if !entry.is_present() || entry.is_file() {
+            return Content::Behind;
+        }
+        if !is_zero_or_shared(entry) {
+            return Content::Own;
+        }
+        let is_zero = match &self.zeros {
+            Zeros::Frame(frame) => frame_of(entry) == *frame,
+            Zeros::Scan(_) => self.zero[index / 64] & (1 << (index % 64)) != 0,
+            Zeros::Untold => return Content::Unknown,
+        };
+        if is_zero { Content::Behind } else { Content::Own }
+    }
+}
+
+fn is_zero_or_shared(entry: Entry) -> bool {
+    entry.is_present() && !entry.is_file() && !entry.is_exclusive()
+}
+
+fn frame_of(entry: Entry) -> u64 {
+    entry.0 & ((1 << 55) - 1)
+}
+
+/// The frame number of the page of zeros: that of a page which was only read. `None` where frame numbers are
+/// hidden, and on machines that may have more than one such page.
+fn zero_frame() -> Option<u64> {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        return None;
+    }
+    let pagemap = std::fs::File::open("/proc/self/pagemap").ok()?;
+    let length = page_size();
+    // SAFETY: a new private mapping, at an address of the kernel's choice.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            length,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    let mut entry = [Entry::default()];
+    // SAFETY: the page that was just mapped; volatile, for only the access counts.
+    unsafe { page.cast::<u8>().read_volatile() };
+    let read = pagemap::read_into(&pagemap, page as usize, &mut entry);
+    // SAFETY: the mapping made above, which nobody else knows.
+    unsafe { libc::munmap(page, length) };
+    read.ok()?;
+    let is_seen = is_zero_or_shared(entry[0]) && frame_of(entry[0]) != 0;
+    is_seen.then(|| frame_of(entry[0]))
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory that libdirty keeps for itself in this process, and that no tracker of the own process watches.
+//!
+//! A tracker that watched its own records would find them written by every collect, make records of *those*
+//! pages, and so on without end; and a thread or handler that serves faults would wait for itself. So bitmaps and
+//! the stacks of such threads are entered here, and taken out of what is mapped before anybody looks at it.
+//!
+//! After a fork the lock may be held by a thread that the child does not have. The child begins with an empty
+//! list of its own: the trackers it inherited do not work there, and their records are memory like any other.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::extent::PageRange;
+
+struct Registry {
+    process: u32,
+    ranges: Mutex<Vec<PageRange>>,
+}
+
+static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The registry of this process. One is leaked a process: nobody can tell when the last reader is done.
+fn registry() -> &'static Registry {
+    let process = std::process::id();
+    loop {
+        let now = REGISTRY.load(Ordering::Acquire);
+        // SAFETY: null, or a registry that was leaked and is never freed.
+        if let Some(registry) = unsafe { now.as_ref() }
+            && registry.process == process
+        {
+            return registry;
+        }
+        let fresh = Box::into_raw(Box::new(Registry { process, ranges: Mutex::new(Vec::new()) }));
+        if REGISTRY.compare_exchange(now, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: made above and seen by nobody else.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
+    }
+}
+
+/// Memory of libdirty's own, entered for as long as this value lives.
+#[derive(Debug)]
+pub(crate) struct Kept(PageRange);
+
+impl Kept {
+    pub(crate) fn new(range: PageRange) -> Self {
+        let mut ranges = registry().ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = ranges.partition_point(|other| *other < range);
+        ranges.insert(at, range);
+        Kept(range)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let mut ranges = registry().ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        // In a forked child it was never entered.
+        if let Ok(at) = ranges.binary_search(&self.0) {
+            ranges.remove(at);
+        }
+    }
+}
+
+/// What libdirty keeps for itself now, sorted.
+pub(crate) fn kept() -> Vec<PageRange> {
+    registry().ranges.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
