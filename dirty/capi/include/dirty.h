@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * libdirty: which pages of a process were written since the last time one asked.
+ *
+ * Made from the Rust sources by cbindgen; do not edit.
+ *
+ * A tracker is opened, told what to watch, and asked:
+ *
+ *	int64_t tracker = dirty_open(0, NULL, 0);
+ *	dirty_watch(tracker, (uintptr_t)memory, length);
+ *	...
+ *	dirty_collect(tracker);
+ *	while ((n = dirty_read(tracker, extents, 64)) > 0)
+ *		copy(extents, n);
+ *	dirty_close(tracker);
+ *
+ * Errors are returned as negative errno; a call that failed changed nothing, and dirty_last_error() says what and
+ * why. A wrong or closed handle is an error (-EBADF), never undefined behaviour, and so is the result of a
+ * dirty_open() that failed.
+ *
+ * Every function may be called by any thread at any time; calls on one handle run one after another. None may be
+ * called in a signal handler. None is a cancellation point. A forked child cannot use its parent's handles
+ * (-EXDEV), but may open its own; across execve nothing remains.
+ *
+ * What a back end does not see at all stands in its struct dirty_capabilities: look there before you rely on it.
+ */
+
+#ifndef DIRTY_H
+#define DIRTY_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/**
+ * Why pages are reported. All but DIRTY_REASON_WRITTEN mean doubt: treat every page of the extent as dirty.
+ * More may be added.
+ */
+enum dirty_reason {
+	/**
+	 * Each page was written (or discarded, which changes it too) since the last collect.
+	 */
+	DIRTY_REASON_WRITTEN = 0,
+	/**
+	 * Something is mapped where nothing was, or something else than before.
+	 */
+	DIRTY_REASON_NEW_MAPPING = 1,
+	/**
+	 * Nothing is mapped here any more: there is nothing to copy. Reported once.
+	 */
+	DIRTY_REASON_UNMAPPED = 2,
+	/**
+	 * The back end cannot track this mapping; reported by every collect.
+	 */
+	DIRTY_REASON_UNSUPPORTED = 3,
+	/**
+	 * A resource ran out (a buffer, vm.max_map_count), and writes went untracked.
+	 */
+	DIRTY_REASON_OVERFLOW = 4,
+	/**
+	 * The tracked program changed the protection that tracking relies on.
+	 */
+	DIRTY_REASON_PROTECTION_CHANGED = 5,
+	/**
+	 * The threads of the process could not be stopped for a moment that needs it.
+	 */
+	DIRTY_REASON_NOT_STOPPED = 6,
+	/**
+	 * The process called execve: its memory is another. Reported once.
+	 */
+	DIRTY_REASON_EXEC = 7,
+	/**
+	 * The process ended. Reported once.
+	 */
+	DIRTY_REASON_EXITED = 8,
+};
+
+/**
+ * How a kind of write that user code did not make itself is treated.
+ */
+enum dirty_sees {
+	/**
+	 * It is not reported: you must know of such writes by other means.
+	 */
+	DIRTY_SEES_NO = 0,
+	/**
+	 * It is reported.
+	 */
+	DIRTY_SEES_YES = 1,
+	/**
+	 * The write itself fails (EFAULT or EIO): nothing is missed, but who writes must expect it.
+	 */
+	DIRTY_SEES_FAILS = 2,
+};
+
+/**
+ * Where the cost of tracking falls. More may be added.
+ */
+enum dirty_cost {
+	/**
+	 * The first write to each page between two collects enters the kernel, about a microsecond.
+	 */
+	DIRTY_COST_KERNEL_FAULT = 0,
+	/**
+	 * The first write to each page runs a signal handler, several microseconds.
+	 */
+	DIRTY_COST_SIGNAL_PER_PAGE = 1,
+	/**
+	 * The first write to each page waits for another thread, several microseconds to 100.
+	 */
+	DIRTY_COST_THREAD_SWITCH_PER_PAGE = 2,
+};
+
+/**
+ * Pages reported dirty, and why.
+ */
+struct dirty_extent {
+	/**
+	 * Address of the first byte.
+	 */
+	uintptr_t start;
+	/**
+	 * Address after the last byte.
+	 */
+	uintptr_t end;
+	/**
+	 * One of enum dirty_reason. Treat a value that you do not know as dirty.
+	 */
+	uint32_t reason;
+	/**
+	 * Zero.
+	 */
+	uint32_t reserved;
+};
+
+/**
+ * The record of one back end.
+ */
+struct dirty_capabilities {
+	/**
+	 * Set it to sizeof(struct dirty_capabilities) before the call. Later versions of the library may add members at
+	 * the end; a program compiled before gets those that it knows, one compiled after finds zeroes.
+	 */
+	uint32_t size;
+	/**
+	 * Smallest unit it can tell apart, in pages; in huge mappings (hugetlb) that of the mapping.
+	 */
+	uint32_t granule_pages;
+	/**
+	 * 1 if it reports no page that was not written, but for what inexact says.
+	 */
+	uint32_t exact;
+	/**
+	 * Writes that the kernel makes on behalf of the process: read(2) into a buffer, recvmsg, signal frames.
+	 * This and the next four: one of enum dirty_sees.
+	 */
+	uint32_t kernel_writes;
+	/**
+	 * Writes through process_vm_writev.
+	 */
+	uint32_t foreign_writes;
+	/**
+	 * Writes through /proc/PID/mem and PTRACE_POKEDATA: debuggers.
+	 */
+	uint32_t mem_writes;
+	/**
+	 * Writes to the same shared memory through another mapping of it.
+	 */
+	uint32_t shared_aliases;
+	/**
+	 * Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's registered
+	 * buffers, RDMA).
+	 */
+	uint32_t pinned_writes;
+	/**
+	 * 1 if it can watch all memory of the own process, with the stacks and the data that its own code runs on.
+	 */
+	uint32_t whole_own_process;
+	/**
+	 * 1 if it can track a process other than the caller.
+	 */
+	uint32_t other_process;
+	/**
+	 * One of enum dirty_cost.
+	 */
+	uint32_t cost;
+	/**
+	 * Zero.
+	 */
+	uint32_t reserved;
+	/**
+	 * When a page that was not written is reported all the same.
+	 */
+	const char *inexact;
+	/**
+	 * What the caller needs beyond the permission to ptrace the target; empty if nothing.
+	 */
+	const char *privilege;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Make a tracker that watches nothing yet.
+ *
+ * pid: the process to track, 0 for the calling one. Another process needs the permission to ptrace it.
+ * backend: "mprotect", "soft-dirty", "uffd-sync" or "uffd-async" for this one or none; NULL or "auto" for the
+ * cheapest that works here, which is found by trying.
+ * flags: 0.
+ *
+ * Returns a handle, which is above 2^32 and never given out twice, or -EINVAL (back end or flags unknown), -ESRCH (no
+ * such process), -EPERM, -EOPNOTSUPP (the back end, or every one, does not work here; dirty_last_error() says why), or
+ * what the kernel said (-EMFILE, ...).
+ *
+ * The caller promises:
+ * backend is NULL or a text that ends with a zero.
+ */
+int64_t dirty_open(pid_t pid, const char *backend, uint32_t flags);
+
+/**
+ * End a tracker. Its process runs on, untracked, as if it had never been tracked. Waits for a call that another
+ * thread has under way on the handle; calls that come later get -EBADF.
+ *
+ * Returns 0 or -EBADF, -EXDEV.
+ */
+int dirty_close(int64_t handle);
+
+/**
+ * Watch length bytes from start, both multiples of the page size. The content at return is the baseline: later
+ * writes are reported. Nothing needs to be mapped there yet: what appears later is reported and watched.
+ *
+ * Returns 0 or -EINVAL (no range of pages in user space), -EEXIST (overlaps what is watched already), -ESRCH (the
+ * process is gone), -EBADF, -EXDEV.
+ */
+int dirty_watch(int64_t handle, uintptr_t start, size_t length);
+
+/**
+ * Watch all of user space: whatever the process has mapped, and will map. Made for tracking another process; of the
+ * own one it watches the memory of the library and its caller too.
+ *
+ * Returns as dirty_watch().
+ */
+int dirty_watch_all(int64_t handle);
+
+/**
+ * Stop watching a range, of which every page is watched. Writes there that no collect has found are forgotten.
+ *
+ * Returns 0 or -EINVAL, -ENOENT (not watched as a whole), -ESRCH, -EBADF, -EXDEV.
+ */
+int dirty_unwatch(int64_t handle, uintptr_t start, size_t length);
+
+/**
+ * Find what was written since the last collect, or since it was watched, and begin anew: a write that races with
+ * this call is in this answer or in the next, page by page. The extents are sorted, do not overlap, and wait for
+ * dirty_read(). Read the memory itself only after this call.
+ *
+ * Returns the number of extents, or -EBUSY when some of the last collect are unread (nothing was done; read or
+ * discard them), -ESRCH when the end of the process, or its execve, was reported before, -EBADF, -EXDEV, or what the
+ * kernel said.
+ */
+int64_t dirty_collect(int64_t handle);
+
+/**
+ * Take the next extents that the last collect found, in order of addresses, at most capacity of them; call it until
+ * it returns 0. Each extent is given out once, also to threads that read side by side. out may be watched memory.
+ *
+ * Returns how many were stored, 0 when all have been read, or -EFAULT (out is NULL), -EINVAL (out is not aligned,
+ * capacity is 0 or greater than memory), -EBADF, -EXDEV.
+ *
+ * The caller promises:
+ * out may be written capacity times.
+ */
+int64_t dirty_read(int64_t handle, struct dirty_extent *out, size_t capacity);
+
+/**
+ * Forget what the last collect found and nobody has read: for a caller that begins anew and does not want to know.
+ *
+ * Returns the number of extents forgotten, or -EBADF, -EXDEV.
+ */
+int64_t dirty_discard(int64_t handle);
+
+/**
+ * The name of the back end at work: a constant. NULL for a handle that names no tracker; dirty_last_error() says
+ * why.
+ */
+const char *dirty_backend(int64_t handle);
+
+/**
+ * What a back end can and cannot do, whether it works here or not. Set out->size first. The texts are constants.
+ *
+ * Returns 0 or -EFAULT (an argument is NULL), -EINVAL (no such back end, out is not aligned or out->size too small),
+ * -E2BIG (out->size was not set).
+ *
+ * The caller promises:
+ * backend is NULL or a text that ends with a zero; out may be written as far as its size says.
+ */
+int dirty_capabilities(const char *backend, struct dirty_capabilities *out);
+
+/**
+ * Try every back end on scratch memory of the own process, cheapest first, and call visit for each, with why it does
+ * not work here, or NULL if it does. Both texts live until visit returns. visit may call any function of this header;
+ * it must return (no longjmp, no C++ exception).
+ *
+ * Returns how many work, or -EFAULT (visit is NULL).
+ */
+int dirty_survey(void (*visit)(void *context, const char *backend, const char *rejected), void *context);
+
+/**
+ * One of enum dirty_reason in words: a constant. Never NULL.
+ */
+const char *dirty_reason_text(uint32_t reason);
+
+/**
+ * 1 if pages reported for this reason are there to be copied, 0 if nothing is mapped there any more.
+ */
+int dirty_reason_is_mapped(uint32_t reason);
+
+/**
+ * The message of the last call that failed in this thread, at most 1023 bytes; empty if none did. It stays until
+ * another call fails in this thread.
+ */
+const char *dirty_last_error(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* DIRTY_H */

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The border: every exported function that can fail runs its body in [`call`], so that nothing unwinds into C.
+
+use std::any::Any;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::failure::{Failure, Outcome};
+
+/// Run the body of a call; what it returns, or its negative errno.
+pub(crate) fn call<T: From<c_int>>(body: impl FnOnce() -> Outcome<T>) -> T {
+    attempt(body).unwrap_or_else(|failure| T::from(failure.keep()))
+}
+
+/// Run the body of a call that returns text; NULL when it fails.
+pub(crate) fn call_text<T>(body: impl FnOnce() -> Outcome<*const T>) -> *const T {
+    attempt(body).unwrap_or_else(|failure| {
+        failure.keep();
+        std::ptr::null()
+    })
+}
+
+fn attempt<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let _uncancelled = Uncancelled::new();
+    // Whatever a panic leaves half done is behind the mutex of its tracker, which refuses from then on.
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(Failure::new(libc::EIO, told(&*panic))))
+}
+
+fn told(panic: &(dyn Any + Send)) -> String {
+    let why = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref().map(String::as_str));
+    format!("a bug in libdirty, please report it: {}", why.unwrap_or("panic without a message"))
+}
+
+/// While it lives the thread cannot be cancelled: `pthread_cancel` unwinds, which Rust's frames do not survive.
+struct Uncancelled {
+    before: c_int,
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+impl Uncancelled {
+    fn new() -> Self {
+        let mut before = 0;
+        // SAFETY: a valid state, and a place for the old one.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Uncancelled { before }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        let mut ignored = 0;
+        // SAFETY: the state that this thread had before.
+        unsafe { pthread_setcancelstate(self.before, &raw mut ignored) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+    use crate::failure;
+
+    #[test]
+    fn a_panic_becomes_an_error_with_its_message() {
+        for panicking in [|| panic!("static"), || panic!("made {}", 1)] {
+            assert_eq!(call::<i64>(panicking), -i64::from(libc::EIO));
+        }
+        // SAFETY: a text that ends with a zero, of this thread.
+        let told = unsafe { CStr::from_ptr(failure::last()) }.to_str().unwrap();
+        assert_eq!(told, "a bug in libdirty, please report it: made 1");
+        assert!(call_text::<i8>(|| panic!()).is_null());
+    }
+}

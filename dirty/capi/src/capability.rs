@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a back end can and cannot do, as C sees it.
+
+use std::ffi::{CStr, c_char};
+
+use libdirty::BackendKind;
+
+use crate::failure::{Failure, Outcome};
+use crate::text::c_text;
+
+/// How a kind of write that user code did not make itself is treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub enum Sees {
+    /// It is not reported: you must know of such writes by other means.
+    No = 0,
+    /// It is reported.
+    Yes = 1,
+    /// The write itself fails (EFAULT or EIO): nothing is missed, but who writes must expect it.
+    Fails = 2,
+}
+
+/// Where the cost of tracking falls. More may be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub enum Cost {
+    /// The first write to each page between two collects enters the kernel, about a microsecond.
+    KernelFault = 0,
+    /// The first write to each page runs a signal handler, several microseconds.
+    SignalPerPage = 1,
+    /// The first write to each page waits for another thread, several microseconds to 100.
+    ThreadSwitchPerPage = 2,
+}
+
+/// The record of one back end.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Capabilities {
+    /// Set it to sizeof(struct dirty_capabilities) before the call. Later versions of the library may add members at
+    /// the end; a program compiled before gets those that it knows, one compiled after finds zeroes.
+    pub size: u32,
+    /// Smallest unit it can tell apart, in pages; in huge mappings (hugetlb) that of the mapping.
+    pub granule_pages: u32,
+    /// 1 if it reports no page that was not written, but for what inexact says.
+    pub exact: u32,
+    /// Writes that the kernel makes on behalf of the process: read(2) into a buffer, recvmsg, signal frames.
+    /// This and the next four: one of enum dirty_sees.
+    pub kernel_writes: u32,
+    /// Writes through process_vm_writev.
+    pub foreign_writes: u32,
+    /// Writes through /proc/PID/mem and PTRACE_POKEDATA: debuggers.
+    pub mem_writes: u32,
+    /// Writes to the same shared memory through another mapping of it.
+    pub shared_aliases: u32,
+    /// Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's registered
+    /// buffers, RDMA).
+    pub pinned_writes: u32,
+    /// 1 if it can watch all memory of the own process, with the stacks and the data that its own code runs on.
+    pub whole_own_process: u32,
+    /// 1 if it can track a process other than the caller.
+    pub other_process: u32,
+    /// One of enum dirty_cost.
+    pub cost: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// When a page that was not written is reported all the same.
+    pub inexact: *const c_char,
+    /// What the caller needs beyond the permission to ptrace the target; empty if nothing.
+    pub privilege: *const c_char,
+}
+
+/// No structure of a later version is this long: whoever says so forgot to set the size.
+const MAX_SIZE: usize = 4096;
+
+/// Texts that a record of libdirty has no C form of.
+struct Texts {
+    name: *const c_char,
+    inexact: *const c_char,
+    privilege: *const c_char,
+}
+
+macro_rules! texts {
+    ($($index:literal)*) => {
+        [$(Texts {
+            name: c_text!(BackendKind::ALL[$index].name()),
+            inexact: c_text!(BackendKind::ALL[$index].capabilities().inexact),
+            privilege: c_text!(BackendKind::ALL[$index].capabilities().privilege),
+        }),*]
+    };
+}
+
+/// In the order of [`BackendKind::ALL`].
+const TEXTS: [Texts; BackendKind::ALL.len()] = texts![0 1 2 3];
+
+fn texts(kind: BackendKind) -> &'static Texts {
+    static OF: Shared = Shared(TEXTS);
+    let index = BackendKind::ALL.iter().position(|other| *other == kind);
+    &OF.0[index.expect("every back end is listed")]
+}
+
+/// Pointers to constant texts.
+struct Shared([Texts; BackendKind::ALL.len()]);
+
+// SAFETY: what they point to never changes and is never freed.
+unsafe impl Sync for Shared {}
+
+/// The name, as C wants it.
+pub(crate) fn name(kind: BackendKind) -> *const c_char {
+    texts(kind).name
+}
+
+/// The back end called `name`.
+pub(crate) fn parse(name: &CStr) -> Outcome<BackendKind> {
+    name.to_string_lossy().parse().map_err(|why: String| Failure::new(libc::EINVAL, why))
+}
+
+/// Fill what the caller has room for.
+///
+/// # Safety
+/// `out` is aligned, has its size set, and may be written so far.
+pub(crate) unsafe fn fill(kind: BackendKind, out: *mut Capabilities) -> Outcome<()> {
+    // SAFETY: the first member.
+    let room = unsafe { (&raw const (*out).size).read() } as usize;
+    let known = size_of::<Capabilities>();
+    if room < known || room > MAX_SIZE {
+        let why = format!(
+            "struct dirty_capabilities: its size is said to be {room}; set it to its sizeof, {known} here"
+        );
+        return Err(Failure::new(if room < known { libc::EINVAL } else { libc::E2BIG }, why));
+    }
+    let (record, texts) = (kind.capabilities(), texts(kind));
+    let filled = Capabilities {
+        size: room as u32,
+        granule_pages: u32::try_from(record.granule_pages).unwrap_or(u32::MAX),
+        exact: record.exact.into(),
+        kernel_writes: sees(record.kernel_writes),
+        foreign_writes: sees(record.foreign_writes),
+        mem_writes: sees(record.mem_writes),
+        shared_aliases: sees(record.shared_aliases),
+        pinned_writes: sees(record.pinned_writes),
+        whole_own_process: record.whole_own_process.into(),
+        other_process: record.other_process.into(),
+        cost: cost(record.cost),
+        reserved: 0,
+        inexact: texts.inexact,
+        privilege: texts.privilege,
+    };
+    // SAFETY: `room` bytes may be written.
+    unsafe {
+        out.write(filled);
+        out.cast::<u8>().add(known).write_bytes(0, room - known);
+    }
+    Ok(())
+}
+
+fn sees(sees: libdirty::Sees) -> u32 {
+    (match sees {
+        libdirty::Sees::No => Sees::No,
+        libdirty::Sees::Yes => Sees::Yes,
+        libdirty::Sees::Fails => Sees::Fails,
+    }) as u32
+}
+
+fn cost(cost: libdirty::CostClass) -> u32 {
+    (match cost {
+        libdirty::CostClass::KernelFault => Cost::KernelFault,
+        libdirty::CostClass::SignalPerPage => Cost::SignalPerPage,
+        libdirty::CostClass::ThreadSwitchPerPage => Cost::ThreadSwitchPerPage,
+    }) as u32
+}

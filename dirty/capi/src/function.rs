@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The exported functions: arguments are checked here, the work is done behind [`crate::handle`].
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use libdirty::{PageRange, Tracker};
+
+use crate::call::{call, call_text};
+use crate::capability::{self, Capabilities};
+use crate::failure::{self, Failure, Outcome};
+use crate::session::{Extent, Session};
+use crate::{handle, reason};
+
+/// Make a tracker that watches nothing yet.
+///
+/// pid: the process to track, 0 for the calling one. Another process needs the permission to ptrace it.
+/// backend: "mprotect", "soft-dirty", "uffd-sync" or "uffd-async" for this one or none; NULL or "auto" for the
+/// cheapest that works here, which is found by trying.
+/// flags: 0.
+///
+/// Returns a handle, which is above 2^32 and never given out twice, or -EINVAL (back end or flags unknown), -ESRCH (no
+/// such process), -EPERM, -EOPNOTSUPP (the back end, or every one, does not work here; dirty_last_error() says why), or
+/// what the kernel said (-EMFILE, ...).
+///
+/// # Safety
+/// backend is NULL or a text that ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dirty_open(pid: libc::pid_t, backend: *const c_char, flags: u32) -> i64 {
+    call(|| {
+        let mut builder = Tracker::builder();
+        // SAFETY: as the caller promises.
+        match unsafe { text(backend) } {
+            Some(name) if name != c"auto" => builder = builder.backend(capability::parse(name)?),
+            _ => {}
+        }
+        if flags != 0 {
+            return Err(Failure::new(libc::EINVAL, format!("dirty_open: unknown flags {flags:#x}")));
+        }
+        let tracker = if pid == 0 { builder.own()? } else { builder.process(pid)? };
+        Ok(handle::own_table().insert(Session::new(tracker)))
+    })
+}
+
+/// End a tracker. Its process runs on, untracked, as if it had never been tracked. Waits for a call that another
+/// thread has under way on the handle; calls that come later get -EBADF.
+///
+/// Returns 0 or -EBADF, -EXDEV.
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_close(handle: i64) -> c_int {
+    call(|| {
+        handle::table(handle)?.remove(handle)?;
+        Ok(0)
+    })
+}
+
+/// Watch length bytes from start, both multiples of the page size. The content at return is the baseline: later
+/// writes are reported. Nothing needs to be mapped there yet: what appears later is reported and watched.
+///
+/// Returns 0 or -EINVAL (no range of pages in user space), -EEXIST (overlaps what is watched already), -ESRCH (the
+/// process is gone), -EBADF, -EXDEV.
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_watch(handle: i64, start: usize, length: libc::size_t) -> c_int {
+    on_tracker(handle, |tracker| tracker.watch(PageRange::from_length(start, length)?))
+}
+
+/// Watch all of user space: whatever the process has mapped, and will map. Made for tracking another process; of the
+/// own one it watches the memory of the library and its caller too.
+///
+/// Returns as dirty_watch().
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_watch_all(handle: i64) -> c_int {
+    on_tracker(handle, |tracker| tracker.watch(PageRange::everything()))
+}
+
+/// Stop watching a range, of which every page is watched. Writes there that no collect has found are forgotten.
+///
+/// Returns 0 or -EINVAL, -ENOENT (not watched as a whole), -ESRCH, -EBADF, -EXDEV.
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_unwatch(handle: i64, start: usize, length: libc::size_t) -> c_int {
+    on_tracker(handle, |tracker| tracker.unwatch(PageRange::from_length(start, length)?))
+}
+
+/// Find what was written since the last collect, or since it was watched, and begin anew: a write that races with
+/// this call is in this answer or in the next, page by page. The extents are sorted, do not overlap, and wait for
+/// dirty_read(). Read the memory itself only after this call.
+///
+/// Returns the number of extents, or -EBUSY when some of the last collect are unread (nothing was done; read or
+/// discard them), -ESRCH when the end of the process, or its execve, was reported before, -EBADF, -EXDEV, or what the
+/// kernel said.
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_collect(handle: i64) -> i64 {
+    on_session(handle, |session| count(session.collect()?))
+}
+
+/// Take the next extents that the last collect found, in order of addresses, at most capacity of them; call it until
+/// it returns 0. Each extent is given out once, also to threads that read side by side. out may be watched memory.
+///
+/// Returns how many were stored, 0 when all have been read, or -EFAULT (out is NULL), -EINVAL (out is not aligned,
+/// capacity is 0 or greater than memory), -EBADF, -EXDEV.
+///
+/// # Safety
+/// out may be written capacity times.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dirty_read(handle: i64, out: *mut Extent, capacity: libc::size_t) -> i64 {
+    on_session(handle, |session| {
+        check_place(out, "dirty_read: out")?;
+        if capacity == 0 || capacity > isize::MAX as usize / size_of::<Extent>() {
+            return Err(Failure::new(libc::EINVAL, format!("dirty_read: no array has {capacity} extents")));
+        }
+        // SAFETY: aligned, and as the caller promises.
+        count(unsafe { session.read(out, capacity) })
+    })
+}
+
+/// Forget what the last collect found and nobody has read: for a caller that begins anew and does not want to know.
+///
+/// Returns the number of extents forgotten, or -EBADF, -EXDEV.
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_discard(handle: i64) -> i64 {
+    on_session(handle, |session| count(session.discard()))
+}
+
+/// The name of the back end at work: a constant. NULL for a handle that names no tracker; dirty_last_error() says
+/// why.
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_backend(handle: i64) -> *const c_char {
+    call_text(|| {
+        handle::table(handle)?.with(handle, |session| Ok(capability::name(session.tracker.backend())))
+    })
+}
+
+/// What a back end can and cannot do, whether it works here or not. Set out->size first. The texts are constants.
+///
+/// Returns 0 or -EFAULT (an argument is NULL), -EINVAL (no such back end, out is not aligned or out->size too small),
+/// -E2BIG (out->size was not set).
+///
+/// # Safety
+/// backend is NULL or a text that ends with a zero; out may be written as far as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dirty_capabilities(backend: *const c_char, out: *mut Capabilities) -> c_int {
+    call(|| {
+        // SAFETY: as the caller promises.
+        let name = unsafe { text(backend) };
+        let name = name.ok_or_else(|| Failure::new(libc::EFAULT, "dirty_capabilities: backend is NULL"))?;
+        check_place(out, "dirty_capabilities: out")?;
+        // SAFETY: aligned, and as the caller promises.
+        unsafe { capability::fill(capability::parse(name)?, out)? };
+        Ok(0)
+    })
+}
+
+/// Try every back end on scratch memory of the own process, cheapest first, and call visit for each, with why it does
+/// not work here, or NULL if it does. Both texts live until visit returns. visit may call any function of this header;
+/// it must return (no longjmp, no C++ exception).
+///
+/// Returns how many work, or -EFAULT (visit is NULL).
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_survey(
+    visit: Option<extern "C" fn(context: *mut c_void, backend: *const c_char, rejected: *const c_char)>,
+    context: *mut c_void,
+) -> c_int {
+    call(|| {
+        let visit = visit.ok_or_else(|| Failure::new(libc::EFAULT, "dirty_survey: visit is NULL"))?;
+        let mut working = 0;
+        for finding in libdirty::survey() {
+            let name = capability::name(finding.backend);
+            if let Some(why) = finding.rejected {
+                let mut why = why.into_bytes();
+                why.retain(|byte| *byte != 0);
+                why.push(0);
+                visit(context, name, why.as_ptr().cast());
+            } else {
+                working += 1;
+                visit(context, name, std::ptr::null());
+            }
+        }
+        Ok(working)
+    })
+}
+
+/// One of enum dirty_reason in words: a constant. Never NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_reason_text(reason: u32) -> *const c_char {
+    reason::text(reason)
+}
+
+/// 1 if pages reported for this reason are there to be copied, 0 if nothing is mapped there any more.
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_reason_is_mapped(reason: u32) -> c_int {
+    reason::is_mapped(reason).into()
+}
+
+/// The message of the last call that failed in this thread, at most 1023 bytes; empty if none did. It stays until
+/// another call fails in this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_last_error() -> *const c_char {
+    failure::last()
+}
+
+fn on_tracker(handle: i64, work: impl FnOnce(&mut Tracker) -> libdirty::Result<()>) -> c_int {
+    on_session(handle, |session| {
+        work(&mut session.tracker)?;
+        Ok(0)
+    })
+}
+
+fn on_session<T: From<c_int>>(handle: i64, work: impl FnOnce(&mut Session) -> Outcome<T>) -> T {
+    call(|| handle::table(handle)?.with(handle, work))
+}
+
+fn count(count: usize) -> Outcome<i64> {
+    Ok(i64::try_from(count).expect("a list in memory is shorter"))
+}
+
+/// # Safety
+/// NULL, or a text that ends with a zero and stays for as long as it is used.
+unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: as above.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}
+
+fn check_place<T>(place: *const T, what: &str) -> Outcome<()> {
+    if place.is_null() {
+        return Err(Failure::new(libc::EFAULT, format!("{what} is NULL")));
+    }
+    if !place.is_aligned() {
+        return Err(Failure::new(libc::EINVAL, format!("{what} is not aligned")));
+    }
+    Ok(())
+}

@@ -1,0 +1,553 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * The C interface as a program in C, or in C++, sees it: what it answers to
+ * misuse, that nothing is lost on the way to the caller, and what it does among
+ * threads and forked children. What back ends find is tested elsewhere.
+ */
+#include "check.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+/* Every call on a handle that names nothing. */
+static void check_refused(int64_t handle, int error)
+{
+	struct dirty_extent extent;
+	char *memory = new_memory(1);
+
+	CHECK(dirty_watch(handle, (uintptr_t)memory, page_size()) == -error);
+	CHECK(strstr(dirty_last_error(), "handle"));
+	CHECK(dirty_watch_all(handle) == -error);
+	CHECK(dirty_unwatch(handle, (uintptr_t)memory, page_size()) == -error);
+	CHECK(dirty_collect(handle) == -error);
+	CHECK(dirty_read(handle, &extent, 1) == -error);
+	CHECK(dirty_discard(handle) == -error);
+	CHECK(!dirty_backend(handle));
+	CHECK(dirty_close(handle) == -error);
+	munmap(memory, page_size());
+}
+
+static void test_handles(void)
+{
+	int64_t handle = dirty_open(0, NULL, 0), other;
+	const int64_t wrong[] = { 0,	     -1,	 -EBADF,    3,	       handle + 1,
+				  (int)handle, INT64_MIN, INT64_MAX, -handle };
+
+	CHECK(handle > UINT32_MAX);
+	for (size_t i = 0; i < ARRAY_SIZE(wrong); i++)
+		check_refused(wrong[i], EBADF);
+
+	CHECK(dirty_close(handle) == 0);
+	check_refused(handle, EBADF);
+	other = dirty_open(0, "auto", 0);
+	CHECK(other > handle);
+	check_refused(handle, EBADF);
+	CHECK(dirty_collect(other) == 0);
+	CHECK(dirty_close(other) == 0);
+}
+
+static void test_open(void)
+{
+	pid_t child = fork();
+
+	if (child == 0)
+		_exit(0);
+	CHECK(child > 0 && waitpid(child, NULL, 0) == child);
+	CHECK(dirty_open(child, NULL, 0) == -ESRCH);
+	CHECK(dirty_open(-1, NULL, 0) == -ESRCH);
+	CHECK(dirty_open(INT_MIN, NULL, 0) == -ESRCH);
+	CHECK(dirty_open(0, NULL, 1) == -EINVAL);
+	CHECK(strstr(dirty_last_error(), "flags"));
+	CHECK(dirty_open(0, "", 0) == -EINVAL);
+	CHECK(dirty_open(0, "\xff\xfe", 0) == -EINVAL);
+	CHECK(dirty_open(0, "uffd", 0) == -EINVAL);
+	CHECK(strstr(dirty_last_error(), "\"uffd\"") && strstr(dirty_last_error(), "uffd-async"));
+}
+
+static void test_ranges(void)
+{
+	size_t page = page_size();
+	uintptr_t memory = (uintptr_t)new_memory(8), top = UINTPTR_MAX - page + 1;
+	int64_t tracker = dirty_open(0, NULL, 0);
+	const struct {
+		uintptr_t start;
+		size_t length;
+	} bad[] = {
+		{ memory, 0 },	    { memory + 1, page }, { memory, page - 1 },
+		{ memory, top },    { memory, SIZE_MAX }, { top, page },
+		{ top, 2 * page },  { 0, SIZE_MAX },	  { UINTPTR_MAX, SIZE_MAX },
+		{ UINTPTR_MAX, 1 },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		CHECK(dirty_watch(tracker, bad[i].start, bad[i].length) == -EINVAL);
+		CHECK(dirty_unwatch(tracker, bad[i].start, bad[i].length) == -EINVAL);
+	}
+	CHECK(dirty_watch(tracker, memory, 8 * page) == 0);
+	CHECK(dirty_watch(tracker, memory + page, page) == -EEXIST);
+	CHECK(dirty_unwatch(tracker, memory, 9 * page) == -ENOENT);
+	CHECK(dirty_unwatch(tracker, memory + 2 * page, page) == 0);
+	CHECK(dirty_unwatch(tracker, memory, 8 * page) == -ENOENT);
+	CHECK(dirty_watch(tracker, memory + 2 * page, page) == 0);
+	CHECK(dirty_collect(tracker) == 0);
+	CHECK(dirty_close(tracker) == 0);
+	munmap((void *)memory, 8 * page);
+}
+
+enum { EXTENTS = 10 };
+
+/* Dirty every other page, so that each is an extent of its own. */
+static void dirty_alternate(char *memory)
+{
+	for (int i = 0; i < EXTENTS; i++)
+		memory[2 * i * page_size()]++;
+}
+
+static void test_nothing_is_lost(void)
+{
+	size_t page = page_size(), length = 2 * EXTENTS * page;
+	char *memory = new_memory(2 * EXTENTS);
+	int64_t tracker = dirty_open(0, NULL, 0), count;
+
+	CHECK(dirty_watch(tracker, (uintptr_t)memory, length) == 0);
+	for (size_t capacity = 1; capacity <= EXTENTS + 1; capacity++) {
+		struct dirty_extent *out = new_array(capacity);
+		int64_t found = 0;
+
+		dirty_alternate(memory);
+		CHECK(dirty_collect(tracker) == EXTENTS);
+		while ((count = dirty_read(tracker, out, capacity)) > 0) {
+			CHECK(dirty_collect(tracker) == -EBUSY || found + count == EXTENTS);
+			for (int64_t i = 0; i < count; i++, found++) {
+				CHECK(out[i].start == (uintptr_t)memory + 2 * found * page);
+				CHECK(out[i].end == out[i].start + page);
+				CHECK(out[i].reason == DIRTY_REASON_WRITTEN && !out[i].reserved);
+			}
+		}
+		CHECK(count == 0 && found == EXTENTS);
+		CHECK(dirty_collect(tracker) == 0);
+		free_array(out, capacity);
+	}
+
+	/* What is refused takes nothing. */
+	dirty_alternate(memory);
+	CHECK(dirty_collect(tracker) == EXTENTS);
+	struct dirty_extent all[EXTENTS + 1];
+
+	CHECK(dirty_read(tracker, NULL, 1) == -EFAULT);
+	CHECK(dirty_read(tracker, (struct dirty_extent *)((uintptr_t)all + 1), 1) == -EINVAL);
+	CHECK(dirty_read(tracker, all, 0) == -EINVAL);
+	CHECK(dirty_read(tracker, all, SIZE_MAX) == -EINVAL);
+	CHECK(dirty_collect(tracker) == -EBUSY);
+	CHECK(strstr(dirty_last_error(), "10 extents"));
+	CHECK(dirty_read(tracker, all, EXTENTS + 1) == EXTENTS);
+	CHECK(dirty_read(tracker, all, EXTENTS + 1) == 0);
+
+	dirty_alternate(memory);
+	CHECK(dirty_collect(tracker) == EXTENTS);
+	CHECK(dirty_read(tracker, all, 4) == 4);
+	CHECK(dirty_discard(tracker) == EXTENTS - 4);
+	CHECK(dirty_discard(tracker) == 0);
+	CHECK(dirty_read(tracker, all, 4) == 0);
+	CHECK(dirty_collect(tracker) == 0);
+
+	/* A range that vanishes is told as such. */
+	CHECK(munmap(memory, length) == 0);
+	CHECK(dirty_collect(tracker) == 1);
+	CHECK(dirty_read(tracker, all, 1) == 1);
+	CHECK(all[0].reason == DIRTY_REASON_UNMAPPED && all[0].end - all[0].start == length);
+	CHECK(dirty_close(tracker) == 0);
+}
+
+/* The answer may be stored into watched memory; that is a write like another. */
+static void test_watched_array(void)
+{
+	const char *const backends[] = { "uffd-async", "soft-dirty", "mprotect", "uffd-sync" };
+	size_t page = page_size();
+
+	for (size_t i = 0; i < ARRAY_SIZE(backends); i++) {
+		char *memory = new_memory(4);
+		struct dirty_extent *out = (struct dirty_extent *)(memory + 3 * page);
+		int64_t tracker = dirty_open(0, backends[i], 0);
+
+		if (tracker == -EOPNOTSUPP) {
+			printf("# %s\n", dirty_last_error());
+		} else {
+			CHECK(dirty_watch(tracker, (uintptr_t)memory, 4 * page) == 0);
+			CHECK(dirty_collect(tracker) == 0);
+			memory[0]++;
+			CHECK(dirty_collect(tracker) == 1);
+			CHECK(dirty_read(tracker, out, 2) == 1);
+			CHECK(out->start == (uintptr_t)memory && out->end == out->start + page);
+			CHECK(dirty_collect(tracker) == 1);
+			CHECK(dirty_read(tracker, out, 2) == 1);
+			CHECK(out->start == (uintptr_t)out && out->end == out->start + page);
+			CHECK(dirty_close(tracker) == 0);
+		}
+		munmap(memory, 4 * page);
+	}
+}
+
+static void test_capabilities(void)
+{
+	struct {
+		struct dirty_capabilities known;
+		uint64_t later;
+	} record;
+	struct dirty_capabilities *known = &record.known;
+	int64_t tracker = dirty_open(0, NULL, 0);
+	const char *name = dirty_backend(tracker);
+
+	memset(&record, 0xff, sizeof(record));
+	CHECK(dirty_capabilities(name, known) == -E2BIG);
+	known->size = 0;
+	CHECK(dirty_capabilities(name, known) == -EINVAL);
+	known->size = sizeof(*known) - 1;
+	CHECK(dirty_capabilities(name, known) == -EINVAL);
+	known->size = sizeof(*known);
+	CHECK(dirty_capabilities(NULL, known) == -EFAULT);
+	CHECK(dirty_capabilities(name, NULL) == -EFAULT);
+	CHECK(dirty_capabilities("no such", known) == -EINVAL);
+	CHECK(dirty_capabilities(name, (struct dirty_capabilities *)((char *)known + 1)) ==
+	      -EINVAL);
+	CHECK(known->granule_pages == UINT32_MAX); /* untouched so far */
+
+	CHECK(dirty_capabilities(name, known) == 0);
+	CHECK(known->size == sizeof(*known) && known->granule_pages == 1);
+	CHECK(known->inexact[0] && known->privilege);
+	CHECK(record.later == UINT64_MAX);
+	known->size = sizeof(record);
+	CHECK(dirty_capabilities(name, known) == 0);
+	CHECK(known->size == sizeof(record) && record.later == 0);
+
+	known->size = sizeof(*known);
+	CHECK(dirty_capabilities("mprotect", known) == 0);
+	CHECK(known->kernel_writes == DIRTY_SEES_FAILS && !known->other_process);
+	CHECK(known->cost == DIRTY_COST_SIGNAL_PER_PAGE);
+	CHECK(dirty_close(tracker) == 0);
+}
+
+struct seen {
+	int all;
+	int working;
+};
+
+static void visit(void *context, const char *backend, const char *rejected)
+{
+	struct seen *seen = (struct seen *)context;
+	struct dirty_capabilities known;
+
+	known.size = sizeof(known);
+	CHECK(dirty_capabilities(backend, &known) == 0);
+	seen->all++;
+	if (rejected)
+		CHECK(rejected[0]);
+	else
+		seen->working++;
+}
+
+static void test_survey(void)
+{
+	struct seen seen = { 0, 0 };
+
+	CHECK(dirty_survey(visit, &seen) == seen.working);
+	CHECK(seen.all >= 4 && seen.working >= 1);
+	CHECK(dirty_survey(NULL, NULL) == -EFAULT);
+}
+
+static void test_reasons(void)
+{
+	CHECK(!strcmp(dirty_reason_text(DIRTY_REASON_WRITTEN), "written"));
+	CHECK(strstr(dirty_reason_text(DIRTY_REASON_EXITED), "ended"));
+	CHECK(strstr(dirty_reason_text(DIRTY_REASON_EXITED + 1), "unknown"));
+	CHECK(strstr(dirty_reason_text(UINT32_MAX), "all dirty"));
+}
+
+static void check_child(pid_t child)
+{
+	int status;
+
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* The child's copy is refused, its own works; the parent's is not disturbed. */
+static void test_fork(void)
+{
+	size_t page = page_size();
+	char *memory = new_memory(4);
+	int64_t tracker = dirty_open(0, NULL, 0), closed = dirty_open(0, NULL, 0);
+	struct dirty_extent extent;
+	pid_t child;
+
+	CHECK(dirty_close(closed) == 0);
+	CHECK(dirty_watch(tracker, (uintptr_t)memory, 4 * page) == 0);
+	memory[0]++;
+	child = fork();
+	if (child == 0) {
+		int64_t own;
+
+		check_refused(tracker, EXDEV);
+		CHECK(dirty_collect(INT64_MAX) == -EBADF);
+		own = dirty_open(0, NULL, 0);
+		CHECK(own > tracker);
+		check_refused(tracker, EXDEV);
+		check_refused(closed, EXDEV);
+		CHECK(dirty_watch(own, (uintptr_t)memory, 4 * page) == 0);
+		memory[2 * page]++;
+		CHECK(dirty_collect(own) == 1);
+		CHECK(dirty_read(own, &extent, 1) == 1);
+		CHECK(extent.start == (uintptr_t)memory + 2 * page);
+		CHECK(dirty_close(own) == 0);
+		check_refused(own, EBADF);
+		_exit(0);
+	}
+	check_child(child);
+	CHECK(dirty_collect(tracker) == 1);
+	CHECK(dirty_read(tracker, &extent, 1) == 1);
+	CHECK(extent.start == (uintptr_t)memory);
+	CHECK(dirty_close(tracker) == 0);
+	munmap(memory, 4 * page);
+}
+
+/* A child that writes when told, tracked by its pid until it ends. */
+static void test_other_process(void)
+{
+	size_t page = page_size();
+	char *memory = new_memory(4), byte = 0;
+	struct dirty_extent extent;
+	int64_t tracker;
+	int tell[2], told[2];
+	pid_t child;
+
+	CHECK(pipe(tell) == 0 && pipe(told) == 0);
+	child = fork();
+	if (child == 0) {
+		close(tell[1]);
+		memory[0]++; /* now a page of its own */
+		CHECK(write(told[1], &byte, 1) == 1);
+		while (read(tell[0], &byte, 1) == 1) {
+			memory[page]++;
+			CHECK(write(told[1], &byte, 1) == 1);
+		}
+		_exit(0);
+	}
+	CHECK(child > 0 && read(told[0], &byte, 1) == 1);
+	tracker = dirty_open(child, NULL, 0);
+	if (tracker == -EOPNOTSUPP) {
+		printf("# other process: %s\n", dirty_last_error());
+	} else {
+		CHECK(dirty_watch(tracker, (uintptr_t)memory, 4 * page) == 0);
+		CHECK(write(tell[1], &byte, 1) == 1 && read(told[0], &byte, 1) == 1);
+		CHECK(dirty_collect(tracker) == 1);
+		CHECK(dirty_read(tracker, &extent, 1) == 1);
+		CHECK(extent.start == (uintptr_t)memory + page);
+		CHECK(extent.reason == DIRTY_REASON_WRITTEN);
+	}
+	close(tell[1]);
+	check_child(child);
+	if (tracker > 0) {
+		CHECK(dirty_collect(tracker) == 1);
+		CHECK(dirty_read(tracker, &extent, 1) == 1);
+		CHECK(extent.reason == DIRTY_REASON_EXITED);
+		CHECK(dirty_collect(tracker) == -ESRCH);
+		CHECK(dirty_close(tracker) == 0);
+	}
+	close(tell[0]);
+	close(told[0]);
+	close(told[1]);
+	munmap(memory, 4 * page);
+}
+
+/* A program that is executed inherits nothing of it. */
+static void test_descriptors(void)
+{
+	int64_t tracker = dirty_open(0, NULL, 0);
+	DIR *directory = opendir("/proc/self/fd");
+	struct dirent *entry;
+	int open = 0;
+
+	CHECK(tracker > 0 && directory);
+	while ((entry = readdir(directory))) {
+		char target[PATH_MAX];
+		int fd = atoi(entry->d_name);
+		ssize_t length = readlinkat(dirfd(directory), entry->d_name, target,
+					    sizeof(target) - 1);
+
+		if (length <= 0)
+			continue;
+		target[length] = 0;
+		if (strstr(target, "pidfd") || strstr(target, "userfaultfd") ||
+		    strstr(target, "/maps") || strstr(target, "/pagemap")) {
+			CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+			open++;
+		}
+	}
+	CHECK(open >= 3);
+	closedir(directory);
+	CHECK(dirty_close(tracker) == 0);
+}
+
+enum { THREADS = 4, SHARED = 6, ROUNDS = 4000 };
+
+static int64_t shared[SHARED];
+
+static int is_one_of(int64_t result, int first, int second)
+{
+	return result >= 0 || result == -first || result == -second;
+}
+
+/* Every thread does everything to every handle. */
+static void *hammer(void *argument)
+{
+	unsigned int seed = (unsigned int)(uintptr_t)argument;
+	size_t page = page_size();
+	char *memory = new_memory(4);
+
+	for (int round = 0; round < ROUNDS; round++) {
+		int64_t *slot = &shared[rand_r(&seed) % SHARED];
+		int64_t handle = __atomic_load_n(slot, __ATOMIC_SEQ_CST), count, opened;
+		struct dirty_extent extents[2];
+
+		memory[0]++;
+		switch (rand_r(&seed) % 6) {
+		case 0:
+			opened = dirty_open(0, NULL, 0);
+			CHECK(opened > 0);
+			handle = __atomic_exchange_n(slot, opened, __ATOMIC_SEQ_CST);
+			CHECK(is_one_of(dirty_close(handle), EBADF, EBADF));
+			CHECK(dirty_collect(handle) == -EBADF);
+			break;
+		case 1:
+			CHECK(is_one_of(dirty_close(handle), EBADF, EBADF));
+			CHECK(dirty_collect(handle) == -EBADF);
+			break;
+		case 2:
+			CHECK(is_one_of(dirty_watch(handle, (uintptr_t)memory, 4 * page), EBADF,
+					EEXIST));
+			break;
+		case 3:
+			CHECK(is_one_of(dirty_unwatch(handle, (uintptr_t)memory, page), EBADF,
+					ENOENT));
+			break;
+		default:
+			CHECK(is_one_of(dirty_collect(handle), EBADF, EBUSY));
+			while ((count = dirty_read(handle, extents, 2)) > 0)
+				CHECK(count <= 2);
+			CHECK(is_one_of(count, EBADF, EBADF));
+		}
+	}
+	for (int i = 0; i < SHARED; i++)
+		dirty_close(__atomic_load_n(&shared[i], __ATOMIC_SEQ_CST));
+	munmap(memory, 4 * page);
+	return NULL;
+}
+
+static void test_threads(void)
+{
+	pthread_t threads[THREADS];
+
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&threads[i], NULL, hammer, (void *)(uintptr_t)(i + 1)));
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+}
+
+static void *collect_forever(void *argument)
+{
+	int64_t tracker = *(int64_t *)argument;
+
+	for (;;) {
+		CHECK(dirty_collect(tracker) >= 0);
+		dirty_discard(tracker);
+		pthread_testcancel();
+	}
+	return NULL;
+}
+
+/* Cancellation waits until a call is done: the handle is not left locked. */
+static void test_cancel(void)
+{
+	char *memory = new_memory(64);
+	int64_t tracker = dirty_open(0, NULL, 0);
+
+	CHECK(dirty_watch(tracker, (uintptr_t)memory, 64 * page_size()) == 0);
+	for (int i = 0; i < 100; i++) {
+		pthread_t thread;
+		void *result;
+
+		CHECK(!pthread_create(&thread, NULL, collect_forever, &tracker));
+		if (i % 2)
+			usleep(100);
+		CHECK(!pthread_cancel(thread) && !pthread_join(thread, &result));
+		CHECK(result == PTHREAD_CANCELED);
+		CHECK(dirty_discard(tracker) >= 0);
+	}
+	CHECK(dirty_close(tracker) == 0);
+	munmap(memory, 64 * page_size());
+}
+
+/* Forked children of a program whose threads are inside of the library. */
+static void test_fork_among_threads(void)
+{
+	char *memory = new_memory(64);
+	int64_t tracker = dirty_open(0, NULL, 0);
+	pthread_t thread;
+
+	CHECK(dirty_watch(tracker, (uintptr_t)memory, 64 * page_size()) == 0);
+	CHECK(!pthread_create(&thread, NULL, collect_forever, &tracker));
+	for (int i = 0; i < 50; i++) {
+		pid_t child = fork();
+
+		if (child == 0) {
+			alarm(60);
+			check_refused(tracker, EXDEV);
+			int64_t own = dirty_open(0, NULL, 0);
+
+			CHECK(own > 0 && dirty_close(own) == 0);
+			_exit(0);
+		}
+		check_child(child);
+	}
+	CHECK(!pthread_cancel(thread) && !pthread_join(thread, NULL));
+	CHECK(dirty_close(tracker) == 0);
+	munmap(memory, 64 * page_size());
+}
+
+int main(void)
+{
+	const struct {
+		const char *name;
+		void (*run)(void);
+	} tests[] = {
+		{ "handles", test_handles },
+		{ "open", test_open },
+		{ "ranges", test_ranges },
+		{ "nothing is lost", test_nothing_is_lost },
+		{ "watched array", test_watched_array },
+		{ "capabilities", test_capabilities },
+		{ "survey", test_survey },
+		{ "reasons", test_reasons },
+		{ "fork", test_fork },
+		{ "other process", test_other_process },
+		{ "descriptors", test_descriptors },
+		{ "threads", test_threads },
+		{ "cancel", test_cancel },
+		{ "fork among threads", test_fork_among_threads },
+	};
+	const size_t count = ARRAY_SIZE(tests);
+
+	alarm(300); /* a lock that is waited for forever */
+	setvbuf(stdout, NULL, _IONBF, 0);
+	printf("1..%zu\n", count);
+	for (size_t i = 0; i < count; i++) {
+		tests[i].run();
+		printf("ok %zu %s\n", i + 1, tests[i].name);
+	}
+	return 0;
+}
