@@ -1,2 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! To be written.
+//! `LD_PRELOAD=libdirty-softdirty.so`: the soft-dirty interface of the kernel, answered by libdirty.
+//!
+//! A write of "4" to `/proc/PID/clear_refs` arms a tracker of that process, and what the program reads from
+//! `/proc/PID/pagemap` carries bit 55 for the pages written since. Every other file, and everything else about
+//! these two, is the kernel's.
+//!
+//! Invariants:
+//! - **Never falsely clean.** Bit 55 is left out of a present page only where a tracker of this process watches
+//!   it and the kernel says that it was not written since it was armed. In every other case, a failure of the
+//!   shim included, the page reads soft-dirty.
+//! - **Nothing on the way of others.** A call on any other file is one look at a table and the original call:
+//!   no lock, no allocation, no system call (an `open` costs one `fstat`).
+//! - **Nothing of the program's.** Inside of the shim no signal handler runs, no cancellation is taken, and no
+//!   memory comes from the program's allocator: a collector may have stopped all threads, one of them in `malloc`.
+//!
+//! `interpose` has the functions that replace the C library's, `files` knows which descriptors are ours, `answer`
+//! gives the answers, under `lock`.
+
+mod answer;
+mod files;
+mod interpose;
+mod kernel;
+mod lock;
+mod real;
+mod settings;
+
+/// Memory apart from the program's `malloc`, straight from the kernel.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The answers: what a write to `clear_refs` does, and bit 55 of what is read from `pagemap`.
+//!
+//! The kernel keeps the books: a page that a tracker armed has a mark in its entry (bit 57) until it is written.
+//! Nothing is remembered here but which processes are tracked and where their tracker does not see.
+
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libdirty::pagemap::Entry;
+use libdirty::{BackendKind, Dirty, Error, PageRange, Reason, Tracker, page_size};
+
+use crate::files::Known;
+use crate::kernel;
+use crate::settings::{say, settings};
+
+/// A process whose soft-dirty bits were cleared through this library.
+struct Tracked {
+    pid: i32,
+    tracker: Tracker,
+    dirty: Dirty,
+    /// Where the marks mean nothing, sorted.
+    blind: Vec<PageRange>,
+}
+
+/// All of this process's trackers. Taken under the lock of [`crate::lock`] only, so nobody ever waits for it.
+static TRACKED: Mutex<Vec<Tracked>> = Mutex::new(Vec::new());
+
+fn tracked() -> MutexGuard<'static, Vec<Tracked>> {
+    TRACKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In a forked child: the trackers are the parent's. Dropping them here leaves its memory alone.
+pub(crate) fn forget_trackers() {
+    tracked().clear();
+}
+
+/// The most that the kernel looks at in what is written to `clear_refs` (PROC_NUMBUF - 1).
+pub(crate) const COMMAND_LENGTH: usize = 12;
+
+/// Whether the kernel would read this as the number 4.
+pub(crate) fn is_clear_soft_dirty(command: &[u8]) -> bool {
+    let end = command.iter().position(|byte| *byte == 0).unwrap_or(command.len());
+    let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r' | 0xa0);
+    let text = &command[..end];
+    let first = text.iter().position(|byte| !is_space(byte)).unwrap_or(end);
+    let last = text.iter().rposition(|byte| !is_space(byte)).map_or(first, |last| last + 1);
+    let text = text[first..last].strip_prefix(b"+").unwrap_or(&text[first..last]);
+    let Some((four, zeroes)) = text.split_last() else { return false };
+    *four == b'4' && zeroes.iter().all(|byte| *byte == b'0')
+}
+
+/// Answer the "4": from now on every page is clean until it is written.
+///
+/// # Errors
+/// The errno to fail with. Everything then reads soft-dirty.
+pub(crate) fn clear_soft_dirty(known: Known) -> Result<(), c_int> {
+    let Some(pid) = known.pid else {
+        say("clear_refs of a procfs that is not /proc: refused");
+        return Err(libc::EOPNOTSUPP);
+    };
+    match catch_unwind(AssertUnwindSafe(|| arm(pid))) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => {
+            say(format_args!("process {pid} is not tracked, all of it reads dirty: {error}"));
+            Err(error.errno())
+        }
+        Err(_) => {
+            say(format_args!("process {pid} is not tracked, all of it reads dirty: the tracker panicked"));
+            Err(libc::EIO)
+        }
+    }
+}
+
+fn arm(pid: i32) -> Result<(), Error> {
+    let mut all = tracked();
+    // Taken out: only what was armed to the end comes back.
+    let known = all.iter().position(|tracked| tracked.pid == pid).map(|at| all.swap_remove(at));
+    let rearmed = match known {
+        Some(known) => known.rearm()?,
+        None => None,
+    };
+    let armed = match rearmed {
+        Some(armed) => armed,
+        None => {
+            // SAFETY: signal 0 only asks whether the process is there.
+            all.retain(|tracked| unsafe { libc::kill(tracked.pid, 0) } == 0);
+            Tracked::new(pid)?
+        }
+    };
+    all.push(armed);
+    Ok(())
+}
+
+impl Tracked {
+    fn new(pid: i32) -> Result<Self, Error> {
+        let mut tracker = Tracker::builder().backend(BackendKind::UffdAsync).process(pid)?;
+        tracker.watch(PageRange::everything())?;
+        say(format_args!("process {pid} is tracked by {}", tracker.backend()));
+        let new = Tracked { pid, tracker, dirty: Dirty::new(), blind: Vec::new() };
+        // The first collect tells what could not be armed.
+        new.rearm()?.ok_or(Error::Gone(pid))
+    }
+
+    /// Arm every page again; `None` where the process has another memory now (`execve`) or none.
+    fn rearm(mut self) -> Result<Option<Self>, Error> {
+        match self.tracker.collect(&mut self.dirty) {
+            Ok(()) => {}
+            Err(Error::Gone(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        self.blind.clear();
+        for extent in self.dirty.extents() {
+            match extent.reason {
+                Reason::Written | Reason::NewMapping | Reason::Unmapped => {}
+                Reason::Exec | Reason::Exited => return Ok(None),
+                _ => self.blind.push(extent.range),
+            }
+        }
+        self.blind.sort_unstable_by_key(|range| range.start());
+        Ok(Some(self))
+    }
+
+    fn is_blind(&self, page: u64) -> bool {
+        let address = page as usize * page_size();
+        let next = self.blind.partition_point(|range| range.end() <= address);
+        self.blind.get(next).is_some_and(|range| range.contains_address(address))
+    }
+}
+
+/// Entries of a pagemap in the program's memory, at any alignment.
+pub(crate) struct Entries {
+    buffer: *mut Entry,
+    first: u64,
+    count: usize,
+}
+
+impl Entries {
+    /// What the kernel has put in `buffer` from `offset` of the file on: `length` bytes, a number of whole entries.
+    ///
+    /// # Safety
+    /// The bytes are the caller's to change.
+    pub(crate) unsafe fn new(buffer: *mut c_void, length: usize, offset: i64) -> Self {
+        let size = size_of::<Entry>();
+        Entries { buffer: buffer.cast(), first: offset as u64 / size as u64, count: length / size }
+    }
+
+    fn change(&self, index: usize, change: impl FnOnce(Entry) -> Entry) {
+        debug_assert!(index < self.count);
+        // SAFETY: within what the kernel has filled, see `new`; not read as a reference, for it may be unaligned.
+        unsafe {
+            let entry = self.buffer.add(index);
+            entry.write_unaligned(change(entry.read_unaligned()));
+        }
+    }
+
+    /// Put in bit 55. `pagemap` is the file that they were read from.
+    pub(crate) fn answer(&self, pagemap: c_int, known: Known) {
+        // What is there is dirty until proven clean.
+        for index in 0..self.count {
+            self.change(index, |entry| entry.with_soft_dirty(!entry.is_none()));
+        }
+        let all = tracked();
+        let Some(tracked) = all.iter().find(|tracked| Some(tracked.pid) == known.pid) else { return };
+        if settings().never_dirty {
+            for index in 0..self.count {
+                self.change(index, |entry| entry.with_soft_dirty(false));
+            }
+            return;
+        }
+        let pages = self.first..self.first + self.count as u64;
+        let scanned = kernel::watched_pages(pagemap, pages.clone(), |watched| {
+            for page in watched.start.max(pages.start)..watched.end.min(pages.end) {
+                if !tracked.is_blind(page) {
+                    self.change((page - pages.start) as usize, without_mark);
+                }
+            }
+        });
+        if let Err(error) = scanned {
+            say(format_args!(
+                "PAGEMAP_SCAN of process {}: {error}; what it did not reach reads dirty",
+                tracked.pid
+            ));
+        }
+    }
+}
+
+/// The entry of a watched page as it would be if it were not watched; clean if it has the mark.
+fn without_mark(entry: Entry) -> Entry {
+    const UFFD_WP: u64 = 1 << 57;
+    /// The kind of swap entry that marks an empty page (SWP_PTE_MARKER): the highest of 32. Users without
+    /// CAP_SYS_ADMIN are not shown it.
+    const KIND: u64 = 31;
+    if !entry.is_write_protected() {
+        return entry;
+    }
+    if entry.is_swapped() && entry.0 & KIND == KIND {
+        return Entry::default();
+    }
+    Entry(entry.0 & !UFFD_WP).with_soft_dirty(false)
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the kernel tells: whether it has soft-dirty itself, and which memory is watched.
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use libdirty::page_size;
+use libdirty::pagemap::Entry;
+use linux_raw_sys::general::{PAGE_IS_WPALLOWED, page_region, pm_scan_arg};
+
+use crate::real;
+use crate::settings::settings;
+
+/// Whether this library answers, in place of the kernel: the kernel has no soft-dirty, or "force" says so.
+pub(crate) fn is_answered_here() -> bool {
+    const UNKNOWN: u8 = 0;
+    const YES: u8 = 1;
+    const NO: u8 = 2;
+    static ANSWERED: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+    match ANSWERED.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let settings = settings();
+            let here = !settings.off && (settings.force || !has_soft_dirty());
+            ANSWERED.store(if here { YES } else { NO }, Ordering::Relaxed);
+            here
+        }
+        known => known == YES,
+    }
+}
+
+/// Whether the kernel has soft-dirty, by trying: with it, a page just mapped and written carries the bit.
+/// Where it cannot be tried, the kernel has none that this program could read.
+fn has_soft_dirty() -> bool {
+    let length = page_size();
+    let (access, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new private mapping, at an address of the kernel's choice, written and unmapped here.
+    unsafe {
+        let page = libc::mmap(null_mut(), length, access, private, -1, 0);
+        if page == libc::MAP_FAILED {
+            return false;
+        }
+        page.cast::<u8>().write_volatile(1);
+        let mut entry = Entry::default();
+        let fd = real::open64(c"/proc/self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0);
+        if fd >= 0 {
+            real::pread64(fd, (&raw mut entry).cast(), size_of::<Entry>(), offset_of(page as usize));
+            real::close(fd);
+        }
+        libc::munmap(page, length);
+        entry.is_soft_dirty()
+    }
+}
+
+/// Where in a pagemap the entry of the page at `address` is.
+fn offset_of(address: usize) -> i64 {
+    (address / page_size() * size_of::<Entry>()) as i64
+}
+
+const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<pm_scan_arg>(b'f' as u32, 16);
+
+/// Tell `found` the runs of pages (by number) within `pages` that a userfaultfd watches asynchronously, in order.
+///
+/// The mark in an entry alone is no proof: one left behind by `mremap` (before Linux 6.13) or set by a program's
+/// own userfaultfd does not go away with a write.
+///
+/// # Errors
+/// Those of the ioctl; what was found up to then is told.
+pub(crate) fn watched_pages(
+    pagemap: c_int,
+    pages: Range<u64>,
+    mut found: impl FnMut(Range<u64>),
+) -> io::Result<()> {
+    let size = page_size() as u64;
+    let mut regions = [const { MaybeUninit::<page_region>::uninit() }; 64];
+    let mut at = pages.start * size;
+    let end = pages.end * size;
+    while at < end {
+        let mut argument = pm_scan_arg {
+            size: size_of::<pm_scan_arg>() as u64,
+            flags: 0,
+            start: at,
+            end,
+            walk_end: 0,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: regions.len() as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: PAGE_IS_WPALLOWED.into(),
+            category_anyof_mask: 0,
+            return_mask: PAGE_IS_WPALLOWED.into(),
+        };
+        // SAFETY: the kernel writes at most `vec_len` regions, and the argument.
+        let count = unsafe { libc::ioctl(pagemap, PAGEMAP_SCAN, &raw mut argument) };
+        if count < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for region in &regions[..count as usize] {
+            // SAFETY: the kernel has filled that many.
+            let region = unsafe { region.assume_init_ref() };
+            found(region.start / size..region.end / size);
+        }
+        if argument.walk_end <= at {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        at = argument.walk_end;
+    }
+    Ok(())
+}
