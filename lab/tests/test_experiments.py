@@ -15,6 +15,7 @@ FLUSHES = {"flushes_per_process"}
 PROCESSES = {"fork_exit", "fork_exec", "fork_sh"}
 # Top-level key -> the keys in it; none where it is a plain value.
 KEYS: dict[str, dict[str, set[str]]] = {
+    "dirty-native": {"rejected": set(), "sweep": set(), "bench": set()},
     "pagetable-flushes": {"stock": FLUSHES, "boosted": FLUSHES, "processes": set()},
     "pagetable-dma": {"normal": set(), "semi_writable": set(), "released": set()},
     "process-latency": {"bare": PROCESSES, "stock": PROCESSES, "boosted": PROCESSES},

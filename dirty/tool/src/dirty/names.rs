@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which mapping an address lies in, for the reader's eye: `/proc/PID/maps` as it was just after the collect.
+//!
+//! Neighbours of one name (the segments of a library, a heap in two protections) are one. What was dirty and is
+//! not mapped any more by then is told under [`UNMAPPED`].
+
+use libdirty::{Dirty, PageRange, Reason};
+use procfs::process::{MMapPath, Process};
+
+use super::sample::{Address, MappingSample};
+use crate::output::printable;
+
+/// The name of what is gone.
+const UNMAPPED: &str = "(unmapped)";
+
+/// The mappings of a process by address.
+#[derive(Debug, Default)]
+pub struct Names(Vec<(usize, usize, String)>);
+
+impl Names {
+    /// Read them; none where the process is gone.
+    pub fn read(process: &Process) -> Self {
+        let mut names: Vec<(usize, usize, String)> = Vec::new();
+        for map in process.maps().map(|maps| maps.0).unwrap_or_default() {
+            let (Ok(start), Ok(end)) = (usize::try_from(map.address.0), usize::try_from(map.address.1))
+            else {
+                continue;
+            };
+            let name = printable(&name(&map.pathname));
+            match names.last_mut() {
+                Some(last) if last.1 == start && last.2 == name => last.1 = end,
+                _ => names.push((start, end, name)),
+            }
+        }
+        Names(names)
+    }
+
+    /// Share what a collect found among the mappings.
+    pub fn share(&self, dirty: &Dirty) -> Vec<MappingSample> {
+        let mut shares: Vec<MappingSample> = Vec::new();
+        let mut give = |start: usize, end: usize, name: &str, range: PageRange, reason: Reason| {
+            let known = shares.last().is_some_and(|last| last.start.0 == start && last.name == name);
+            if !known {
+                let (start, end, name) = (Address(start), Address(end), name.to_owned());
+                shares.push(MappingSample { start, end, name, written: 0, assumed: 0 });
+            }
+            let share = shares.last_mut().expect("just made");
+            let pages = range.pages() as u64;
+            if reason == Reason::Written { share.written += pages } else { share.assumed += pages }
+        };
+        let mut first = 0;
+        for extent in dirty.extents().iter().filter(|extent| extent.reason.is_mapped()) {
+            let mut at = extent.range.start();
+            while at < extent.range.end() {
+                while self.0.get(first).is_some_and(|(_, end, _)| *end <= at) {
+                    first += 1;
+                }
+                let (start, end, name) = match self.0.get(first) {
+                    Some((start, end, name)) if *start <= at => (*start, *end, name.as_str()),
+                    Some((next, ..)) => (at, (*next).min(extent.range.end()), UNMAPPED),
+                    None => (at, extent.range.end(), UNMAPPED),
+                };
+                let upto = end.min(extent.range.end());
+                let part = PageRange::new(at, upto).expect("a part of an extent");
+                give(start, end, name, part, extent.reason);
+                at = upto;
+            }
+        }
+        shares
+    }
+}
+
+fn name(path: &MMapPath) -> String {
+    match path {
+        MMapPath::Path(path) => path.to_string_lossy().into_owned(),
+        MMapPath::Heap => "[heap]".into(),
+        MMapPath::Stack => "[stack]".into(),
+        MMapPath::TStack(thread) => format!("[stack:{thread}]"),
+        MMapPath::Vdso => "[vdso]".into(),
+        MMapPath::Vvar => "[vvar]".into(),
+        MMapPath::Vsyscall => "[vsyscall]".into(),
+        MMapPath::Rollup => "[rollup]".into(),
+        MMapPath::Anonymous => "[anon]".into(),
+        MMapPath::Vsys(key) => format!("/SYSV{key:08x}"),
+        MMapPath::Other(name) => format!("[{name}]"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libdirty::{Tracker, page_size};
+
+    use super::*;
+    use crate::testing::alone;
+
+    #[test]
+    fn every_page_is_shared_out_once() {
+        let _alone = alone();
+        let memory = vec![1u8; 64 * page_size()];
+        let first = (memory.as_ptr() as usize).next_multiple_of(page_size());
+        let range = PageRange::from_length(first, 8 * page_size()).unwrap();
+        let mut tracker = Tracker::builder().own().unwrap();
+        tracker.watch(range).unwrap();
+        for page in [1, 2, 5] {
+            // SAFETY: within the vector, which nobody else reads or writes meanwhile.
+            unsafe { ((first + page * page_size()) as *mut u8).write_volatile(2) };
+        }
+        let mut dirty = Dirty::new();
+        tracker.collect(&mut dirty).unwrap();
+
+        let own = Names::read(&Process::myself().unwrap()).share(&dirty);
+        assert_eq!(own.iter().map(|share| share.written).sum::<u64>(), 3);
+        assert!(own.iter().all(|share| share.start.0 <= first && first < share.end.0), "{own:?}");
+        // Where nothing is mapped now.
+        let none = Names::default().share(&dirty);
+        assert_eq!(none.iter().map(|share| share.written).sum::<u64>(), 3);
+        assert!(none.iter().all(|share| share.name == UNMAPPED));
+        // A mapping that begins in the middle.
+        let half = first + 2 * page_size();
+        let split = Names(vec![(half, first + 64 * page_size(), "x".into())]).share(&dirty);
+        let told: Vec<_> = split.iter().map(|share| (share.name.as_str(), share.written)).collect();
+        assert_eq!(told, [(UNMAPPED, 1), ("x", 2)]);
+    }
+}

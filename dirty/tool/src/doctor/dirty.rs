@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Dirty-page tracking: which back ends work here, which one `auto` takes, and what each can and cannot do.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use comfy_table::{Table, presets};
+use libdirty::{Capabilities, Finding};
+use serde_json::json;
+
+use super::Section;
+
+/// # Errors
+/// None so far; sections have one type.
+pub fn section() -> Result<Section> {
+    let findings = libdirty::survey();
+    let own = findings.iter().find(|f| f.rejected.is_none());
+    let other = findings.iter().find(|f| f.rejected.is_none() && f.backend.capabilities().other_process);
+    let name = |finding: Option<&Finding>| finding.map(|f| f.backend.name());
+
+    let mut text = String::new();
+    for finding in &findings {
+        let (mark, why) = finding.rejected.as_deref().map_or(("works", ""), |why| ("no", why));
+        let _ = writeln!(text, "  {:12} {mark:6} {why}", finding.backend);
+    }
+    let _ = writeln!(
+        text,
+        "  auto takes {} for the own process, {} for another\n\n{}",
+        name(own).unwrap_or("nothing"),
+        name(other).unwrap_or("nothing"),
+        indented(&table(&findings).to_string())
+    );
+    let _ = writeln!(text, "  (*) reports pages that were not written, too:");
+    notes(&mut text, &findings, |can| can.inexact);
+    if findings.iter().any(|f| !f.backend.capabilities().privilege.is_empty()) {
+        let _ = writeln!(text, "  needs a privilege beyond that to ptrace the target:");
+        notes(&mut text, &findings, |can| can.privilege);
+    }
+    let _ = writeln!(
+        text,
+        "  What a back end does not see, the user of the tracker must know of by other means; \"fails\" means that\n  \
+         the write returns EFAULT. Whatever is in doubt is reported as dirty, with a reason."
+    );
+
+    let back_ends: Vec<_> = findings.iter().map(as_json).collect();
+    Ok(Section {
+        name: "dirty",
+        works: own.is_some(),
+        text,
+        json: json!({ "auto": { "own": name(own), "other": name(other) }, "backends": back_ends }),
+    })
+}
+
+fn table(findings: &[Finding]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let row = |what: &str, of: &dyn Fn(&Capabilities) -> String| {
+        let cells = findings.iter().map(|finding| of(finding.backend.capabilities()));
+        std::iter::once(what.to_owned()).chain(cells).collect::<Vec<_>>()
+    };
+    table.set_header(std::iter::once("").chain(findings.iter().map(|finding| finding.backend.name())));
+    table.add_row(row("granule", &|can| format!("{} page", can.granule_pages)));
+    table.add_row(row("exact", &|can| {
+        format!("{}{}", yes(can.exact), if can.inexact.is_empty() { "" } else { " (*)" })
+    }));
+    table.add_row(row("kernel writes: read(2), signals", &|can| can.kernel_writes.to_string()));
+    table.add_row(row("process_vm_writev, /proc/PID/mem", &|can| can.foreign_writes.to_string()));
+    table.add_row(row("another mapping of shared memory", &|can| can.shared_aliases.to_string()));
+    table.add_row(row("pinned: O_DIRECT, RDMA, io_uring", &|can| can.pinned_writes.to_string()));
+    table.add_row(row("another process", &|can| yes(can.other_process).to_owned()));
+    table.add_row(row("first write to a page costs", &|can| can.cost.to_string()));
+    table
+}
+
+fn yes(is: bool) -> &'static str {
+    if is { "yes" } else { "no" }
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!(" {}\n", line.trim_end())).collect()
+}
+
+/// Back ends with the same note share a line.
+fn notes(text: &mut String, findings: &[Finding], of: fn(&Capabilities) -> &'static str) {
+    let mut told: Vec<(&str, Vec<&str>)> = Vec::new();
+    for finding in findings {
+        let note = of(finding.backend.capabilities());
+        match told.iter_mut().find(|(known, _)| *known == note) {
+            Some((_, names)) => names.push(finding.backend.name()),
+            None if note.is_empty() => {}
+            None => told.push((note, vec![finding.backend.name()])),
+        }
+    }
+    for (note, names) in told {
+        let _ = writeln!(text, "      {}: {note}", names.join(", "));
+    }
+}
+
+fn as_json(finding: &Finding) -> serde_json::Value {
+    let can = finding.backend.capabilities();
+    json!({
+        "name": finding.backend.name(),
+        "works": finding.rejected.is_none(),
+        "rejected": finding.rejected,
+        "granule_pages": can.granule_pages,
+        "exact": can.exact,
+        "inexact": can.inexact,
+        "kernel_writes": can.kernel_writes.to_string(),
+        "foreign_writes": can.foreign_writes.to_string(),
+        "shared_aliases": can.shared_aliases.to_string(),
+        "pinned_writes": can.pinned_writes.to_string(),
+        "other_process": can.other_process,
+        "privilege": can.privilege,
+        "cost": can.cost.to_string(),
+    })
+}

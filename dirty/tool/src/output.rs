@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Lines on standard output, and what is safe to print there.
+
+use std::io::{self, Write};
+
+/// Print a line at once. A reader that went away is an error like any other; see [`reader_went_away`].
+///
+/// # Errors
+/// Those of `write(2)`.
+pub fn line(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Whether the error is that nobody reads standard output any more: an end, not a failure.
+pub fn reader_went_away(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// A name from the system (a file, a program) without what a terminal or XML would take for more than text.
+pub fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() || c == '\u{fffe}' || c == '\u{ffff}' { '?' } else { c }).collect()
+}
+
+/// The last `longest` characters of a name: the end of a path tells more than its beginning.
+pub fn tail(name: &str, longest: usize) -> String {
+    let length = name.chars().count();
+    if length <= longest {
+        return name.to_owned();
+    }
+    std::iter::once('…').chain(name.chars().skip(length + 1 - longest.max(1))).collect()
+}
+
+/// 12,345,678.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Pages as MiB or GiB.
+pub fn bytes(pages: u64) -> String {
+    let bytes = pages.saturating_mul(libdirty::page_size() as u64);
+    bytesize::ByteSize::b(bytes).display().iec().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_digits() {
+        let shown: Vec<_> = [0, 999, 1000, 1_234_567].into_iter().map(grouped).collect();
+        assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn keeps_the_end() {
+        assert_eq!(["abc", "abcd"].map(|name| tail(name, 3)), ["abc", "…cd"]);
+        assert_eq!(tail("abcd", 0), "…");
+    }
+
+    #[test]
+    fn a_name_cannot_command_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a?[2Jb?");
+    }
+}

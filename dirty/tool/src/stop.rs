@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! SIGINT, SIGTERM and SIGHUP ask for an end: the loop that waits here sees it, and leaves the target as it
+//! should. Nothing happens in the handler but a byte in a pipe, which is never taken out: stopped is for good.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// Listens for the request to stop, from its making on.
+#[derive(Debug)]
+pub struct Stop {
+    asked: UnixStream,
+}
+
+/// Why a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Woken {
+    /// The time has come.
+    Time,
+    /// A signal asked for an end.
+    Stop,
+    /// This one of the other descriptors is ready.
+    Ready(usize),
+}
+
+impl Stop {
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        let (asked, ask) = UnixStream::pair()?;
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            if !is_ignored(signal) {
+                signal_hook::low_level::pipe::register(signal, ask.try_clone()?)?;
+            }
+        }
+        Ok(Stop { asked })
+    }
+
+    /// Wait until `until`, a request to stop, or one of `others`.
+    ///
+    /// # Errors
+    /// Those of `poll(2)`.
+    pub fn wait(&self, until: Instant, others: &[BorrowedFd<'_>]) -> io::Result<Woken> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+            let mut fds = vec![PollFd::new(&self.asked, PollFlags::IN)];
+            fds.extend(others.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if let Some(ready) = fds.iter().position(|fd| !fd.revents().is_empty()) {
+                return Ok(ready.checked_sub(1).map_or(Woken::Stop, Woken::Ready));
+            }
+            if Instant::now() >= until {
+                return Ok(Woken::Time);
+            }
+        }
+    }
+}
+
+/// Whether whoever started us wants the signal ignored, as `nohup` does.
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: the struct is plain data, for which zero is a value.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: asks only: no new action, and `now` is there to be written.
+    let done = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+    done == 0 && now.sa_sigaction == libc::SIG_IGN
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! However `watch` and `record` end, the target goes on untracked.
+//!
+//! The negative control is in each test that ends the tool: before, the target is seen to be tracked.
+
+mod common;
+
+use common::{PAGES, Tool, Writer, assert_refuses, command, run};
+use serde_json::Value;
+
+/// Not a test: the process that writes.
+#[test]
+#[ignore = "started by the other tests"]
+fn writer() {
+    common::writer_body();
+}
+
+/// The back ends that can track another process here.
+fn back_ends() -> Vec<String> {
+    let doctor: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).unwrap();
+    let all = doctor["dirty"]["backends"].as_array().unwrap();
+    let usable = all.iter().filter(|b| b["works"] == true && b["other_process"] == true);
+    usable.map(|b| b["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Watch for three intervals, and see the writes.
+fn watch(writer: &mut Writer, back_end: &str) -> Tool {
+    let pid = writer.pid();
+    let mut tool =
+        Tool::start(&["dirty", "watch", &pid, "--json", "--interval", "0.3", "--backend", back_end]);
+    let most = (0..3)
+        .map(|_| {
+            let line = tool.line();
+            assert!(!line.is_empty(), "{back_end}: it printed nothing");
+            let sample: Value = serde_json::from_str(&line).unwrap();
+            assert!(sample["working_set"].as_u64() >= sample["written"].as_u64(), "{line}");
+            let of_mappings = sample["mappings"].as_array().unwrap().iter();
+            let sum: u64 = of_mappings.map(|mapping| mapping["written"].as_u64().unwrap()).sum();
+            assert_eq!(Some(sum), sample["written"].as_u64(), "{line}");
+            sum
+        })
+        .max();
+    assert!(most >= Some(PAGES as u64), "{back_end}: it saw {most:?} pages of {PAGES}");
+    if back_end.starts_with("uffd") {
+        assert!(writer.is_tracked());
+    }
+    tool
+}
+
+#[test]
+fn signals_end_it_cleanly() {
+    for back_end in back_ends() {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            let mut writer = Writer::start("runs");
+            let tool = watch(&mut writer, &back_end);
+            tool.signal(signal);
+            let (code, said) = tool.end();
+            assert_eq!((code, said.as_str()), (Some(0), ""), "{back_end}, signal {signal}");
+            writer.assert_unharmed_and_untracked();
+            writer.wait_for_progress();
+        }
+    }
+}
+
+#[test]
+fn a_kill_leaves_the_target_untracked() {
+    for back_end in back_ends() {
+        let mut writer = Writer::start("runs");
+        let tool = watch(&mut writer, &back_end);
+        tool.signal(libc::SIGKILL);
+        assert_eq!(tool.end().0, None);
+        writer.assert_unharmed_and_untracked();
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_an_end() {
+    let mut writer = Writer::start("runs");
+    let mut child = command(&["dirty", "watch", &writer.pid(), "--interval", "0.1"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    writer.assert_unharmed_and_untracked();
+}
+
+#[test]
+fn the_end_of_the_target_is_an_end() {
+    for (mode, gone, says) in [("exits", "exited", "has ended"), ("execs", "exec", "has called execve")] {
+        let writer = Writer::start(mode);
+        let output = run(&["dirty", "watch", &writer.pid(), "--json", "--interval", "0.2"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{mode}: {said}");
+        assert!(said.contains(says), "{mode}: {said}");
+        let out = String::from_utf8(output.stdout).unwrap();
+        let last: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+        assert_eq!(last["gone"], gone, "{mode}");
+    }
+}
+
+#[test]
+fn records_and_draws() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (file, picture) = (path("a.jsonl"), path("a.svg"));
+    let mut writer = Writer::start("runs");
+    let record = ["dirty", "record", &writer.pid(), "-o", &file, "--interval", "0.2", "--duration", "1"];
+    let output = run(&record);
+    assert!(output.status.success(), "{output:?}");
+    writer.assert_unharmed_and_untracked();
+    // A second run does not overwrite the first.
+    assert_refuses(&run(&record), 1, "exists");
+    assert!(!writer.is_tracked());
+
+    assert!(run(&["dirty", "plot", &file, "-o", &picture]).status.success());
+    let drawn = std::fs::read_to_string(&picture).unwrap();
+    assert!(drawn.starts_with("<svg") && drawn.contains("pages written a second"));
+
+    // Damage is named, and the old picture stays.
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.lines().count() >= 5, "{text}");
+    std::fs::write(&file, text.replacen("\"t\"", "\"x\"", 1)).unwrap();
+    assert_refuses(&run(&["dirty", "plot", &file, "-o", &picture]), 1, "line 2: ");
+    assert_eq!(std::fs::read_to_string(&picture).unwrap(), drawn);
+    assert_refuses(&run(&["dirty", "plot", &path("none"), "-o", &picture]), 1, "cannot read");
+    // Cut short, it is drawn up to there.
+    std::fs::write(&file, &text[..text.len() - 10]).unwrap();
+    let output = run(&["dirty", "plot", &file, "-o", &picture]);
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stderr).contains("cut short"));
+}
+
+#[test]
+fn a_killed_recording_can_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (file, picture) = (path("a.jsonl"), path("a.svg"));
+    let mut writer = Writer::start("runs");
+    let tool = Tool::start(&["dirty", "record", &writer.pid(), "-o", &file, "--interval", "0.05"]);
+    while std::fs::read_to_string(&file).unwrap_or_default().lines().count() < 4 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    tool.signal(libc::SIGKILL);
+    tool.end();
+    writer.assert_unharmed_and_untracked();
+    assert!(run(&["dirty", "plot", &file, "-o", &picture]).status.success());
+}
+
+#[test]
+fn refuses_what_it_cannot_track() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x").to_str().unwrap().to_owned();
+    // Greater than any pid_max.
+    let none = "2147483647";
+    assert_refuses(&run(&["dirty", "watch", none, "--json"]), 1, "no such process");
+    assert_refuses(&run(&["dirty", "record", none, "-o", &file]), 1, "no such process");
+    assert!(!folder.path().join("x").exists(), "a file without a recording");
+}
+
+/// As another user, where this one can become another.
+#[test]
+fn refuses_a_process_of_another_user() {
+    // SAFETY: asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    use std::os::unix::process::CommandExt;
+    let mut writer = Writer::start("runs");
+    // Where another user can run it: the build tree may be closed to others.
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let tool = folder.path().join("trapless");
+    std::fs::copy(env!("CARGO_BIN_EXE_trapless"), &tool).unwrap();
+    let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open).unwrap();
+    let output = std::process::Command::new(&tool)
+        .args(["dirty", "watch", &writer.pid(), "--json"])
+        .current_dir("/")
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    assert_refuses(&output, 1, "permission denied");
+    writer.assert_unharmed_and_untracked();
+}
