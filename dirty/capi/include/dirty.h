@@ -50,7 +50,7 @@ enum dirty_reason {
 	 */
 	DIRTY_REASON_UNMAPPED = 2,
 	/**
-	 * The back end cannot track this mapping; reported by every collect.
+	 * The back end cannot track this mapping now; reported by every collect until it can.
 	 */
 	DIRTY_REASON_UNSUPPORTED = 3,
 	/**

@@ -16,7 +16,7 @@ pub enum Reason {
     NewMapping = 1,
     /// Nothing is mapped here any more: there is nothing to copy. Reported once.
     Unmapped = 2,
-    /// The back end cannot track this mapping; reported by every collect.
+    /// The back end cannot track this mapping now; reported by every collect until it can.
     Unsupported = 3,
     /// A resource ran out (a buffer, vm.max_map_count), and writes went untracked.
     Overflow = 4,

@@ -145,7 +145,7 @@ pub enum Reason {
     NewMapping = 1,
     /// Nothing is mapped here any more: there is nothing to copy. Reported once.
     Unmapped = 2,
-    /// The back end cannot track this mapping; reported by every collect.
+    /// The back end cannot track this mapping now; reported by every collect until it can.
     Unsupported = 3,
     /// A resource ran out (a buffer, `vm.max_map_count`), and writes went untracked.
     Overflow = 4,
@@ -167,7 +167,7 @@ impl Reason {
             Reason::Written => "written",
             Reason::NewMapping => "new mapping: all dirty",
             Reason::Unmapped => "unmapped: nothing left to copy",
-            Reason::Unsupported => "cannot be tracked: all dirty, always",
+            Reason::Unsupported => "cannot be tracked now: all dirty",
             Reason::Overflow => "a resource ran out: all dirty",
             Reason::ProtectionChanged => "protection changed by the program: all dirty",
             Reason::NotStopped => "threads could not be stopped: all dirty",

@@ -5,6 +5,7 @@
 /// A mistake to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(not(feature = "fault-injection"), allow(dead_code))] // nobody can choose one
 pub enum Fault {
     /// A page that was reported is not armed again: later writes to it go unseen.
     Rearm,

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 
 use linux_raw_sys::general::{procmap_query, procmap_query_flags};
 use procfs::FromBufRead;
-use procfs::process::{MMPermissions, MemoryMaps};
+use procfs::process::{MMPermissions, MMapPath, MemoryMaps};
 
 use crate::error::Error;
 use crate::extent::PageRange;
@@ -64,14 +64,19 @@ pub(crate) enum Unreadable {
 pub(crate) struct Maps {
     /// `PROCMAP_QUERY` is there.
     query: bool,
+    /// The kernel's own pages (`[vvar]`, `[vdso]`), which no write of the program changes: left out for as long as
+    /// they are there and not writable.
+    special: Vec<PageRange>,
 }
 
 const PROCMAP_QUERY: libc::Ioctl = libc::_IOWR::<procmap_query>(b'f' as u32, 17);
 
 impl Maps {
     pub(crate) fn new(target: &Target) -> Self {
+        let answer = query_next(target.maps(), 0);
         Maps {
-            query: !matches!(query_next(target.maps(), 0), Err(error) if error.raw_os_error() == Some(libc::ENOTTY)),
+            query: !matches!(answer, Err(error) if error.raw_os_error() == Some(libc::ENOTTY)),
+            special: special(target.maps()),
         }
     }
 
@@ -107,6 +112,11 @@ impl Maps {
                 }
             }
         }
+        found.retain(|mapping| {
+            mapping.protection & libc::PROT_WRITE != 0
+                || mapping.memory.object != Object::Anonymous
+                || !self.special.iter().any(|special| special.contains(mapping.range))
+        });
         if target.is_own() {
             found = without_kept(found, &own::kept());
         }
@@ -211,14 +221,38 @@ fn query_next(maps: &File, address: usize) -> io::Result<Option<Mapping>> {
     }))
 }
 
-/// Every mapping, from the text.
-fn read_all(mut maps: &File) -> io::Result<Vec<Mapping>> {
+/// Every mapping as the text tells it, but without paths: the parser takes no offence at any name then, and a
+/// name is the target's to choose.
+pub(crate) fn read_text(mut maps: &File) -> io::Result<MemoryMaps> {
     maps.rewind()?;
     // Read first: the parser does not pass on why a read failed, which tells that the process is gone.
     let mut text = Vec::new();
     maps.read_to_end(&mut text)?;
-    let parsed = MemoryMaps::from_buf_read(text.as_slice()).map_err(io::Error::other)?;
-    Ok(parsed
+    let mut pathless = String::with_capacity(text.len());
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let end = line.iter().position(|byte| *byte == b'/').unwrap_or(line.len());
+        pathless.push_str(&String::from_utf8_lossy(&line[..end]));
+        pathless.push('\n');
+    }
+    MemoryMaps::from_buf_read(pathless.as_bytes()).map_err(io::Error::other)
+}
+
+/// The kernel's own pages in the process, `[vvar]`, `[vdso]` and their kin.
+fn special(maps: &File) -> Vec<PageRange> {
+    let is_special = |path: &MMapPath| match path {
+        MMapPath::Vdso | MMapPath::Vvar => true,
+        MMapPath::Other(name) => name.starts_with("vvar"),
+        _ => false,
+    };
+    // Where they cannot be read they are mappings like any other.
+    let Ok(parsed) = read_text(maps) else { return Vec::new() };
+    let special = parsed.iter().filter(|map| is_special(&map.pathname));
+    special.map(|map| PageRange::trusted(map.address.0 as usize, map.address.1 as usize)).collect()
+}
+
+/// Every mapping, from the text.
+fn read_all(maps: &File) -> io::Result<Vec<Mapping>> {
+    Ok(read_text(maps)?
         .iter()
         .filter(|map| (map.address.0 as usize) < PageRange::everything().end())
         .map(|map| {
@@ -251,7 +285,7 @@ mod tests {
         if !query.query {
             return; // this kernel has the text alone
         }
-        let text = Maps { query: false };
+        let text = Maps { query: false, special: Vec::new() };
         // Memory that this test does not change while it reads: its program and its stack.
         let code = the_query_and_the_text_agree as *const () as usize;
         let stack = &raw const target as usize;

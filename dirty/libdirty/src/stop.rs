@@ -657,7 +657,7 @@ mod tests {
         // One that somebody else traces cannot be stopped, and then nobody is.
         // SAFETY: the child of this test; the requests take numbers only.
         unsafe { libc::ptrace(libc::PTRACE_SEIZE, child, 0, 0) };
-        let refused = stopper.hold().err().expect("refused");
+        let refused = stopper.hold().expect_err("it is traced");
         assert!(refused.contains(&format!("thread {child} may not be traced")), "{refused}");
         all_run(&counters[..8]);
 

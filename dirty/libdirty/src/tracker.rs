@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - Every page of a watched range is at any time in exactly one state: *watched* (the back end finds writes),
-//!   *constant* (cannot be written), *unsupported* (reported by every collect), or *not mapped*.
+//!   *constant* (cannot be written), *unsupported* (reported by every collect), or *not mapped*. A collect tries
+//!   constant and unsupported memory again.
 //! - A page leaves *watched* only by being reported in the same collect, whatever the cause. Where the books and
 //!   the kernel disagree, the page is reported.
 //! - A collect looks at the mappings first and asks the back end after. What changes in between shows in one of
@@ -241,12 +242,6 @@ impl Tracker {
             &mut Collection { parts: &watched, mappings: &mappings, dirty, lost: &mut lost },
         );
         drop(watched);
-        for region in &self.regions {
-            if matches!(region.state, State::Unsupported) {
-                dirty.push(region.range, Reason::Unsupported);
-            }
-        }
-
         // What was replaced since we looked is looked at again.
         let mut again = mappings;
         if !lost.is_empty() {
@@ -270,18 +265,17 @@ impl Tracker {
                 fresh.extend(there);
             }
         }
-        // What cannot be written may have been replaced by the same file, writable: only asking again tells.
-        for (range, memory) in self.take_constants() {
-            if self.arm((range, memory), &again) != Armed::Constant {
-                dirty.push(range, Reason::NewMapping);
+        // What cannot be written may have been replaced by the same file, writable: only asking again tells. What
+        // could not be watched may be free now.
+        for region in self.take_unwatched() {
+            let armed = self.arm((region.range, region.memory), &again);
+            if !(matches!(region.state, State::Constant) && armed == Armed::Constant) {
+                dirty.push(region.range, reason_of(armed));
             }
         }
         for run in fresh {
-            let reason = match self.arm(run, &again) {
-                Armed::Watched | Armed::Constant => Reason::NewMapping,
-                Armed::Unsupported => Reason::Unsupported,
-            };
-            dirty.push(run.0, reason);
+            let armed = self.arm(run, &again);
+            dirty.push(run.0, reason_of(armed));
         }
         self.backend.settle(&self.target);
         dirty.finish();
@@ -352,10 +346,9 @@ impl Tracker {
         fresh
     }
 
-    /// Take the constant regions out of the books.
-    fn take_constants(&mut self) -> Vec<(PageRange, Memory)> {
-        let is_constant = |region: &mut Region| matches!(region.state, State::Constant);
-        self.regions.extract_if(.., is_constant).map(|region| (region.range, region.memory)).collect()
+    /// Take the regions that are not watched out of the books.
+    fn take_unwatched(&mut self) -> Vec<Region> {
+        self.regions.extract_if(.., |region| !matches!(region.state, State::Watched(_))).collect()
     }
 
     /// Watch a run of mapped pages that is not in the books, and enter it.
@@ -419,6 +412,14 @@ impl Drop for Tracker {
         if std::process::id() == self.owner && !self.is_gone {
             self.forget(PageRange::everything());
         }
+    }
+}
+
+/// What to say of memory that had to be armed.
+fn reason_of(armed: Armed) -> Reason {
+    match armed {
+        Armed::Watched | Armed::Constant => Reason::NewMapping,
+        Armed::Unsupported => Reason::Unsupported,
     }
 }
 

@@ -221,6 +221,8 @@ impl UffdAsync {
         if self.fault == Some(Fault::Race) {
             let look = Scan { protect: false, ..what };
             pagemap::scan(target.pagemap(), run, look, regions, note).map_err(lost)?;
+            // Long enough for a writer to run, on a busy machine too: a control must not depend on luck.
+            std::thread::sleep(std::time::Duration::from_micros(100));
             pagemap::scan(target.pagemap(), run, what, regions, |_, _| ()).map_err(lost)?;
         } else {
             pagemap::scan(target.pagemap(), run, what, regions, note).map_err(lost)?;

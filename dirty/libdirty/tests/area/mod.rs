@@ -106,9 +106,9 @@ impl Drop for Area {
     }
 }
 
-/// Two threads write one half of `area` as fast as they can, and two the other half, page by page and in no
-/// haste, so that a write which is lost is not made good by the next; meanwhile it is collected into a copy, and
-/// once more when they have ended. Returns how many pages of the copy differ from the memory.
+/// Two threads write one half of `area` as fast as they can, and two the other half, a few pages for each collect,
+/// so that a write which is lost is not made good by the next; meanwhile it is collected into a copy, and once
+/// more when they have ended. Returns how many pages of the copy differ from the memory.
 pub fn mismatches(area: &Area, tracker: &mut Tracker) -> usize {
     let pages = area.0.pages();
     // SAFETY: as `bytes`, and aligned to pages.
@@ -123,10 +123,10 @@ pub fn mismatches(area: &Area, tracker: &mut Tracker) -> usize {
             }
         }
     };
-    let ended = AtomicUsize::new(0);
+    let (ended, collects) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let ended = &ended;
+            let (ended, collects) = (&ended, &collects);
             let write = move |page: usize| {
                 area.bytes()[page * page_size() + thread * 64].fetch_add(1, Relaxed);
             };
@@ -137,7 +137,10 @@ pub fn mismatches(area: &Area, tracker: &mut Tracker) -> usize {
                     }
                     return;
                 }
-                for page in (pages / 2..pages).cycle().take(pages) {
+                for (step, page) in (pages / 2..pages).cycle().take(pages).enumerate() {
+                    while collects.load(SeqCst) < step / 8 {
+                        std::thread::yield_now();
+                    }
                     write(page);
                     std::thread::sleep(std::time::Duration::from_micros(20));
                 }
@@ -146,6 +149,7 @@ pub fn mismatches(area: &Area, tracker: &mut Tracker) -> usize {
         }
         while ended.load(SeqCst) < 2 {
             update(tracker);
+            collects.fetch_add(1, SeqCst);
         }
     });
     update(tracker);
