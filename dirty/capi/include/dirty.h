@@ -152,7 +152,7 @@ struct dirty_capabilities {
 	uint32_t exact;
 	/**
 	 * Writes that the kernel makes on behalf of the process: read(2) into a buffer, recvmsg, signal frames.
-	 * This and the next four: one of enum dirty_sees.
+	 * This and the next five: one of enum dirty_sees.
 	 */
 	uint32_t kernel_writes;
 	/**
@@ -163,6 +163,11 @@ struct dirty_capabilities {
 	 * Writes through /proc/PID/mem and PTRACE_POKEDATA: debuggers.
 	 */
 	uint32_t mem_writes;
+	/**
+	 * Writes to memory that the program itself made writable (or mapped anew) since the last collect, and made
+	 * read-only again before the next.
+	 */
+	uint32_t reprotected_writes;
 	/**
 	 * Writes to the same shared memory through another mapping of it.
 	 */
@@ -184,10 +189,6 @@ struct dirty_capabilities {
 	 * One of enum dirty_cost.
 	 */
 	uint32_t cost;
-	/**
-	 * Zero.
-	 */
-	uint32_t reserved;
 	/**
 	 * When a page that was not written is reported all the same.
 	 */

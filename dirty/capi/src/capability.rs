@@ -44,12 +44,15 @@ pub struct Capabilities {
     /// 1 if it reports no page that was not written, but for what inexact says.
     pub exact: u32,
     /// Writes that the kernel makes on behalf of the process: read(2) into a buffer, recvmsg, signal frames.
-    /// This and the next four: one of enum dirty_sees.
+    /// This and the next five: one of enum dirty_sees.
     pub kernel_writes: u32,
     /// Writes through process_vm_writev.
     pub foreign_writes: u32,
     /// Writes through /proc/PID/mem and PTRACE_POKEDATA: debuggers.
     pub mem_writes: u32,
+    /// Writes to memory that the program itself made writable (or mapped anew) since the last collect, and made
+    /// read-only again before the next.
+    pub reprotected_writes: u32,
     /// Writes to the same shared memory through another mapping of it.
     pub shared_aliases: u32,
     /// Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's registered
@@ -61,8 +64,6 @@ pub struct Capabilities {
     pub other_process: u32,
     /// One of enum dirty_cost.
     pub cost: u32,
-    /// Zero.
-    pub reserved: u32,
     /// When a page that was not written is reported all the same.
     pub inexact: *const c_char,
     /// What the caller needs beyond the permission to ptrace the target; empty if nothing.
@@ -136,12 +137,12 @@ pub(crate) unsafe fn fill(kind: BackendKind, out: *mut Capabilities) -> Outcome<
         kernel_writes: sees(record.kernel_writes),
         foreign_writes: sees(record.foreign_writes),
         mem_writes: sees(record.mem_writes),
+        reprotected_writes: sees(record.reprotected_writes),
         shared_aliases: sees(record.shared_aliases),
         pinned_writes: sees(record.pinned_writes),
         whole_own_process: record.whole_own_process.into(),
         other_process: record.other_process.into(),
         cost: cost(record.cost),
-        reserved: 0,
         inexact: texts.inexact,
         privilege: texts.privilege,
     };

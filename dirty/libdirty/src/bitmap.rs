@@ -35,7 +35,7 @@ impl Bitmap {
             libc::mmap(
                 std::ptr::null_mut(),
                 count * 8,
-                libc::PROT_READ | libc::PROT_WRITE,
+                libc::PROT_NONE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
                 0,
@@ -43,6 +43,18 @@ impl Bitmap {
         };
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
+        }
+        // Its own kind of memory: joined with a mapping of the program, it would make all of that soft-dirty.
+        // SAFETY: the mapping just made, which nobody uses yet.
+        let usable = unsafe {
+            libc::madvise(memory, count * 8, libc::MADV_DONTDUMP);
+            libc::mprotect(memory, count * 8, libc::PROT_READ | libc::PROT_WRITE)
+        };
+        if usable != 0 {
+            let error = io::Error::last_os_error();
+            // SAFETY: as above.
+            unsafe { libc::munmap(memory, count * 8) };
+            return Err(error);
         }
         let words = NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("mmap returned page 0"))?;
         let start = memory as usize;

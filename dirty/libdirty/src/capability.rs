@@ -121,6 +121,9 @@ pub struct Capabilities {
     pub foreign_writes: Sees,
     /// Writes through `/proc/PID/mem` and `PTRACE_POKEDATA`: debuggers.
     pub mem_writes: Sees,
+    /// Writes to memory that the program itself made writable (or mapped anew) since the last collect, and made
+    /// read-only again before the next.
+    pub reprotected_writes: Sees,
     /// Writes to the same shared memory through another mapping of it.
     pub shared_aliases: Sees,
     /// Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's
@@ -139,10 +142,11 @@ pub struct Capabilities {
 const MPROTECT: Capabilities = Capabilities {
     granule_pages: 1,
     exact: true,
-    inexact: "on kernels without PAGEMAP_SCAN, untouched pages that were only read, and pages shared with a forked child",
+    inexact: "before Linux 6.7 without CAP_SYS_ADMIN, untouched pages that were only read and pages shared with a forked child",
     kernel_writes: Sees::Fails,
     foreign_writes: Sees::Fails,
     mem_writes: Sees::No,
+    reprotected_writes: Sees::No,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
     whole_own_process: false,
@@ -154,10 +158,11 @@ const MPROTECT: Capabilities = Capabilities {
 const SOFT_DIRTY: Capabilities = Capabilities {
     granule_pages: 1,
     exact: true,
-    inexact: "on kernels without PAGEMAP_SCAN, untouched pages that were only read, and pages shared with a forked child",
+    inexact: "a transparent huge page is told whole; in shared memory untouched pages always; mappings that the program joins; before Linux 6.7 without CAP_SYS_ADMIN, untouched pages that were only read and pages shared with a forked child",
     kernel_writes: Sees::Yes,
     foreign_writes: Sees::Yes,
     mem_writes: Sees::Yes,
+    reprotected_writes: Sees::Yes,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
     whole_own_process: true,
@@ -173,6 +178,7 @@ const UFFD_SYNC: Capabilities = Capabilities {
     kernel_writes: Sees::Yes,
     foreign_writes: Sees::Yes,
     mem_writes: Sees::Fails,
+    reprotected_writes: Sees::Yes,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
     whole_own_process: false,
@@ -188,6 +194,7 @@ const UFFD_ASYNC: Capabilities = Capabilities {
     kernel_writes: Sees::Yes,
     foreign_writes: Sees::Yes,
     mem_writes: Sees::Yes,
+    reprotected_writes: Sees::Yes,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
     whole_own_process: true,

@@ -146,14 +146,13 @@ impl Maps {
 
 fn push(found: &mut Vec<Mapping>, mapping: Mapping, within: PageRange) {
     let Some(range) = mapping.range.intersection(within) else { return };
-    if let Some(last) = found.last_mut() {
-        if last.range.end() == range.start()
-            && last.memory == mapping.memory
-            && last.protection == mapping.protection
-        {
-            last.range = PageRange::trusted(last.range.start(), range.end());
-            return;
-        }
+    if let Some(last) = found.last_mut()
+        && last.range.end() == range.start()
+        && last.memory == mapping.memory
+        && last.protection == mapping.protection
+    {
+        last.range = PageRange::trusted(last.range.start(), range.end());
+        return;
     }
     found.push(Mapping { range, ..mapping });
 }

@@ -12,7 +12,7 @@
 //!   They may hold any lock, that of `malloc` among them: *between stop and release nothing may be
 //!   allocated*. The helper shares the caller's thread-local memory as well; its system calls leave `errno` alone.
 //!
-//! It gives up after a second, and where a thread may not be traced: by policy, or because someone traces it
+//! It gives up after some seconds, and where a thread may not be traced: by policy, or because someone traces it
 //! already. Threads that the kernel runs for io_uring are stopped like any other, between two requests. Not stopped
 //! are processes that share the memory without being threads of the process (`vfork`, `clone` with CLONE_VM).
 
@@ -28,8 +28,8 @@ use syscalls::{Errno, Sysno, syscall};
 use crate::target::Target;
 
 /// How long to wait for threads to stop. One in the midst of a slow system call of the uninterruptible kind (a
-/// dead network file system) may take longer.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// dead network file system) may take longer; so may one that waits for its turn on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Threads of one process that can be held.
 const MOST_THREADS: usize = 1 << 16;
@@ -607,6 +607,8 @@ mod tests {
         // SAFETY: the child only counts, handles signals and is killed.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            // SAFETY: plain numbers. A test that fails leaves no child behind.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             extern "C" fn count(_: libc::c_int) {
                 let counters = TAKEN.load(Ordering::SeqCst) as *const AtomicU64;
                 // SAFETY: the counters are inherited, at an address that was left in this variable.

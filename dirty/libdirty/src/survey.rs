@@ -26,8 +26,11 @@ pub fn survey() -> Vec<Finding> {
         .collect()
 }
 
+/// Back ends that do not work, each with its reason.
+pub(crate) type Rejected = Vec<(BackendKind, String)>;
+
 /// The cheapest back end that works for `target`, and why each cheaper one does not.
-pub(crate) fn best(target: &Target) -> Result<(Box<dyn Backend>, Vec<(BackendKind, String)>)> {
+pub(crate) fn best(target: &Target) -> Result<(Box<dyn Backend>, Rejected)> {
     let mut rejected = Vec::new();
     for kind in BackendKind::ALL {
         match try_on_scratch(kind).and_then(|()| backend::open(kind, target, None)) {

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::extent::{Dirty, PageRange, Reason};
 use crate::fault::Fault;
 use crate::maps::{Mapping, Maps, Memory, Unreadable};
-use crate::survey;
+use crate::survey::{self, Rejected};
 use crate::target::Target;
 
 /// How to make a [`Tracker`].
@@ -114,7 +114,7 @@ pub struct Tracker {
     target: Target,
     maps: Maps,
     backend: Box<dyn Backend>,
-    rejected: Vec<(BackendKind, String)>,
+    rejected: Rejected,
     /// The process that made it.
     owner: u32,
     /// What the caller asked for: sorted, apart from each other.

@@ -39,7 +39,7 @@ pub fn section() -> Result<Section> {
     let _ = writeln!(
         text,
         "  What a back end does not see, the user of the tracker must know of by other means; \"fails\" means that\n  \
-         the write returns EFAULT. Whatever is in doubt is reported as dirty, with a reason."
+         the write returns EFAULT or EIO. Whatever is in doubt is reported as dirty, with a reason."
     );
 
     let back_ends: Vec<_> = findings.iter().map(as_json).collect();
@@ -64,9 +64,12 @@ fn table(findings: &[Finding]) -> Table {
         format!("{}{}", yes(can.exact), if can.inexact.is_empty() { "" } else { " (*)" })
     }));
     table.add_row(row("kernel writes: read(2), signals", &|can| can.kernel_writes.to_string()));
-    table.add_row(row("process_vm_writev, /proc/PID/mem", &|can| can.foreign_writes.to_string()));
+    table.add_row(row("process_vm_writev", &|can| can.foreign_writes.to_string()));
+    table.add_row(row("/proc/PID/mem: debuggers", &|can| can.mem_writes.to_string()));
+    table.add_row(row("protection changed to and fro", &|can| can.reprotected_writes.to_string()));
     table.add_row(row("another mapping of shared memory", &|can| can.shared_aliases.to_string()));
     table.add_row(row("pinned: O_DIRECT, RDMA, io_uring", &|can| can.pinned_writes.to_string()));
+    table.add_row(row("all of the own process", &|can| yes(can.whole_own_process).to_owned()));
     table.add_row(row("another process", &|can| yes(can.other_process).to_owned()));
     table.add_row(row("first write to a page costs", &|can| can.cost.to_string()));
     table
@@ -107,8 +110,11 @@ fn as_json(finding: &Finding) -> serde_json::Value {
         "inexact": can.inexact,
         "kernel_writes": can.kernel_writes.to_string(),
         "foreign_writes": can.foreign_writes.to_string(),
+        "mem_writes": can.mem_writes.to_string(),
+        "reprotected_writes": can.reprotected_writes.to_string(),
         "shared_aliases": can.shared_aliases.to_string(),
         "pinned_writes": can.pinned_writes.to_string(),
+        "whole_own_process": can.whole_own_process,
         "other_process": can.other_process,
         "privilege": can.privilege,
         "cost": can.cost.to_string(),
