@@ -88,7 +88,7 @@ enum dirty_sees {
 	 */
 	DIRTY_SEES_YES = 1,
 	/**
-	 * The write itself fails (EFAULT or EIO): nothing is missed, but who writes must expect it.
+	 * The write itself fails (EFAULT or EIO; a store by SIGSEGV): nothing is missed, but who writes must expect it.
 	 */
 	DIRTY_SEES_FAILS = 2,
 };
@@ -152,7 +152,7 @@ struct dirty_capabilities {
 	uint32_t exact;
 	/**
 	 * Writes that the kernel makes on behalf of the process: read(2) into a buffer, recvmsg, signal frames.
-	 * This and the next five: one of enum dirty_sees.
+	 * This and the next six: one of enum dirty_sees.
 	 */
 	uint32_t kernel_writes;
 	/**
@@ -168,6 +168,10 @@ struct dirty_capabilities {
 	 * read-only again before the next.
 	 */
 	uint32_t reprotected_writes;
+	/**
+	 * Writes to watched memory that the program has moved or grown by mremap since the last collect.
+	 */
+	uint32_t remapped_writes;
 	/**
 	 * Writes to the same shared memory through another mapping of it.
 	 */
@@ -189,6 +193,10 @@ struct dirty_capabilities {
 	 * One of enum dirty_cost.
 	 */
 	uint32_t cost;
+	/**
+	 * Zero.
+	 */
+	uint32_t reserved;
 	/**
 	 * When a page that was not written is reported all the same.
 	 */

@@ -16,7 +16,7 @@ pub enum Sees {
     No = 0,
     /// It is reported.
     Yes = 1,
-    /// The write itself fails (EFAULT or EIO): nothing is missed, but who writes must expect it.
+    /// The write itself fails (EFAULT or EIO; a store by SIGSEGV): nothing is missed, but who writes must expect it.
     Fails = 2,
 }
 
@@ -44,7 +44,7 @@ pub struct Capabilities {
     /// 1 if it reports no page that was not written, but for what inexact says.
     pub exact: u32,
     /// Writes that the kernel makes on behalf of the process: read(2) into a buffer, recvmsg, signal frames.
-    /// This and the next five: one of enum dirty_sees.
+    /// This and the next six: one of enum dirty_sees.
     pub kernel_writes: u32,
     /// Writes through process_vm_writev.
     pub foreign_writes: u32,
@@ -53,6 +53,8 @@ pub struct Capabilities {
     /// Writes to memory that the program itself made writable (or mapped anew) since the last collect, and made
     /// read-only again before the next.
     pub reprotected_writes: u32,
+    /// Writes to watched memory that the program has moved or grown by mremap since the last collect.
+    pub remapped_writes: u32,
     /// Writes to the same shared memory through another mapping of it.
     pub shared_aliases: u32,
     /// Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's registered
@@ -64,6 +66,8 @@ pub struct Capabilities {
     pub other_process: u32,
     /// One of enum dirty_cost.
     pub cost: u32,
+    /// Zero.
+    pub reserved: u32,
     /// When a page that was not written is reported all the same.
     pub inexact: *const c_char,
     /// What the caller needs beyond the permission to ptrace the target; empty if nothing.
@@ -138,11 +142,13 @@ pub(crate) unsafe fn fill(kind: BackendKind, out: *mut Capabilities) -> Outcome<
         foreign_writes: sees(record.foreign_writes),
         mem_writes: sees(record.mem_writes),
         reprotected_writes: sees(record.reprotected_writes),
+        remapped_writes: sees(record.remapped_writes),
         shared_aliases: sees(record.shared_aliases),
         pinned_writes: sees(record.pinned_writes),
         whole_own_process: record.whole_own_process.into(),
         other_process: record.other_process.into(),
         cost: cost(record.cost),
+        reserved: 0,
         inexact: texts.inexact,
         privilege: texts.privilege,
     };

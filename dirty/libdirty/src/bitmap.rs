@@ -17,7 +17,8 @@ pub(crate) struct Bitmap {
     range: PageRange,
     words: NonNull<AtomicU64>,
     count: usize,
-    _kept: Kept,
+    /// Always there but while it is dropped.
+    kept: Option<Kept>,
 }
 
 // SAFETY: the words are atomics in memory that this value owns alone; nothing depends on a thread.
@@ -59,7 +60,7 @@ impl Bitmap {
         let words = NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("mmap returned page 0"))?;
         let start = memory as usize;
         let end = (start + count * 8).next_multiple_of(page_size());
-        Ok(Bitmap { range, words, count, _kept: Kept::new(PageRange::trusted(start, end)) })
+        Ok(Bitmap { range, words, count, kept: Some(Kept::new(PageRange::trusted(start, end))) })
     }
 
     /// The pages it stands for.
@@ -131,6 +132,8 @@ impl Bitmap {
 
 impl Drop for Bitmap {
     fn drop(&mut self) {
+        // Before the memory goes: the program may be given these addresses at once.
+        self.kept = None;
         // SAFETY: the mapping made by `new`, of the same length; no reference outlives `self`.
         unsafe { libc::munmap(self.words.as_ptr().cast(), self.count * 8) };
     }

@@ -71,7 +71,8 @@ pub enum Sees {
     Yes,
     /// It is not reported: the tracker's user must know of such writes by other means.
     No,
-    /// The write itself fails (`EFAULT` or `EIO`): nothing is missed, but who writes must expect it.
+    /// The write itself fails (`EFAULT` or `EIO`; a store by SIGSEGV): nothing is missed, but who writes must
+    /// expect it.
     Fails,
 }
 
@@ -124,6 +125,8 @@ pub struct Capabilities {
     /// Writes to memory that the program itself made writable (or mapped anew) since the last collect, and made
     /// read-only again before the next.
     pub reprotected_writes: Sees,
+    /// Writes to watched memory that the program has moved or grown by `mremap(2)` since the last collect.
+    pub remapped_writes: Sees,
     /// Writes to the same shared memory through another mapping of it.
     pub shared_aliases: Sees,
     /// Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's
@@ -147,6 +150,7 @@ const MPROTECT: Capabilities = Capabilities {
     foreign_writes: Sees::Fails,
     mem_writes: Sees::No,
     reprotected_writes: Sees::No,
+    remapped_writes: Sees::Fails,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
     whole_own_process: false,
@@ -163,6 +167,7 @@ const SOFT_DIRTY: Capabilities = Capabilities {
     foreign_writes: Sees::Yes,
     mem_writes: Sees::Yes,
     reprotected_writes: Sees::Yes,
+    remapped_writes: Sees::Yes,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
     whole_own_process: true,
@@ -179,6 +184,7 @@ const UFFD_SYNC: Capabilities = Capabilities {
     foreign_writes: Sees::Yes,
     mem_writes: Sees::Fails,
     reprotected_writes: Sees::Yes,
+    remapped_writes: Sees::Yes,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
     whole_own_process: false,
@@ -195,6 +201,7 @@ const UFFD_ASYNC: Capabilities = Capabilities {
     foreign_writes: Sees::Yes,
     mem_writes: Sees::Yes,
     reprotected_writes: Sees::Yes,
+    remapped_writes: Sees::Yes,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
     whole_own_process: true,

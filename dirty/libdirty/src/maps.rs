@@ -145,7 +145,12 @@ impl Maps {
 }
 
 fn push(found: &mut Vec<Mapping>, mapping: Mapping, within: PageRange) {
-    let Some(range) = mapping.range.intersection(within) else { return };
+    // The mappings are not seen all at once: one may have grown over what was seen as another.
+    let from = found.last().map_or(within.start(), |last| last.range.end().max(within.start()));
+    if from >= within.end() {
+        return;
+    }
+    let Some(range) = mapping.range.intersection(PageRange::trusted(from, within.end())) else { return };
     if let Some(last) = found.last_mut()
         && last.range.end() == range.start()
         && last.memory == mapping.memory

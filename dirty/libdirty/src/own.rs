@@ -5,6 +5,10 @@
 //! pages, and so on without end; and a thread or handler that serves faults would wait for itself. So bitmaps and
 //! the stacks of such threads are entered here, and taken out of what is mapped before anybody looks at it.
 //!
+//! A range is entered after its memory was made, and taken out before that is given back: for as long as it stands
+//! here nobody else can have these addresses. (Between the making and the entry a tracker may see it as new
+//! memory, and as vanished the next time.)
+//!
 //! After a fork the lock may be held by a thread that the child does not have. The child begins with an empty
 //! list of its own: the trackers it inherited do not work there, and their records are memory like any other.
 

@@ -1,2 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! To be written.
+//! Holds back ends of libdirty against memory itself.
+//!
+//! The [`judge`] keeps a copy of the watched memory ([`shadow`]) that it updates only from what a collect reports,
+//! as a checkpointer would. Whenever the program holds still it collects once more and compares the copy with the
+//! memory, byte for byte: a page that differs was *missed*. No back end's own word is ever taken.
+//!
+//! What the program does is data ([`op`]): a list of operations carried out by a [`workload`], in the own process or
+//! in another. [`scenario`]s are such lists written by hand; [`sequence`]s are generated, and shrink. Each runs in
+//! a process of its own ([`run`]), so that a crash is a result and not the end.
+
+pub mod judge;
+pub mod kernel_writes;
+pub mod memory;
+pub mod op;
+pub mod outcome;
+pub mod perform;
+pub mod property;
+pub mod report;
+pub mod run;
+pub mod scenario;
+pub mod sequence;
+pub mod shadow;
+pub mod workload;
+pub mod writers;

@@ -22,7 +22,8 @@
 //!   its protection from ours. (Memory that was read-only when the last collect looked is left alone.)
 //! - `/proc/PID/mem`, which writes whatever the protection is.
 //!
-//! The kernel's own writes to armed memory fail with `EFAULT`.
+//! The kernel's own writes to armed memory fail with `EFAULT`. Armed memory that `mremap` moves or grows takes its
+//! protection along to where the handler does not know it: a store there ends in SIGSEGV.
 
 mod handler;
 mod history;
@@ -244,13 +245,7 @@ impl Backend for Mprotect {
                 }
             }
         }
-        let leave = |table: &mut registry::Table| {
-            table.remove(range, self.owner);
-            if table.segments.is_empty() {
-                handler::deactivate(table);
-            }
-        };
-        registry::change(leave, || ());
+        registry::change(|table| table.remove(range, self.owner), || ());
         // The table holds a watch as long as a piece of its part is watched.
         self.records.retain(|_, record| Arc::strong_count(&record.watch) > 1);
     }

@@ -46,8 +46,8 @@ pub(super) struct UffdSync {
     handler: Option<JoinHandle<()>>,
     /// An eventfd: written to end the handler.
     stop: File,
-    /// The handler's stack.
-    _stack: Kept,
+    /// The handler's stack, while it may be in use.
+    stack: Option<Kept>,
     /// The process that has the handler thread.
     owner: u32,
     entries: Vec<Entry>,
@@ -85,7 +85,7 @@ impl UffdSync {
             uffd,
             handler: Some(handler),
             stop,
-            _stack: Kept::new(stack),
+            stack: Some(Kept::new(stack)),
             owner: std::process::id(),
             entries: Vec::with_capacity(BATCH),
             fault,
@@ -183,6 +183,8 @@ impl Backend for UffdSync {
 impl Drop for UffdSync {
     fn drop(&mut self) {
         let Some(handler) = self.handler.take() else { return };
+        // Before the thread ends: the program may be given these addresses at once.
+        self.stack = None;
         if std::process::id() != self.owner {
             // A forked child has no such thread to wait for.
             std::mem::forget(handler);

@@ -39,7 +39,7 @@ pub fn section() -> Result<Section> {
     let _ = writeln!(
         text,
         "  What a back end does not see, the user of the tracker must know of by other means; \"fails\" means that\n  \
-         the write returns EFAULT or EIO. Whatever is in doubt is reported as dirty, with a reason."
+         the write returns EFAULT or EIO, or ends in SIGSEGV. Whatever is in doubt is reported as dirty, with a reason."
     );
 
     let back_ends: Vec<_> = findings.iter().map(as_json).collect();
@@ -67,6 +67,7 @@ fn table(findings: &[Finding]) -> Table {
     table.add_row(row("process_vm_writev", &|can| can.foreign_writes.to_string()));
     table.add_row(row("/proc/PID/mem: debuggers", &|can| can.mem_writes.to_string()));
     table.add_row(row("protection changed to and fro", &|can| can.reprotected_writes.to_string()));
+    table.add_row(row("moved or grown by mremap", &|can| can.remapped_writes.to_string()));
     table.add_row(row("another mapping of shared memory", &|can| can.shared_aliases.to_string()));
     table.add_row(row("pinned: O_DIRECT, RDMA, io_uring", &|can| can.pinned_writes.to_string()));
     table.add_row(row("all of the own process", &|can| yes(can.whole_own_process).to_owned()));
@@ -111,6 +112,7 @@ fn as_json(finding: &Finding) -> serde_json::Value {
         "kernel_writes": can.kernel_writes.to_string(),
         "foreign_writes": can.foreign_writes.to_string(),
         "mem_writes": can.mem_writes.to_string(),
+        "remapped_writes": can.remapped_writes.to_string(),
         "reprotected_writes": can.reprotected_writes.to_string(),
         "shared_aliases": can.shared_aliases.to_string(),
         "pinned_writes": can.pinned_writes.to_string(),

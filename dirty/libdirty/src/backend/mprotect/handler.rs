@@ -8,6 +8,8 @@
 //!   the interrupted code blocked. SIGSEGV itself stays open, whatever it asked for: it may write watched memory,
 //!   and a fault with SIGSEGV blocked ends the process. All run on the alternate stack if the thread has one
 //!   (SA_ONSTACK): ours must, for the stack may be watched. SIG_DFL and SIG_IGN act as they would have.
+//! - It stays when nothing is watched any more: a fault may be on its way, in a thread that the kernel has put aside
+//!   on its way to the handler. (Telling such a fault from the program's own takes Linux 5.14.)
 //! - Who installs a handler after us may call ours, and be called by it once we have put ours on top again:
 //!   a mark in the unused tail of `siginfo_t` tells that a fault has been passed on, and to how many.
 //!
@@ -36,9 +38,6 @@ pub(super) fn prepare(table: &mut Table) {
         unsafe { libc::pthread_atfork(None, None, Some(registry::start_anew)) };
     });
     if let Some(action) = current().filter(|now| !is_ours(now)) {
-        if table.segments.is_empty() {
-            table.previous.clear();
-        }
         // Who knows what became of the faults meanwhile.
         for watch in table.segments.iter().flat_map(|segment| &segment.watches) {
             watch.raise_doubt(Reason::ProtectionChanged);
@@ -59,17 +58,6 @@ pub(super) fn activate() {
         libc::sigfillset(&raw mut action.sa_mask);
         libc::sigaction(libc::SIGSEGV, &raw const action, null_mut());
     }
-}
-
-/// Put back what was there before, if ours is still on top. It stays in the table, for faults on their way.
-pub(super) fn deactivate(table: &Table) {
-    let Some(previous) = table.previous.first().filter(|_| is_on_top()) else { return };
-    let mut action = previous.action;
-    if previous.is_spent.load(SeqCst) {
-        action.sa_sigaction = libc::SIG_DFL;
-    }
-    // SAFETY: an action that the kernel gave us. It cannot fail: the signal and the action are valid.
-    unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, null_mut()) };
 }
 
 /// Whether the kernel calls our handler.
@@ -96,7 +84,8 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     // SAFETY: as above.
     let is_ours = code == SEGV_ACCERR
         && unsafe { is_store(context, address) }
-        && registry::read(|table| table.is_some_and(|table| resolve(table, address)));
+        && (registry::read(|table| table.is_some_and(|table| resolve(table, address)))
+            || is_writable_by_now(address));
     if !is_ours {
         // SAFETY: as above; the table is not in use any more.
         unsafe { pass_on(signal, info, context) };
@@ -124,6 +113,14 @@ fn resolve(table: &Table, address: usize) -> bool {
         return protect(page, segment.protection);
     }
     order::fault(|| protect(page, segment.protection), mark) || relieve(table, index)
+}
+
+/// Whether the store would succeed now: it met our protection, and was on its way here when the memory ceased to be
+/// watched.
+fn is_writable_by_now(address: usize) -> bool {
+    let start = address & !(page_size() - 1);
+    // SAFETY: gives the page a frame, as the store itself would, or fails; its content stays.
+    unsafe { libc::madvise(start as *mut c_void, page_size(), libc::MADV_POPULATE_WRITE) == 0 }
 }
 
 /// Lift the protection of everything around: the process has no room for more mappings (`vm.max_map_count`), and

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A client of libdirty that keeps a copy, and compares it with the memory whenever the program holds still.
+//!
+//! Invariant: the copy of a watched page changes only when a collect reported the page (or `watch` returned). What
+//! differs in [`Judge::check`] was therefore not reported, whoever is to blame.
+
+use libdirty::{BackendKind, Capabilities, Dirty, Extent, Fault, PageRange, Reason, Tracker, page_size};
+
+use crate::memory::{Mapping, Memory};
+use crate::op::{Backing, Op};
+use crate::outcome::{Outcome, Stop};
+use crate::perform::ARENA;
+use crate::shadow::{Content, Shadow};
+use crate::workload::{Target, Workload};
+
+/// What to judge.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    /// The back end.
+    pub backend: BackendKind,
+    /// A mistake for it to make.
+    pub fault: Option<Fault>,
+    /// Which process is tracked.
+    pub target: Target,
+    /// How long racing scenarios race.
+    pub seconds: f64,
+}
+
+/// Shadow, tracker, program.
+#[derive(Debug)]
+pub struct Judge {
+    /// What is judged.
+    pub setup: Setup,
+    /// What was counted so far.
+    pub outcome: Outcome,
+    tracker: Tracker,
+    workload: Workload,
+    memory: Memory,
+    shadow: Shadow,
+    ranges: Vec<PageRange>,
+    dirty: Dirty,
+    /// Reported, and not copied yet.
+    pending: Vec<Extent>,
+    /// Nothing was written while the last copies were made.
+    quiet: bool,
+    maps: usize,
+}
+
+/// How many missed pages are told one by one.
+const TOLD: u64 = 4;
+
+impl Judge {
+    /// Start the program and a tracker on it.
+    ///
+    /// # Errors
+    /// A skip when the back end does not work here.
+    pub fn new(setup: Setup) -> Result<Self, Stop> {
+        let workload = Workload::start(setup.target)?;
+        let mut builder = Tracker::builder().backend(setup.backend);
+        if let Some(fault) = setup.fault {
+            builder = builder.fault(fault);
+        }
+        let tracker = match setup.target {
+            Target::Own => builder.own()?,
+            Target::Other => builder.process(workload.pid())?,
+        };
+        Ok(Judge {
+            setup,
+            outcome: Outcome::default(),
+            tracker,
+            memory: Memory::open(workload.pid())?,
+            workload,
+            shadow: Shadow::default(),
+            ranges: Vec::new(),
+            dirty: Dirty::new(),
+            pending: Vec::new(),
+            quiet: true,
+            maps: 0,
+        })
+    }
+
+    /// The record of the back end.
+    #[must_use]
+    pub fn capabilities(&self) -> &'static Capabilities {
+        self.tracker.capabilities()
+    }
+
+    /// What is watched.
+    #[must_use]
+    pub fn ranges(&self) -> &[PageRange] {
+        &self.ranges
+    }
+
+    /// The program.
+    pub fn workload(&mut self) -> &mut Workload {
+        &mut self.workload
+    }
+
+    /// The program's memory, as the kernel tells it.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Do one operation that must succeed.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn perform(&mut self, op: Op) -> Result<i64, Stop> {
+        self.workload.perform(op).map_err(|error| Stop::fail(format!("{op:?}: {error}")))
+    }
+
+    /// Choose addresses for `pages` pages, far from others and at the border of a huge page.
+    #[must_use]
+    pub fn place(&mut self, pages: usize) -> Area {
+        self.maps += 1;
+        Area { start: ARENA + (self.maps << 36), pages }
+    }
+
+    /// Map memory at a place of its own.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn map(&mut self, pages: usize, backing: Backing) -> Result<Area, Stop> {
+        let area = self.place(pages);
+        self.perform(Op::Map { at: area.start, length: area.len(), backing, replace: false })?;
+        Ok(area)
+    }
+
+    /// Write one byte in each of these pages.
+    ///
+    /// # Errors
+    /// When the program is gone.
+    pub fn touch(&mut self, area: Area, step: usize, value: u8) -> Result<(), Stop> {
+        let step = step * page_size();
+        self.perform(Op::Touch { at: area.start, length: area.len(), step, value }).map(|_| ())
+    }
+
+    /// Watch a range, and copy what it holds.
+    ///
+    /// # Errors
+    /// The tracker's.
+    pub fn watch(&mut self, area: Area) -> Result<(), Stop> {
+        let range = area.range();
+        self.tracker.watch(range)?;
+        let mappings = self.memory.mappings()?;
+        let shadow = &mut self.shadow;
+        self.memory.visit(range, &mappings, |address, content| shadow.set(address, content))?;
+        self.ranges.push(range);
+        self.ranges.sort_unstable();
+        Ok(())
+    }
+
+    /// Stop watching a range.
+    ///
+    /// # Errors
+    /// The tracker's.
+    pub fn unwatch(&mut self, area: Area) -> Result<(), Stop> {
+        let range = area.range();
+        self.tracker.unwatch(range)?;
+        self.copy()?; // else what is pending would come back
+        self.shadow.forget(range);
+        for other in std::mem::take(&mut self.ranges) {
+            if range.intersection(other).is_none() {
+                self.ranges.push(other);
+            } else {
+                self.ranges.extend(PageRange::new(other.start(), range.start()));
+                self.ranges.extend(PageRange::new(range.end(), other.end()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ask the tracker; the answer as it came.
+    ///
+    /// # Errors
+    /// The tracker's.
+    pub fn ask(&mut self) -> libdirty::Result<&Dirty> {
+        self.tracker.collect(&mut self.dirty)?;
+        self.outcome.collects += 1;
+        Ok(&self.dirty)
+    }
+
+    /// Collect while the program writes, and copy later: at the next [`Judge::copy`] or [`Judge::check`].
+    ///
+    /// # Errors
+    /// The tracker's.
+    pub fn collect_racing(&mut self) -> Result<(), Stop> {
+        self.quiet = false;
+        self.collect()
+    }
+
+    fn collect(&mut self) -> Result<(), Stop> {
+        self.ask()?;
+        let mut end = 0;
+        for extent in self.dirty.extents() {
+            if extent.range.start() < end {
+                self.outcome.failures.push(format!("{} was reported twice, or out of order", extent.range));
+            }
+            end = extent.range.end();
+            let watched = self.ranges.iter().filter_map(|range| range.intersection(extent.range));
+            if watched.map(PageRange::len).sum::<usize>() != extent.range.len() {
+                self.outcome.failures.push(format!("{} was reported and is not watched", extent.range));
+            }
+            let pages = extent.range.pages() as u64;
+            if extent.reason == Reason::Written {
+                self.outcome.pages += pages;
+            } else {
+                *self.outcome.doubts.entry(extent.reason.text().into()).or_default() += pages;
+            }
+        }
+        self.pending.extend(self.dirty.extents());
+        Ok(())
+    }
+
+    /// Copy what was reported, in the order of the reports.
+    ///
+    /// # Errors
+    /// When the memory cannot be read.
+    pub fn copy(&mut self) -> Result<(), Stop> {
+        let mappings = self.memory.mappings()?;
+        for extent in std::mem::take(&mut self.pending) {
+            if !extent.reason.is_mapped() {
+                self.shadow.forget(extent.range);
+                continue;
+            }
+            let count = self.quiet && extent.reason == Reason::Written;
+            let (shadow, outcome) = (&mut self.shadow, &mut self.outcome);
+            self.memory.visit(extent.range, &mappings, |address, content| {
+                if count && shadow.get(address).is_some_and(|old| old.is_same(content)) {
+                    outcome.spurious += 1;
+                }
+                shadow.set(address, content);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The program holds still: collect, copy, and compare everything.
+    ///
+    /// # Errors
+    /// The tracker's. A difference is no error; it is counted.
+    pub fn check(&mut self) -> Result<(), Stop> {
+        self.collect()?;
+        self.copy()?;
+        let mappings = self.memory.mappings()?;
+        let (shadow, outcome) = (&mut self.shadow, &mut self.outcome);
+        let mut told = |address: usize, pages: usize, what: &str| {
+            if outcome.missed < TOLD {
+                let collects = outcome.collects;
+                outcome.notes.push(format!("missed after collect {collects}: {address:#x} {what}"));
+            }
+            outcome.missed += pages as u64;
+        };
+        for range in &self.ranges {
+            self.memory.visit(*range, &mappings, |address, content| {
+                let what = match shadow.get(address) {
+                    None => "is mapped and was never reported",
+                    Some(old) if !old.is_same(content) => &difference(old, content),
+                    Some(_) => return,
+                };
+                told(address, 1, what);
+                shadow.set(address, content);
+            })?;
+            for hole in holes(*range, &mappings) {
+                let forgotten = shadow.forget(hole);
+                if forgotten > 0 {
+                    told(hole.start(), forgotten, "is no longer mapped and that was not reported");
+                }
+            }
+        }
+        self.quiet = true;
+        Ok(())
+    }
+
+    /// Untrack the program and see that it goes on unharmed.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn finish(self) -> Result<Outcome, Stop> {
+        let Judge { tracker, mut workload, outcome, .. } = self;
+        drop(tracker);
+        workload.perform(Op::Ping).map_err(|error| Stop::fail(format!("after tracking: {error}")))?;
+        Ok(outcome)
+    }
+}
+
+fn difference(old: Content<'_>, new: Content<'_>) -> String {
+    let zeros = vec![0; page_size()];
+    let [old, new] = [old, new].map(|content| match content {
+        Content::Zero => &zeros,
+        Content::Bytes(bytes) => bytes,
+    });
+    let at = old.iter().zip(new).position(|(old, new)| old != new).unwrap_or(0);
+    format!("holds {:#x} at byte {at:#x}, the copy {:#x}", new[at], old[at])
+}
+
+fn holes(range: PageRange, mappings: &[Mapping]) -> Vec<PageRange> {
+    let mut holes = Vec::new();
+    let mut at = range.start();
+    for mapping in mappings {
+        if let Some(part) = mapping.range.intersection(range) {
+            holes.extend(PageRange::new(at, part.start()));
+            at = part.end();
+        }
+    }
+    holes.extend(PageRange::new(at, range.end()));
+    holes
+}
+
+/// A run of pages to play with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Area {
+    /// First address.
+    pub start: usize,
+    /// How many.
+    pub pages: usize,
+}
+
+impl Area {
+    /// Bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // none is empty
+    pub fn len(self) -> usize {
+        self.pages * page_size()
+    }
+
+    /// Address of page `index`.
+    #[must_use]
+    pub fn page(self, index: usize) -> usize {
+        self.start + index * page_size()
+    }
+
+    /// `pages` pages from page `first` on.
+    #[must_use]
+    pub fn part(self, first: usize, pages: usize) -> Area {
+        Area { start: self.page(first), pages }
+    }
+
+    /// As libdirty wants it.
+    ///
+    /// # Panics
+    /// When it has no pages.
+    #[must_use]
+    pub fn range(self) -> PageRange {
+        PageRange::from_length(self.start, self.len()).expect("an area is a range of pages")
+    }
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `dirty-oracle`: runs the scenarios and prints what was missed. The exit code is 0 only if nothing was.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use dirty_oracle::judge::Setup;
+use dirty_oracle::outcome::Verdict;
+use dirty_oracle::property::{Search, search};
+use dirty_oracle::report::{Rejected, Report, Row, heading};
+use dirty_oracle::run::{FAULTS, Order, What};
+use dirty_oracle::scenario::{ALL, Scenario};
+use dirty_oracle::sequence::Sequence;
+use dirty_oracle::workload::Target;
+use dirty_oracle::{run, workload};
+use libdirty::BackendKind;
+
+/// Holds the back ends of libdirty against memory itself.
+#[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    what: Choice,
+    /// Only these scenarios (repeat); all otherwise.
+    #[arg(long, value_parser = scenario)]
+    scenario: Vec<&'static Scenario>,
+    /// Not these scenarios (repeat).
+    #[arg(long, value_parser = scenario)]
+    except: Vec<&'static Scenario>,
+    /// How long each racing scenario races; forty rounds at least.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Kill a scenario after so many seconds.
+    #[arg(long, default_value_t = 600)]
+    limit: u64,
+}
+
+#[derive(Debug, Args)]
+struct Choice {
+    /// Only this back end (repeat); otherwise every one that works here.
+    #[arg(long)]
+    backend: Vec<BackendKind>,
+    /// The process that is tracked; both otherwise.
+    #[arg(long)]
+    target: Option<TargetName>,
+    /// Have the back end make this mistake; it should then fail.
+    #[arg(long)]
+    fault: Option<FaultName>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the scenarios.
+    List,
+    /// Generate programs, run each, and shrink one that fails.
+    Property {
+        #[command(flatten)]
+        what: Choice,
+        /// How many programs for each back end and target.
+        #[arg(long, default_value_t = 100)]
+        cases: u32,
+    },
+    /// Run one generated program, from a JSON file.
+    Replay {
+        #[command(flatten)]
+        what: Choice,
+        /// The file that holds it.
+        file: std::path::PathBuf,
+    },
+    /// Run one order from standard input.
+    #[command(hide = true)]
+    One,
+    /// Carry out operations from standard input.
+    #[command(hide = true)]
+    Workload,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum TargetName {
+    Own,
+    Other,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum FaultName {
+    Rearm,
+    Race,
+    Discard,
+}
+
+fn scenario(name: &str) -> Result<&'static Scenario, String> {
+    dirty_oracle::scenario::find(name).ok_or_else(|| format!("no scenario is called {name:?}; try list"))
+}
+
+impl Choice {
+    /// What to run: each back end on each target. Back ends that do not work here go into the report.
+    fn setups(&self, seconds: f64, report: &mut Report) -> Vec<Setup> {
+        let fault = self.fault.map(|fault| FAULTS[fault as usize].1);
+        let targets = match self.target {
+            None => vec![Target::Own, Target::Other],
+            Some(TargetName::Own) => vec![Target::Own],
+            Some(TargetName::Other) => vec![Target::Other],
+        };
+        let mut setups = Vec::new();
+        for finding in libdirty::survey() {
+            let backend = finding.backend;
+            if !self.backend.is_empty() && !self.backend.contains(&backend) {
+                continue;
+            }
+            if let Some(why) = finding.rejected {
+                report.rejected.push(Rejected { backend: backend.name().into(), why });
+                continue;
+            }
+            let record = backend.capabilities();
+            let able = targets.iter().filter(|target| **target == Target::Own || record.other_process);
+            setups.extend(able.map(|target| Setup { backend, fault, target: *target, seconds }));
+        }
+        setups
+    }
+
+    /// Add a row to the report, and show it at once unless JSON is wanted.
+    fn add(&self, report: &mut Report, setup: Setup, scenario: &str, verdict: Verdict, since: Instant) {
+        let fault = self.fault.map(|fault| FAULTS[fault as usize].0.into());
+        let (backend, target) = (setup.backend.name().into(), setup.target.name().into());
+        let seconds = since.elapsed().as_secs_f64();
+        let row = Row { backend, target, fault, scenario: scenario.into(), verdict, seconds };
+        if !self.json {
+            println!("{}", row.line());
+        }
+        report.rows.push(row);
+    }
+
+    fn finish(&self, mut report: Report) -> Result<ExitCode, String> {
+        let is_asked = |rejected: &Rejected| self.backend.iter().any(|kind| kind.name() == rejected.backend);
+        report.good = report.rows.iter().all(|row| row.verdict.is_good())
+            && !report.rows.is_empty()
+            && !report.rejected.iter().any(is_asked);
+        if self.json {
+            println!("{}", serde_json::to_string(&report).map_err(|error| error.to_string())?);
+        } else {
+            for rejected in &report.rejected {
+                println!("{:<11} does not work here: {}", rejected.backend, rejected.why);
+            }
+            println!("{}", if report.good { "nothing missed" } else { "NOT good" });
+        }
+        Ok(if report.good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("dirty-oracle: {error}");
+        ExitCode::from(2)
+    })
+}
+
+fn run() -> Result<ExitCode, String> {
+    let cli = Cli::parse();
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut report = Report::default();
+    match &cli.command {
+        Some(Command::One) => run::serve().map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string()),
+        Some(Command::Workload) => {
+            workload::serve().map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string())
+        }
+        Some(Command::List) => {
+            for scenario in ALL {
+                println!("{:<18} {}", scenario.name, scenario.about);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Property { what, cases }) => {
+            for setup in what.setups(0.0, &mut report) {
+                let since = Instant::now();
+                let verdict = match search(&program, setup, *cases, 2000)? {
+                    Search::Passed => Verdict::Done(Default::default()),
+                    Search::Skipped(why) => Verdict::Skipped(why),
+                    Search::Found(sequence, verdict) => {
+                        eprintln!("{}", serde_json::to_string(&sequence).map_err(|error| error.to_string())?);
+                        verdict
+                    }
+                };
+                what.add(&mut report, setup, "property", verdict, since);
+            }
+            what.finish(report)
+        }
+        Some(Command::Replay { what, file }) => {
+            let text =
+                std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+            let sequence: Sequence =
+                serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+            for setup in what.setups(0.0, &mut report) {
+                let since = Instant::now();
+                let verdict = Order::new(setup, What::Sequence(sequence.clone()))
+                    .spawn(&program, Duration::from_secs(cli.limit))
+                    .map_err(|error| error.to_string())?;
+                what.add(&mut report, setup, "replay", verdict, since);
+            }
+            what.finish(report)
+        }
+        None => {
+            if !cli.what.json {
+                println!("{}", heading());
+            }
+            let is_wanted = |scenario: &&Scenario| {
+                let named = |list: &[&Scenario]| list.iter().any(|other| other.name == scenario.name);
+                (cli.scenario.is_empty() || named(&cli.scenario)) && !named(&cli.except)
+            };
+            for setup in cli.what.setups(cli.seconds, &mut report) {
+                for scenario in ALL.iter().filter(is_wanted) {
+                    let since = Instant::now();
+                    let verdict = Order::new(setup, What::Scenario(scenario.name.into()))
+                        .spawn(&program, Duration::from_secs(cli.limit))
+                        .map_err(|error| error.to_string())?;
+                    cli.what.add(&mut report, setup, scenario.name, verdict, since);
+                }
+            }
+            cli.what.finish(report)
+        }
+    }
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Carries operations out, in the process that runs this.
+//!
+//! Invariant: memory that operations touch was mapped by operations, at addresses far from where the kernel and
+//! the allocator put anything by themselves ([`ARENA`]); no Rust object ever lies there.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libdirty::page_size;
+
+use crate::kernel_writes;
+use crate::op::{Backing, Op};
+use crate::writers::Writers;
+
+/// Where the memory of all scenarios lies: where neither the kernel nor a sanitizer puts anything.
+pub const ARENA: usize = 0x2000_0000_0000;
+
+/// The state that operations leave behind.
+#[derive(Debug, Default)]
+pub struct Performer {
+    shared: Vec<(usize, OwnedFd)>,
+    writers: Option<Writers>,
+    fork: Option<i32>,
+}
+
+/// `errno` of a call that returns -1 for failure.
+fn check(result: i64) -> io::Result<i64> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+impl Performer {
+    /// Do it.
+    ///
+    /// # Errors
+    /// The kernel's word.
+    pub fn perform(&mut self, op: Op) -> io::Result<i64> {
+        match op {
+            Op::Map { at, length, backing, replace } => self.map(at, length, backing, replace),
+            Op::Alias { of, at, length } => {
+                let (_, shared) = self
+                    .shared
+                    .iter()
+                    .rfind(|(start, _)| *start == of)
+                    .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
+                map(at, length, libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE, shared.as_raw_fd())
+            }
+            // SAFETY: (here and below) operations name memory of the arena only, where no object lies.
+            Op::Unmap { at, length } => check(unsafe { libc::munmap(at as *mut _, length) }.into()),
+            Op::Remap { at, length, new_length, to } => {
+                let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+                // SAFETY: as above.
+                let moved = unsafe {
+                    match to {
+                        Some(to) => libc::mremap(at as *mut _, length, new_length, flags, to),
+                        None => libc::mremap(at as *mut _, length, new_length, 0),
+                    }
+                };
+                check(moved as i64)
+            }
+            Op::Protect { at, length, protection } => {
+                // SAFETY: as above.
+                check(unsafe { libc::mprotect(at as *mut _, length, protection) }.into())
+            }
+            Op::Advise { at, length, advice } => {
+                // SAFETY: as above.
+                check(unsafe { libc::madvise(at as *mut _, length, advice) }.into())
+            }
+            Op::Fill { at, length, value } => {
+                // SAFETY: as above; opaque to the compiler.
+                unsafe { std::ptr::write_bytes(std::hint::black_box(at as *mut u8), value, length) };
+                Ok(0)
+            }
+            Op::Touch { at, length, step, value } => {
+                for address in (at..at + length).step_by(step) {
+                    // SAFETY: as above.
+                    unsafe { (address as *mut u8).write_volatile(value) };
+                }
+                Ok(0)
+            }
+            Op::Straddle { at, value } => {
+                store_unaligned(at, value);
+                Ok(0)
+            }
+            Op::Load { at, length } => {
+                for address in (at..at + length).step_by(page_size()) {
+                    // SAFETY: as above.
+                    unsafe { (address as *const u8).read_volatile() };
+                }
+                Ok(0)
+            }
+            Op::Kernel { way, at, length, value } => kernel_writes::perform(way, at, length, value),
+            Op::Signal { at, length } => signal_on(at, length),
+            Op::StartWriters { threads, at, length } => {
+                self.writers = Some(Writers::start(threads, at, length));
+                Ok(0)
+            }
+            Op::PauseWriters => {
+                self.writers.as_ref().inspect(|writers| writers.pause());
+                Ok(0)
+            }
+            Op::ResumeWriters => {
+                self.writers.as_ref().inspect(|writers| writers.resume());
+                Ok(0)
+            }
+            Op::StopWriters => {
+                self.writers = None;
+                Ok(0)
+            }
+            Op::Fork { at, length, value } => self.fork(at, length, value),
+            Op::EndFork => {
+                if let Some(pid) = self.fork.take() {
+                    end(pid)?;
+                }
+                Ok(0)
+            }
+            Op::Exec => Err(exec()),
+            Op::Ping => Ok(0),
+        }
+    }
+
+    fn map(&mut self, at: usize, length: usize, backing: Backing, replace: bool) -> io::Result<i64> {
+        let place = if replace { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
+        match backing {
+            Backing::Anonymous => {
+                map(at, length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | place, -1)
+            }
+            Backing::Shared => {
+                // SAFETY: a constant name; returns a new descriptor or -1.
+                let fd = unsafe { libc::memfd_create(c"oracle".as_ptr(), libc::MFD_CLOEXEC) };
+                check(fd.into())?;
+                // SAFETY: the kernel has just returned it.
+                let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+                file.set_len(length as u64)?;
+                let mapped = map(at, length, libc::MAP_SHARED | place, file.as_raw_fd())?;
+                self.shared.push((at, file.into()));
+                Ok(mapped)
+            }
+            Backing::PrivateFile => {
+                let file = temporary_file(length)?;
+                map(at, length, libc::MAP_PRIVATE | place, file.as_raw_fd())
+            }
+        }
+    }
+
+    fn fork(&mut self, at: usize, length: usize, value: u8) -> io::Result<i64> {
+        let (mut reader, writer) = pipe()?;
+        // SAFETY: the child makes system calls and stores only, until it is killed.
+        let pid = unsafe { libc::fork() };
+        check(pid.into())?;
+        if pid == 0 {
+            // SAFETY: as above; the arena is mapped in the child too.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                for address in (at..at + length).step_by(page_size()) {
+                    (address as *mut u8).add(8).write_volatile(value);
+                }
+                libc::write(writer.as_raw_fd(), c"".as_ptr().cast(), 1);
+                loop {
+                    libc::pause();
+                }
+            }
+        }
+        drop(writer);
+        self.fork = Some(pid);
+        // The end of the pipe instead of a byte: the child died.
+        if reader.read(&mut [0])? == 0 {
+            self.fork = None;
+            let status = wait(pid)?;
+            return Err(io::Error::other(format!("the forked child died (wait status {status:#x})")));
+        }
+        Ok(pid.into())
+    }
+}
+
+impl Drop for Performer {
+    fn drop(&mut self) {
+        if let Some(pid) = self.fork.take() {
+            let _ = end(pid);
+        }
+    }
+}
+
+/// One store, of which no compiler makes two.
+#[cfg(target_arch = "x86_64")]
+fn store_unaligned(at: usize, value: u64) {
+    // SAFETY: see the module; x86 stores anywhere.
+    unsafe {
+        std::arch::asm!("mov [{at}], {value}", at = in(reg) at, value = in(reg) value, options(nostack))
+    };
+}
+
+/// One store, of which no compiler makes two.
+#[cfg(target_arch = "aarch64")]
+fn store_unaligned(at: usize, value: u64) {
+    // SAFETY: see the module; plain stores need no alignment in normal memory.
+    unsafe {
+        std::arch::asm!("str {value}, [{at}]", at = in(reg) at, value = in(reg) value, options(nostack))
+    };
+}
+
+fn map(at: usize, length: usize, flags: i32, fd: i32) -> io::Result<i64> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: see the module.
+    check(unsafe { libc::mmap(at as *mut _, length, protection, flags, fd, 0) } as i64)
+}
+
+fn temporary_file(length: usize) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(libc::O_TMPFILE);
+    let mut file = options.open(std::env::temp_dir())?;
+    let page: Vec<u8> = (0..page_size()).map(|byte| (byte % 251) as u8).collect();
+    for _ in 0..length / page_size() {
+        file.write_all(&page)?;
+    }
+    Ok(file)
+}
+
+/// A pipe: reader, writer.
+///
+/// # Errors
+/// The kernel's word.
+pub(crate) fn pipe() -> io::Result<(File, File)> {
+    let mut ends = [0; 2];
+    // SAFETY: the kernel fills two descriptors.
+    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }.into())?;
+    // SAFETY: just returned; nobody else owns them.
+    Ok(unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) })
+}
+
+/// Wait for a child; returns the wait status.
+pub(crate) fn wait(pid: i32) -> io::Result<i32> {
+    let mut status = 0;
+    // SAFETY: one valid integer.
+    check(unsafe { libc::waitpid(pid, &raw mut status, 0) }.into())?;
+    Ok(status)
+}
+
+fn end(pid: i32) -> io::Result<()> {
+    // SAFETY: a child of ours that was not waited for.
+    check(unsafe { libc::kill(pid, libc::SIGKILL) }.into())?;
+    wait(pid).map(|_| ())
+}
+
+static SIGNALLED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_: i32) {
+    SIGNALLED.store(true, Ordering::Relaxed);
+}
+
+/// Take SIGUSR1 on an alternate stack in the arena.
+fn signal_on(at: usize, length: usize) -> io::Result<i64> {
+    let stack = libc::stack_t { ss_sp: at as *mut _, ss_flags: 0, ss_size: length };
+    SIGNALLED.store(false, Ordering::Relaxed);
+    // SAFETY: the stack is memory of the arena, used during `raise` alone; the old one is put back.
+    unsafe {
+        let mut old: libc::stack_t = std::mem::zeroed();
+        check(libc::sigaltstack(&raw const stack, &raw mut old).into())?;
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_signal as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        check(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()).into())?;
+        check(libc::raise(libc::SIGUSR1).into())?;
+        check(libc::sigaltstack(&raw const old, std::ptr::null_mut()).into())?;
+    }
+    Ok(SIGNALLED.load(Ordering::Relaxed).into())
+}
+
+/// Become the same program, waiting for operations; returns only if that fails.
+fn exec() -> io::Error {
+    use std::os::unix::process::CommandExt;
+    match std::env::current_exe() {
+        Ok(program) => std::process::Command::new(program).arg("workload").exec(),
+        Err(error) => error,
+    }
+}

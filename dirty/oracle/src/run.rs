@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs each scenario in a process of its own: this program, started anew with the argument `one`.
+
+use std::io::{self, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use libdirty::{BackendKind, Fault};
+use serde::{Deserialize, Serialize};
+
+use crate::judge::Setup;
+use crate::outcome::{Outcome, Verdict};
+use crate::scenario::{self, Scenario};
+use crate::sequence::Sequence;
+use crate::workload::Target;
+
+/// [`Setup`] and what to run, as sent to the process that runs it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Order {
+    backend: String,
+    fault: Option<String>,
+    target: Target,
+    seconds: f64,
+    what: What,
+}
+
+/// What to run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// A scenario by name.
+    Scenario(String),
+    /// Generated steps.
+    Sequence(Sequence),
+}
+
+/// The faults by their names on the command line.
+pub const FAULTS: [(&str, Fault); 3] =
+    [("rearm", Fault::Rearm), ("race", Fault::Race), ("discard", Fault::Discard)];
+
+impl Order {
+    /// An order.
+    #[must_use]
+    pub fn new(setup: Setup, what: What) -> Self {
+        let fault = FAULTS.into_iter().find(|(_, fault)| Some(*fault) == setup.fault);
+        Order {
+            backend: setup.backend.name().into(),
+            fault: fault.map(|(name, _)| name.into()),
+            target: setup.target,
+            seconds: setup.seconds,
+            what,
+        }
+    }
+
+    fn setup(&self) -> Result<Setup, String> {
+        let fault = match &self.fault {
+            None => None,
+            Some(wanted) => {
+                let found = FAULTS.into_iter().find(|(name, _)| name == wanted);
+                Some(found.ok_or_else(|| format!("no fault is called {wanted:?}"))?.1)
+            }
+        };
+        let backend: BackendKind = self.backend.parse()?;
+        Ok(Setup { backend, fault, target: self.target, seconds: self.seconds })
+    }
+
+    /// Carry it out in this process.
+    ///
+    /// # Errors
+    /// When it names what there is not.
+    pub fn run(&self) -> Result<Verdict, String> {
+        let setup = self.setup()?;
+        Ok(match &self.what {
+            What::Scenario(name) => {
+                scenario::find(name).ok_or_else(|| format!("no scenario is called {name:?}"))?.run(setup)
+            }
+            What::Sequence(sequence) => sequence.run(setup),
+        })
+    }
+
+    /// Have `program` carry it out in a process of its own.
+    ///
+    /// # Errors
+    /// When no process can be started. That it dies or hangs is a verdict.
+    pub fn spawn(&self, program: &Path, limit: Duration) -> io::Result<Verdict> {
+        let mut command = Command::new(program);
+        command.arg("one").stdin(Stdio::piped()).stdout(Stdio::piped());
+        // SAFETY: one system call, allowed between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let mut child = command.spawn()?;
+        if let Some(mut input) = child.stdin.take() {
+            // It may die before it has read all; its end tells.
+            let _ = input.write_all(serde_json::to_string(self)?.as_bytes());
+        }
+        let since = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if since.elapsed() > limit {
+                child.kill()?;
+                child.wait()?;
+                return Ok(Verdict::Crashed(format!("hung: killed after {} s", limit.as_secs())));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let mut answer = String::new();
+        if let Some(mut output) = child.stdout.take() {
+            output.read_to_string(&mut answer)?;
+        }
+        if let Ok(verdict) = serde_json::from_str(&answer) {
+            return Ok(verdict);
+        }
+        Ok(match status.signal() {
+            Some(signal) => self.killed(signal),
+            None => Verdict::Crashed(format!("ended without an answer: {status}")),
+        })
+    }
+
+    fn killed(&self, signal: i32) -> Verdict {
+        let crashed = Verdict::Crashed(format!("killed by {}", signal_name(signal)));
+        let (What::Scenario(name), Ok(setup)) = (&self.what, self.setup()) else { return crashed };
+        let is_fatal = |scenario: &Scenario| scenario.is_fatal(setup.backend.capabilities());
+        if signal == libc::SIGSEGV && scenario::find(name).is_some_and(is_fatal) {
+            let notes = vec!["the kernel killed the program, as the record says".into()];
+            return Verdict::Done(Outcome { notes, ..Outcome::default() });
+        }
+        crashed
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    match signal {
+        libc::SIGSEGV => "SIGSEGV".into(),
+        libc::SIGBUS => "SIGBUS".into(),
+        libc::SIGABRT => "SIGABRT".into(),
+        libc::SIGKILL => "SIGKILL (out of memory?)".into(),
+        other => format!("signal {other}"),
+    }
+}
+
+/// Be the process that runs one order, from standard input to standard output.
+///
+/// # Errors
+/// When the order cannot be read.
+pub fn serve() -> io::Result<()> {
+    let mut order = String::new();
+    io::stdin().read_to_string(&mut order)?;
+    let order: Order = serde_json::from_str(&order)?;
+    let verdict = order.run().map_err(io::Error::other)?;
+    println!("{}", serde_json::to_string(&verdict)?);
+    Ok(())
+}

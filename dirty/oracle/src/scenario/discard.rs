@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Content that goes away, for good or for a while, without a store.
+
+use crate::judge::{Area, Judge};
+use crate::op::{Backing, Op};
+use crate::outcome::Stop;
+
+use super::writes::{advise, huge_pages, tell_huge};
+
+const EPOCHS: u8 = 3;
+
+/// Discard `part`, read it, write it, checking each time; without the reads in every other epoch.
+fn discard(judge: &mut Judge, area: Area, part: Area) -> Result<(), Stop> {
+    for epoch in 1..=EPOCHS {
+        judge.touch(area, 1, epoch)?;
+        judge.check()?;
+        advise(judge, part, libc::MADV_DONTNEED)?;
+        judge.check()?;
+        if epoch % 2 == 1 {
+            judge.perform(Op::Load { at: part.start, length: part.len() })?;
+            judge.check()?;
+        }
+        judge.touch(part, 2, epoch + 100)?;
+        judge.check()?;
+        // Discarded and written again within one epoch: what is not written is zero.
+        judge.touch(part, 1, epoch + 150)?;
+        judge.check()?;
+        advise(judge, part, libc::MADV_DONTNEED)?;
+        judge.touch(part, 3, epoch + 200)?;
+        judge.check()?;
+    }
+    Ok(())
+}
+
+pub(super) fn some(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(400, Backing::Anonymous)?;
+    // The last hundred pages never hold anything.
+    let used = area.part(0, 300);
+    judge.touch(used, 1, 77)?;
+    judge.watch(area)?;
+    discard(judge, used, area.part(50, 100))
+}
+
+pub(super) fn block(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(3 * huge_pages(), Backing::Anonymous)?;
+    advise(judge, area, libc::MADV_NOHUGEPAGE)?;
+    judge.touch(area, 1, 77)?;
+    judge.watch(area)?;
+    discard(judge, area, area.part(huge_pages(), huge_pages()))?;
+    discard(judge, area, area.part(huge_pages() - 1, huge_pages() + 2))?;
+    // A block that holds one page alone.
+    for epoch in 1..=EPOCHS {
+        advise(judge, area, libc::MADV_DONTNEED)?;
+        judge.touch(area.part(huge_pages() + 9, 1), 1, epoch + 50)?;
+        judge.check()?;
+        advise(judge, area.part(huge_pages(), huge_pages()), libc::MADV_DONTNEED)?;
+        judge.check()?;
+    }
+    Ok(())
+}
+
+pub(super) fn huge(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(3 * huge_pages(), Backing::Anonymous)?;
+    advise(judge, area, libc::MADV_HUGEPAGE)?;
+    judge.touch(area, 1, 77)?;
+    judge.watch(area)?;
+    tell_huge(judge, area, "under watch")?;
+    // The huge page as it is, before anything splits it.
+    advise(judge, area.part(huge_pages(), huge_pages()), libc::MADV_DONTNEED)?;
+    judge.check()?;
+    discard(judge, area, area.part(huge_pages(), huge_pages()))
+}
+
+pub(super) fn free(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(600, Backing::Anonymous)?;
+    judge.touch(area, 1, 77)?;
+    judge.watch(area)?;
+    for epoch in 1..=EPOCHS {
+        judge.touch(area, 1, epoch)?;
+        judge.check()?;
+        let part = area.part(10, 500);
+        advise(judge, part, libc::MADV_FREE)?;
+        judge.check()?;
+        judge.touch(area.part(100, 200), 2, epoch + 100)?;
+        judge.check()?;
+        // Reclaim takes what was freed and not written since; it is zero from then on.
+        advise(judge, part, libc::MADV_FREE)?;
+        advise(judge, part, libc::MADV_PAGEOUT)?;
+        judge.check()?;
+        judge.perform(Op::Load { at: part.start, length: part.len() })?;
+        judge.check()?;
+    }
+    Ok(())
+}
+
+pub(super) fn swap(judge: &mut Judge) -> Result<(), Stop> {
+    let swaps = std::fs::read_to_string("/proc/swaps")?;
+    if swaps.lines().count() < 2 {
+        return Err(Stop::skip("no swap is on"));
+    }
+    let area = judge.map(1024, Backing::Anonymous)?;
+    judge.touch(area, 1, 77)?;
+    judge.watch(area)?;
+    let mut swapped = 0;
+    for epoch in 1..=EPOCHS {
+        advise(judge, area, libc::MADV_PAGEOUT)?;
+        swapped = swapped.max(judge.memory().swapped_pages(area.range())?);
+        judge.check()?;
+        judge.touch(area, 3, epoch)?;
+        // Out again before anybody collects: what was written must be told all the same.
+        advise(judge, area, libc::MADV_PAGEOUT)?;
+        judge.check()?;
+        judge.perform(Op::Load { at: area.start, length: area.len() })?;
+        judge.check()?;
+        judge.touch(area, 5, epoch + 100)?;
+        judge.check()?;
+    }
+    if swapped == 0 {
+        return Err(Stop::skip("MADV_PAGEOUT put nothing into swap"));
+    }
+    judge.outcome.notes.push(format!("up to {swapped} pages in swap"));
+    Ok(())
+}

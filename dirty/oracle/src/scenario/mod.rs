@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The scenarios: what programs do to memory that dirty tracking has been seen to get wrong.
+//!
+//! Rules: each writes the same pages in more than one epoch (else a back end that never arms again would pass),
+//! no store writes what is there already, and each checks while the program holds still.
+
+mod discard;
+mod kernel;
+mod mapping;
+mod process;
+mod scale;
+mod threads;
+mod writes;
+
+pub(crate) use writes::huge_pages;
+
+use libdirty::{Capabilities, Fault, Sees};
+
+use crate::judge::{Judge, Setup};
+use crate::outcome::{Outcome, Stop, Verdict};
+use crate::workload::Target;
+
+/// One scenario.
+#[derive(Debug, Clone, Copy)]
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    /// Writers race with collects: it must catch a back end that takes and re-arms in two steps.
+    pub races: bool,
+    /// Memory with content is discarded: it must catch a back end that is blind to that.
+    pub discards: bool,
+    /// Where the record tells whether such writes are seen; else they must be.
+    pub sees: fn(&Capabilities) -> Sees,
+    /// Where it makes sense.
+    pub targets: &'static [Target],
+    body: fn(&mut Judge) -> Result<(), Stop>,
+}
+
+const BOTH: &[Target] = &[Target::Own, Target::Other];
+
+const fn scenario(
+    name: &'static str,
+    about: &'static str,
+    body: fn(&mut Judge) -> Result<(), Stop>,
+) -> Scenario {
+    Scenario { name, about, races: false, discards: false, sees: |_| Sees::Yes, targets: BOTH, body }
+}
+
+impl Scenario {
+    const fn races(self) -> Self {
+        Scenario { races: true, ..self }
+    }
+
+    const fn discards(self) -> Self {
+        Scenario { discards: true, ..self }
+    }
+
+    const fn sees(self, sees: fn(&Capabilities) -> Sees) -> Self {
+        Scenario { sees, ..self }
+    }
+
+    const fn only(self, targets: &'static [Target]) -> Self {
+        Scenario { targets, ..self }
+    }
+
+    /// Whether a back end with this record and this fault must fail here.
+    #[must_use]
+    pub fn must_catch(&self, fault: Fault, record: &Capabilities) -> bool {
+        // Blind or fatal by declaration: nothing more can go wrong.
+        let is_open =
+            (self.sees)(record) == Sees::Yes || (self.sees)(record) == Sees::Fails && !self.is_fatal(record);
+        is_open
+            && match fault {
+                Fault::Rearm => true,
+                Fault::Race => self.races,
+                Fault::Discard => self.discards,
+                _ => false,
+            }
+    }
+
+    /// Whether the kernel kills a program that does this under such a back end, as its record says: a signal
+    /// frame that cannot be written, or a store to memory that took its protection elsewhere.
+    #[must_use]
+    pub fn is_fatal(&self, record: &Capabilities) -> bool {
+        [SIGNAL_FRAMES, MREMAP, GROWTH].contains(&self.name) && (self.sees)(record) == Sees::Fails
+    }
+
+    /// Run it, in this process.
+    #[must_use]
+    pub fn run(&self, setup: Setup) -> Verdict {
+        if !self.targets.contains(&setup.target) {
+            return Verdict::Skipped(format!("says nothing about target {}", setup.target.name()));
+        }
+        match self.judge(setup) {
+            Ok(outcome) if (self.sees)(setup.backend.capabilities()) == Sees::No => {
+                Verdict::Skipped(format!(
+                    "its record says that it does not see these writes (tried: {} pages missed)",
+                    outcome.missed
+                ))
+            }
+            Ok(outcome) => Verdict::Done(outcome),
+            Err(Stop::Skip(why)) => Verdict::Skipped(why),
+            Err(Stop::Fail(what)) => Verdict::Done(Outcome { failures: vec![what], ..Outcome::default() }),
+        }
+    }
+
+    fn judge(&self, setup: Setup) -> Result<Outcome, Stop> {
+        let mut judge = Judge::new(setup)?;
+        match (self.body)(&mut judge) {
+            // What was missed before counts, too.
+            Err(Stop::Fail(what)) => {
+                judge.outcome.failures.push(what);
+                Ok(judge.outcome)
+            }
+            Err(skip) => Err(skip),
+            Ok(()) => judge.finish(),
+        }
+    }
+}
+
+const SIGNAL_FRAMES: &str = "signal-frames";
+const MREMAP: &str = "mremap";
+const GROWTH: &str = "growth";
+
+/// Every scenario.
+pub const ALL: &[Scenario] = &[
+    scenario("one-writer", "stores to some pages, others each epoch", writes::one_writer),
+    scenario("straddle", "unaligned stores over the border of two pages", writes::straddle),
+    scenario("huge", "memory in transparent huge pages", writes::huge),
+    scenario("not-huge", "the same without huge pages", writes::not_huge),
+    scenario("shared-memory", "a shared mapping of a memfd", writes::shared_memory),
+    scenario("private-file", "a private mapping of a file", writes::private_file),
+    scenario("shared-alias", "stores through a second mapping of shared memory", writes::shared_alias)
+        .sees(|record| record.shared_aliases),
+    scenario("racing-writers", "4 threads write random pages under hundreds of collects", threads::writers)
+        .races(),
+    scenario("racing-watch", "ranges come and go under the same threads", threads::watch),
+    scenario("read", "read(2) from a pipe", kernel::read).sees(|record| record.kernel_writes),
+    scenario("recvmsg", "recvmsg(2) from a socket", kernel::recvmsg).sees(|record| record.kernel_writes),
+    scenario("io-uring", "a read by io_uring", kernel::io_uring).sees(|record| record.kernel_writes),
+    scenario(SIGNAL_FRAMES, "signals on an alternate stack", kernel::signal_frames)
+        .sees(|record| record.kernel_writes),
+    scenario("process-vm-writev", "process_vm_writev(2) by a child", kernel::process_vm_writev)
+        .sees(|record| record.foreign_writes),
+    scenario("proc-mem", "writes to /proc/PID/mem by a child", kernel::proc_mem)
+        .sees(|record| record.mem_writes),
+    scenario("dontneed", "MADV_DONTNEED of some pages, then reads, then writes", discard::some).discards(),
+    scenario("dontneed-block", "the same of all pages of a page table", discard::block).discards(),
+    scenario("dontneed-huge", "the same of a transparent huge page", discard::huge).discards(),
+    scenario("free", "MADV_FREE, and reclaim", discard::free),
+    scenario("swap", "pages go to swap and come back", discard::swap),
+    scenario("munmap-refault", "munmap, and new memory at the same place", mapping::munmap),
+    scenario("map-over", "mmap with MAP_FIXED over content", mapping::map_over),
+    scenario(MREMAP, "pages move within, out of and into the watched range", mapping::mremap)
+        .sees(|record| record.remapped_writes),
+    scenario(GROWTH, "memory grows at its end, into watched and unwatched addresses", mapping::growth)
+        .sees(|record| record.remapped_writes),
+    scenario("protection", "the program makes pages read-only and writable again", mapping::protection),
+    scenario("fork", "a forked child lives and writes", process::fork),
+    scenario(
+        "fork-tracker",
+        "a forked child tracks itself while its parent is tracked",
+        process::fork_tracker,
+    )
+    .only(&[Target::Own]),
+    scenario("exec", "the tracked process replaces its program", process::exec).only(&[Target::Other]),
+    scenario("exit", "the tracked process ends", process::exit).only(&[Target::Other]),
+    scenario("sparse", "10 GiB of address space, a page in every 4 MiB", scale::sparse),
+    scenario("alternate-pages", "100,000 pages, every other one of 200,000", scale::alternate),
+    scenario("many-ranges", "1,000 watched ranges", scale::ranges),
+];
+
+/// The scenario of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Scenario> {
+    ALL.iter().find(|scenario| scenario.name == name)
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Fork, exec and exit.
+
+use libdirty::{Error, Reason};
+
+use crate::judge::{Area, Judge};
+use crate::op::{Backing, Op};
+use crate::outcome::Stop;
+use crate::perform::wait;
+
+const EPOCHS: u8 = 3;
+
+pub(super) fn fork(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(700, Backing::Anonymous)?;
+    judge.touch(area.part(0, 500), 1, 77)?;
+    judge.watch(area)?;
+    for epoch in 1..=EPOCHS {
+        // Pages written before and after the fork, by the parent, by the child, by both, by none.
+        judge.touch(area, 5, epoch)?;
+        let child = area.part(200, 300);
+        judge.perform(Op::Fork { at: child.start, length: child.len(), value: epoch })?;
+        judge.touch(area, 3, epoch + 50)?;
+        judge.check()?;
+        judge.touch(area, 2, epoch + 100)?;
+        judge.check()?;
+        judge.perform(Op::EndFork)?;
+        judge.touch(area, 7, epoch + 150)?;
+        judge.check()?;
+    }
+    Ok(())
+}
+
+/// Parent and child are both tracked, each by itself.
+pub(super) fn fork_tracker(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(300, Backing::Anonymous)?;
+    judge.touch(area.part(0, 200), 1, 77)?;
+    judge.watch(area)?;
+    judge.touch(area, 3, 1)?;
+    // SAFETY: the child leaves by `_exit` and touches nothing of the parent's but memory.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let is_refused = matches!(judge.ask(), Err(Error::Forked(_)));
+        let code = if is_refused { in_child(judge, area).map_or(2, |good| i32::from(!good)) } else { 3 };
+        // SAFETY: ends this process and nothing else.
+        unsafe { libc::_exit(code) };
+    }
+    if pid < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    for epoch in 1..=EPOCHS {
+        judge.touch(area, 4, epoch + 100)?;
+        judge.check()?;
+    }
+    let status = wait(pid)?;
+    judge.touch(area, 2, 200)?;
+    judge.check()?;
+    if status != 0 {
+        let what = match libc::WEXITSTATUS(status) {
+            _ if libc::WIFSIGNALED(status) => format!("died of signal {}", libc::WTERMSIG(status)),
+            1 => "missed pages".into(),
+            2 => "could not track itself".into(),
+            _ => "could use the tracker of its parent".into(),
+        };
+        return Err(Stop::fail(format!("the forked child {what}")));
+    }
+    Ok(())
+}
+
+fn in_child(parent: &Judge, area: Area) -> Result<bool, Stop> {
+    let mut judge = Judge::new(parent.setup)?;
+    judge.watch(area)?;
+    for epoch in 1..=EPOCHS {
+        judge.touch(area, 2, epoch + 50)?;
+        judge.check()?;
+    }
+    Ok(judge.finish()?.is_good())
+}
+
+pub(super) fn exec(judge: &mut Judge) -> Result<(), Stop> {
+    let area = track(judge)?;
+    judge.touch(area, 3, 200)?;
+    judge.perform(Op::Exec)?;
+    gone(judge, area, Reason::Exec)
+}
+
+pub(super) fn exit(judge: &mut Judge) -> Result<(), Stop> {
+    let area = track(judge)?;
+    judge.touch(area, 3, 200)?;
+    if let crate::workload::Workload::Other(channel) = judge.workload() {
+        channel.end()?;
+    }
+    gone(judge, area, Reason::Exited)?;
+    // What is left for the closing check to talk to.
+    *judge.workload() = crate::workload::Workload::start(judge.setup.target)?;
+    Ok(())
+}
+
+fn track(judge: &mut Judge) -> Result<Area, Stop> {
+    let area = judge.map(100, Backing::Anonymous)?;
+    judge.watch(area)?;
+    for epoch in 1..=EPOCHS {
+        judge.touch(area, 3, epoch)?;
+        judge.check()?;
+    }
+    Ok(area)
+}
+
+/// The end is told once, for everything, and nothing after it.
+fn gone(judge: &mut Judge, area: Area, reason: Reason) -> Result<(), Stop> {
+    let told: Vec<_> = judge.ask()?.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
+    if told != [(area.range(), reason)] {
+        return Err(Stop::fail(format!("instead of all of {} with {reason:?}: {told:?}", area.range())));
+    }
+    *judge.outcome.doubts.entry(reason.text().into()).or_default() += area.pages as u64;
+    match judge.ask() {
+        Err(Error::Gone(_)) => Ok(()),
+        other => Err(Stop::fail(format!("a collect after {reason:?} should fail: {other:?}"))),
+    }
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Much address space, many dirty runs, many ranges.
+
+use libdirty::page_size;
+
+use crate::judge::Judge;
+use crate::op::Backing;
+use crate::outcome::Stop;
+
+use super::writes::advise;
+
+/// 10 GiB.
+const SPARSE: usize = 10 << 30;
+
+pub(super) fn sparse(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(SPARSE / page_size(), Backing::Anonymous)?;
+    advise(judge, area, libc::MADV_NOHUGEPAGE)?;
+    let step = (4 << 20) / page_size();
+    judge.touch(area, 2 * step, 77)?;
+    judge.watch(area)?;
+    for epoch in 1..=3 {
+        judge.touch(area, step, epoch)?;
+        judge.check()?;
+    }
+    Ok(())
+}
+
+pub(super) fn alternate(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(200_000, Backing::Anonymous)?;
+    advise(judge, area, libc::MADV_NOHUGEPAGE)?;
+    judge.touch(area, 2, 77)?;
+    judge.watch(area)?;
+    for epoch in 1..=2 {
+        judge.touch(area, 2, epoch)?;
+        judge.check()?;
+    }
+    Ok(())
+}
+
+pub(super) fn ranges(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(4000, Backing::Anonymous)?;
+    judge.touch(area, 2, 77)?;
+    let range = |index: usize| area.part(4 * index, 1 + index % 3);
+    for index in 0..1000 {
+        judge.watch(range(index))?;
+    }
+    for epoch in 1..=3 {
+        judge.touch(area, 1, epoch)?;
+        judge.check()?;
+    }
+    for index in (0..1000).step_by(2) {
+        judge.unwatch(range(index))?;
+    }
+    for epoch in 1..=2 {
+        judge.touch(area, 3, epoch + 100)?;
+        judge.check()?;
+    }
+    Ok(())
+}

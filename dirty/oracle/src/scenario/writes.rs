@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Plain stores into memory of each kind.
+
+use libdirty::page_size;
+
+use crate::judge::{Area, Judge};
+use crate::op::{Backing, Op};
+use crate::outcome::Stop;
+
+const EPOCHS: u8 = 4;
+
+/// Epochs of stores, and one without any.
+fn epochs(judge: &mut Judge, area: Area) -> Result<(), Stop> {
+    for epoch in 1..=EPOCHS {
+        judge.touch(area, 3, epoch)?;
+        let half = area.part(area.pages / 2, area.pages / 4);
+        judge.perform(Op::Fill { at: half.start + 5, length: half.len(), value: 100 + epoch })?;
+        judge.check()?;
+        judge.check()?;
+    }
+    Ok(())
+}
+
+pub(super) fn one_writer(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(1500, Backing::Anonymous)?;
+    judge.touch(area.part(0, 700), 2, 77)?;
+    judge.watch(area)?;
+    epochs(judge, area)
+}
+
+pub(super) fn straddle(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(1024, Backing::Anonymous)?;
+    judge.touch(area.part(256, 512), 1, 77)?;
+    judge.watch(area)?;
+    for epoch in 1..=u64::from(EPOCHS) {
+        // 512 is the border of two page tables.
+        for (page, before) in [(1, 1), (300, 4), (302, 7), (512, 3), (600, 6)] {
+            let value = 0x0101_0101_0101_0101 * epoch;
+            judge.perform(Op::Straddle { at: area.page(page) - before, value })?;
+        }
+        judge.check()?;
+    }
+    Ok(())
+}
+
+pub(super) fn huge(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(4 * huge_pages(), Backing::Anonymous)?;
+    advise(judge, area, libc::MADV_HUGEPAGE)?;
+    judge.touch(area.part(0, 3 * huge_pages()), 1, 77)?;
+    tell_huge(judge, area, "before the watch")?;
+    judge.watch(area)?;
+    tell_huge(judge, area, "under watch")?;
+    epochs(judge, area)?;
+    // One byte of a huge page, then all of another.
+    for epoch in 1..=EPOCHS {
+        judge.touch(area.part(7, 1), 1, 200 + epoch)?;
+        judge.check()?;
+        judge.touch(area.part(huge_pages(), huge_pages()), 1, 200 + epoch)?;
+        judge.check()?;
+    }
+    Ok(())
+}
+
+pub(super) fn not_huge(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(4 * huge_pages(), Backing::Anonymous)?;
+    advise(judge, area, libc::MADV_NOHUGEPAGE)?;
+    judge.touch(area.part(0, 3 * huge_pages()), 1, 77)?;
+    judge.watch(area)?;
+    epochs(judge, area)
+}
+
+pub(super) fn shared_memory(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(1200, Backing::Shared)?;
+    judge.touch(area.part(0, 600), 1, 77)?;
+    judge.watch(area)?;
+    epochs(judge, area)
+}
+
+pub(super) fn private_file(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(1200, Backing::PrivateFile)?;
+    judge.touch(area.part(0, 300), 2, 77)?;
+    judge.watch(area)?;
+    epochs(judge, area)
+}
+
+pub(super) fn shared_alias(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(64, Backing::Shared)?;
+    let alias = judge.place(64);
+    judge.perform(Op::Alias { of: area.start, at: alias.start, length: alias.len() })?;
+    judge.touch(area, 1, 77)?;
+    judge.watch(area)?;
+    for epoch in 1..=EPOCHS {
+        judge.touch(alias, 3, epoch)?;
+        judge.check()?;
+    }
+    Ok(())
+}
+
+/// Pages of a huge page, which is what one page table maps.
+pub(crate) fn huge_pages() -> usize {
+    page_size() / size_of::<u64>()
+}
+
+pub(super) fn advise(judge: &mut Judge, area: Area, advice: i32) -> Result<(), Stop> {
+    judge.perform(Op::Advise { at: area.start, length: area.len(), advice }).map(|_| ())
+}
+
+/// Note whether the memory really is in huge pages.
+pub(super) fn tell_huge(judge: &mut Judge, area: Area, when: &str) -> Result<(), Stop> {
+    let kib = judge.memory().huge_kib(area.range())?;
+    judge.outcome.notes.push(format!("{kib} KiB in huge pages {when}"));
+    Ok(())
+}
