@@ -12,10 +12,12 @@
 
 PYTEST		= .venv/bin/python -m pytest
 C_SOURCES	= $(wildcard pagetable/include/*.h pagetable/xen/*.[chS] \
-			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch])
-PYTHON_SOURCES	= lab pagetable
+			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch] \
+			dirty/capi/include/*.h dirty/capi/examples/*.c \
+			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c)
+PYTHON_SOURCES	= lab pagetable dirty
 
-.PHONY: all setup build demo check check-fast lint host-tests clean
+.PHONY: all setup build demo check check-fast lint host-tests dirty-tests clean
 .NOTPARALLEL:
 
 all: setup build
@@ -28,18 +30,21 @@ build:
 	@$(MAKE) --no-print-directory -C pagetable/xen
 	@echo "build: the guest's half"
 	@$(MAKE) --no-print-directory -C pagetable/linux
+	@echo "build: libdirty and the trapless tool"
+	@$(MAKE) --no-print-directory -C dirty
 
 demo: all
 	@.venv/bin/trapless-lab demo
 
 # The summary of the last command is what is read: a test runner's own.
-check: all lint host-tests
+check: all lint host-tests dirty-tests
 	@echo "check: all tests, the machines' too"
-	@$(PYTEST) lab pagetable
+	@$(PYTEST) lab pagetable dirty
 
 check-fast: all lint host-tests
 	@echo "check-fast: unit tests"
-	@$(PYTEST) -n 2 -m "not machine" lab pagetable
+	@$(MAKE) --no-print-directory -C dirty check-fast
+	@$(PYTEST) -n 2 -m "not machine" lab pagetable dirty
 
 lint:
 	@echo "lint: ruff, mypy"
@@ -51,9 +56,15 @@ lint:
 	@scripts/checkpatch $(C_SOURCES) >/dev/null
 	@$(MAKE) --no-print-directory -C pagetable/xen sparse
 	@$(MAKE) --no-print-directory -C pagetable/linux sparse
+	@echo "lint: rustfmt, clippy"
+	@$(MAKE) --no-print-directory -C dirty lint
 
 host-tests:
 	@$(MAKE) --no-print-directory -C pagetable/xen/tests/host check
+
+dirty-tests:
+	@echo "dirty: back ends against memory, the C interface, the shim, the tool"
+	@$(MAKE) --no-print-directory -C dirty check
 
 clean:
 	rm -rf build results

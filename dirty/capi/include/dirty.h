@@ -173,7 +173,8 @@ struct dirty_capabilities {
 	 */
 	uint32_t remapped_writes;
 	/**
-	 * Writes to the same shared memory through another mapping of it.
+	 * Changes to shared memory by other ways than the watched mapping: another mapping of it, operations on its file
+	 * (write, truncation, punching holes) and MADV_REMOVE.
 	 */
 	uint32_t shared_aliases;
 	/**

@@ -55,7 +55,8 @@ pub struct Capabilities {
     pub reprotected_writes: u32,
     /// Writes to watched memory that the program has moved or grown by mremap since the last collect.
     pub remapped_writes: u32,
-    /// Writes to the same shared memory through another mapping of it.
+    /// Changes to shared memory by other ways than the watched mapping: another mapping of it, operations on its file
+    /// (write, truncation, punching holes) and MADV_REMOVE.
     pub shared_aliases: u32,
     /// Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's registered
     /// buffers, RDMA).

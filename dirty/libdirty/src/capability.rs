@@ -127,7 +127,8 @@ pub struct Capabilities {
     pub reprotected_writes: Sees,
     /// Writes to watched memory that the program has moved or grown by `mremap(2)` since the last collect.
     pub remapped_writes: Sees,
-    /// Writes to the same shared memory through another mapping of it.
+    /// Changes to shared memory by other ways than the watched mapping: another mapping of it, operations on its file
+    /// (`write`, truncation, punching holes) and `MADV_REMOVE`.
     pub shared_aliases: Sees,
     /// Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's
     /// registered buffers, RDMA).
@@ -196,7 +197,7 @@ const UFFD_SYNC: Capabilities = Capabilities {
 const UFFD_ASYNC: Capabilities = Capabilities {
     granule_pages: 1,
     exact: true,
-    inexact: "in private file mappings up to 2 MiB around the first touch, and written pages while they are swapped out",
+    inexact: "in private file mappings pages that were only read, and written ones while they are swapped out",
     kernel_writes: Sees::Yes,
     foreign_writes: Sees::Yes,
     mem_writes: Sees::Yes,

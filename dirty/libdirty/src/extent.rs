@@ -20,8 +20,8 @@ pub struct PageRange {
     end: usize,
 }
 
-/// The end of user space on the architectures with 47 bits of it or more; ranges beyond are refused.
-const USER_END: usize = 0x7fff_ffff_f000;
+/// The end of user space where it is largest (x86-64 with five levels of page tables; arm64 with 52 bits).
+const USER_END: usize = if cfg!(target_arch = "x86_64") { (1 << 56) - (1 << 16) } else { 1 << 52 };
 
 impl PageRange {
     /// `start..end`, both in bytes.

@@ -6,22 +6,23 @@
 //! `close` once the descriptor has been copied with `pidfd_getfd(2)`. Nothing is written to its memory.
 //!
 //! What keeps the target unharmed:
-//! - Nothing is tried where it could end badly: a thread under seccomp (a forbidden call may kill it), one of
-//!   another word size, one that somebody traces already.
+//! - Nothing is tried where it could end badly: a thread under seccomp (a forbidden call may kill it) or whose
+//!   system calls go to a handler (syscall user dispatch), one of another word size, one that somebody traces already.
 //! - The thread takes no signal meanwhile: its mask is full, and it is stopped at system calls, not by SIGTRAP.
 //! - Registers and mask are put back in a stop from which the kernel restarts the system call that was
 //!   interrupted, as after any ptrace stop.
+//! - A stop is seen by asking ptrace, not by `waitpid`: a program that reaps any child would take that news away.
 //! - All of it runs in a thread of its own. Whatever goes wrong in it, its end detaches the target. What remains
 //!   is the death of this whole process by SIGKILL within these few microseconds.
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::ptrace;
-use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use procfs::FromRead;
 use procfs::process::{MMapPath, Status};
@@ -55,7 +56,7 @@ pub(crate) fn userfaultfd(target: &Target, faults: Faults) -> Result<OwnedFd, St
 fn bring_userfaultfd(target: &Target, faults: Faults) -> Result<OwnedFd, String> {
     let tid = pick_thread(target)?;
     let instruction = syscall_instruction(target)?;
-    let stopped = Stopped::stop(tid, instruction)?;
+    let stopped = Stopped::stop(target, tid, instruction)?;
 
     let flags = open_flags(faults);
     let remote = stopped.call(libc::SYS_userfaultfd, flags.into()).map_err(|error| error.to_string())?;
@@ -120,15 +121,28 @@ struct Stopped {
 }
 
 impl Stopped {
-    fn stop(tid: Pid, instruction: u64) -> Result<Self, String> {
+    fn stop(target: &Target, tid: Pid, instruction: u64) -> Result<Self, String> {
         ptrace::seize(tid, ptrace::Options::PTRACE_O_TRACESYSGOOD)
             .map_err(|error| format!("ptrace attach to thread {tid}: {error}"))?;
         // From here on an error returns from this thread, whose end detaches the target.
         ptrace::interrupt(tid).map_err(|error| format!("ptrace interrupt of thread {tid}: {error}"))?;
         wait_for_trap(tid)?;
+        let begin = Instant::now();
+        while is_in_restartable_sequence(target, tid) {
+            if begin.elapsed() > PATIENCE {
+                return Err(format!("thread {tid} does not leave its restartable sequence"));
+            }
+            ptrace::cont(tid, None).map_err(|error| format!("thread {tid}: {error}"))?;
+            std::thread::sleep(Duration::from_micros(50));
+            ptrace::interrupt(tid).map_err(|error| format!("ptrace interrupt of thread {tid}: {error}"))?;
+            wait_for_trap(tid)?;
+        }
         let registers = ptrace::getregs(tid).map_err(|error| format!("its registers: {error}"))?;
         if registers.cs != 0x33 {
             return Err("it is not a 64-bit process".into());
+        }
+        if dispatches_syscalls(tid) {
+            return Err("its system calls go to a handler of its own (syscall user dispatch)".into());
         }
         let mut mask = 0u64;
         sigmask(tid, libc::PTRACE_GETSIGMASK, &mut mask)
@@ -155,13 +169,15 @@ impl Stopped {
     }
 
     fn to_syscall_stop(&self) -> Result<(), Errno> {
+        let mut signal = 0;
         loop {
-            ptrace::syscall(self.tid, None)?;
-            match wait(self.tid)? {
+            resume(self.tid, libc::PTRACE_SYSCALL, signal)?;
+            signal = match wait(self.tid)? {
                 Stop::Syscall => return Ok(()),
-                // SIGSTOP cannot be masked: the group stop holds again once we let go.
-                Stop::Trap => {}
-                Stop::Signal(_) => return Err(Errno::EINTR),
+                // A group stop holds again once we let go.
+                Stop::Trap => 0,
+                // All signals are masked: this is SIGSTOP, which only stops the group.
+                Stop::Signal(signal) => signal,
             }
         }
     }
@@ -190,8 +206,8 @@ enum Stop {
     Syscall,
     /// By `PTRACE_INTERRUPT`, or with its group.
     Trap,
-    /// About to take a signal.
-    Signal(Signal),
+    /// About to take this signal.
+    Signal(i32),
 }
 
 /// Wait for the stop that `PTRACE_INTERRUPT` asked for; signals that come first are passed on.
@@ -200,36 +216,86 @@ fn wait_for_trap(tid: Pid) -> Result<(), String> {
         let stop = wait(tid).map_err(|error| format!("waiting for thread {tid} to stop: {error}"))?;
         let signal = match stop {
             Stop::Trap => return Ok(()),
-            Stop::Signal(signal) => Some(signal),
-            Stop::Syscall => None,
+            Stop::Signal(signal) => signal,
+            Stop::Syscall => 0,
         };
-        ptrace::cont(tid, signal).map_err(|error| format!("thread {tid}: {error}"))?;
+        resume(tid, libc::PTRACE_CONT, signal).map_err(|error| format!("thread {tid}: {error}"))?;
     }
+}
+
+/// Let the thread go on with the signal that it was about to take, or 0. (nix knows no real-time signals.)
+fn resume(tid: Pid, request: libc::c_uint, signal: i32) -> Result<(), Errno> {
+    // SAFETY: both requests that come here take a signal number and no pointer.
+    let resumed = unsafe { libc::ptrace(request, tid.as_raw(), 0, libc::c_long::from(signal)) };
+    Errno::result(resumed).map(drop)
 }
 
 /// Wait for the next stop, with [`PATIENCE`]. `ESRCH` when the thread has ended.
 fn wait(tid: Pid) -> Result<Stop, Errno> {
     let begin = Instant::now();
     loop {
+        // Only of a stopped thread is this known.
+        // SAFETY: the struct is plain numbers and pointers, for which zero is a value.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: fills `info`.
+        let known = unsafe { libc::ptrace(libc::PTRACE_GETSIGINFO, tid.as_raw(), 0, &raw mut info) } == 0;
+        if known {
+            return Ok(match (info.si_signo, info.si_code) {
+                (_, code) if code >> 8 == libc::PTRACE_EVENT_STOP => Stop::Trap,
+                (libc::SIGTRAP, code) if code == libc::SIGTRAP | 0x80 => Stop::Syscall,
+                (signal, _) => Stop::Signal(signal),
+            });
+        }
         let mut status = 0;
         // SAFETY: `status` is valid for the write.
-        let got = Errno::result(unsafe {
-            libc::waitpid(tid.as_raw(), &raw mut status, libc::__WALL | libc::WNOHANG)
-        });
-        match got {
-            Ok(0) | Err(Errno::EINTR) if begin.elapsed() > PATIENCE => return Err(Errno::ETIMEDOUT),
-            // Most stop at once; the others are given the processor.
-            Ok(0) if begin.elapsed() < Duration::from_millis(1) => std::thread::yield_now(),
-            Ok(0) => std::thread::sleep(Duration::from_micros(200)),
-            Err(Errno::EINTR) => {}
-            Err(Errno::ECHILD) => return Err(Errno::ESRCH),
-            Err(error) => return Err(error),
-            Ok(_) if !libc::WIFSTOPPED(status) => return Err(Errno::ESRCH),
-            Ok(_) if status >> 16 == libc::PTRACE_EVENT_STOP => return Ok(Stop::Trap),
-            Ok(_) if libc::WSTOPSIG(status) == libc::SIGTRAP | 0x80 => return Ok(Stop::Syscall),
-            Ok(_) => return Ok(Stop::Signal(Signal::try_from(libc::WSTOPSIG(status))?)),
+        let got = unsafe { libc::waitpid(tid.as_raw(), &raw mut status, libc::__WALL | libc::WNOHANG) };
+        let has_ended = got > 0 && !libc::WIFSTOPPED(status);
+        if has_ended || !Path::new(&format!("/proc/{tid}")).exists() {
+            return Err(Errno::ESRCH);
+        }
+        let waited = begin.elapsed();
+        if waited > PATIENCE {
+            return Err(Errno::ETIMEDOUT);
+        }
+        // Most stop at once; the others are given the processor.
+        if waited < Duration::from_millis(1) {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(200));
         }
     }
+}
+
+/// Whether the thread may be inside a restartable sequence (rseq). The kernel aborts one that is interrupted, but not
+/// when it sees the thread elsewhere, in our call, on its way back.
+fn is_in_restartable_sequence(target: &Target, tid: Pid) -> bool {
+    const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f; // Linux 5.13
+    const RSEQ_CS: u64 = 8; // the offset of the pointer to the sequence
+    let mut config = [0u64; 3]; // address, size and signature, flags
+    let size = size_of_val(&config);
+    // SAFETY: fills the struct, whose size it is told.
+    let told =
+        unsafe { libc::ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid.as_raw(), size, config.as_mut_ptr()) };
+    if told < 0 || config[0] == 0 {
+        return false;
+    }
+    let mut sequence = [0; 8];
+    let read = fs::File::open(format!("/proc/{}/mem", target.pid())).and_then(|memory| {
+        std::os::unix::fs::FileExt::read_exact_at(&memory, &mut sequence, config[0] + RSEQ_CS)
+    });
+    read.is_ok() && u64::from_ne_bytes(sequence) != 0
+}
+
+/// Whether system calls of the thread may be turned into signals (Linux 5.11; told since 6.4).
+fn dispatches_syscalls(tid: Pid) -> bool {
+    const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+    let mut config = [0u64; 4]; // mode, selector, offset, length
+    let size = size_of_val(&config);
+    // SAFETY: fills the four numbers, whose size it is told.
+    let told = unsafe {
+        libc::ptrace(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid.as_raw(), size, config.as_mut_ptr())
+    };
+    told == 0 && config[0] != 0
 }
 
 fn sigmask(tid: Pid, request: libc::c_uint, mask: &mut u64) -> io::Result<()> {

@@ -80,8 +80,8 @@ impl Maps {
         }
     }
 
-    /// The mappings within `ranges` (sorted), clipped to them, in order of addresses. Neighbours that show the
-    /// same memory with the same protection are one. Of the own process, what libdirty keeps for itself is left out.
+    /// The mappings within `ranges` (sorted), clipped to them, in order of addresses, each as the kernel has it.
+    /// Of the own process, what libdirty keeps for itself is left out.
     pub(crate) fn within(
         &self,
         target: &Target,
@@ -151,14 +151,6 @@ fn push(found: &mut Vec<Mapping>, mapping: Mapping, within: PageRange) {
         return;
     }
     let Some(range) = mapping.range.intersection(PageRange::trusted(from, within.end())) else { return };
-    if let Some(last) = found.last_mut()
-        && last.range.end() == range.start()
-        && last.memory == mapping.memory
-        && last.protection == mapping.protection
-    {
-        last.range = PageRange::trusted(last.range.start(), range.end());
-        return;
-    }
     found.push(Mapping { range, ..mapping });
 }
 

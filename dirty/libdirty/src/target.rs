@@ -87,6 +87,17 @@ impl Target {
         &self.pagemap
     }
 
+    /// Whether the process, whose memory is gone, has new memory: it called `execve`. One that is ending has none,
+    /// some time before it can be seen to have ended.
+    pub(crate) fn has_new_memory(&self) -> bool {
+        let has_maps = match std::fs::read(format!("/proc/{}/maps", self.pid)) {
+            Ok(maps) => !maps.is_empty(),
+            // A set-user-ID program is not ours to look at.
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        };
+        has_maps && !self.has_exited()
+    }
+
     /// Whether the process has ended (its main thread gone and no other left).
     pub(crate) fn has_exited(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };

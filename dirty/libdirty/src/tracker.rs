@@ -180,10 +180,7 @@ impl Tracker {
         }
         let mappings = match self.maps.within(&self.target, &[range]) {
             Ok(mappings) => mappings,
-            Err(Unreadable::Gone) => {
-                self.is_gone = true;
-                return Err(Error::Gone(self.target.pid()));
-            }
+            Err(Unreadable::Gone) => return Err(Error::Gone(self.target.pid())),
             Err(Unreadable::Failed(error)) => return Err(error),
         };
         for run in memory_runs(&mappings) {
@@ -268,14 +265,16 @@ impl Tracker {
         // What cannot be written may have been replaced by the same file, writable: only asking again tells. What
         // could not be watched may be free now.
         for region in self.take_unwatched() {
-            let armed = self.arm((region.range, region.memory), &again);
-            if !(matches!(region.state, State::Constant) && armed == Armed::Constant) {
-                dirty.push(region.range, reason_of(armed));
+            for (range, armed) in self.arm((region.range, region.memory), &again) {
+                if !(matches!(region.state, State::Constant) && armed == Some(Armed::Constant)) {
+                    dirty.push(range, reason_of(armed));
+                }
             }
         }
         for run in fresh {
-            let armed = self.arm(run, &again);
-            dirty.push(run.0, reason_of(armed));
+            for (range, armed) in self.arm(run, &again) {
+                dirty.push(range, reason_of(armed));
+            }
         }
         self.backend.settle(&self.target);
         dirty.finish();
@@ -294,7 +293,7 @@ impl Tracker {
     }
 
     fn report_gone(&mut self, dirty: &mut Dirty) -> Result<()> {
-        let reason = if self.target.has_exited() { Reason::Exited } else { Reason::Exec };
+        let reason = if self.target.has_new_memory() { Reason::Exec } else { Reason::Exited };
         dirty.clear();
         for range in &self.ranges {
             dirty.push(*range, reason);
@@ -351,28 +350,51 @@ impl Tracker {
         self.regions.extract_if(.., |region| !matches!(region.state, State::Watched(_))).collect()
     }
 
-    /// Watch a run of mapped pages that is not in the books, and enter it.
-    fn arm(&mut self, (range, memory): (PageRange, Memory), mappings: &[Mapping]) -> Armed {
+    /// Watch a run of mapped pages that is not in the books, and enter it. Returns what became of its pieces: nothing
+    /// where nothing is mapped any more.
+    fn arm(
+        &mut self,
+        (range, memory): (PageRange, Memory),
+        mappings: &[Mapping],
+    ) -> Vec<(PageRange, Option<Armed>)> {
+        let first = mappings.partition_point(|mapping| mapping.range.end() <= range.start());
+        let within: Vec<_> = mappings[first..]
+            .iter()
+            .map_while(|mapping| Some(Mapping { range: mapping.range.intersection(range)?, ..*mapping }))
+            .collect();
+        let (armed, state) = self.try_to_arm(range, memory, &within);
+        let is_one = within.len() == 1 && within[0].range == range;
+        if armed == Armed::Watched || is_one {
+            self.enter(Region { range, memory, state });
+            return vec![(range, Some(armed))];
+        }
+        // One mapping that cannot be watched stands for a whole run: look at each by itself.
+        let mut pieces = Vec::new();
+        for mapping in &within {
+            let (armed, state) = self.try_to_arm(mapping.range, memory, std::slice::from_ref(mapping));
+            self.enter(Region { range: mapping.range, memory, state });
+            pieces.push((mapping.range, Some(armed)));
+        }
+        let holes = range.without(within.iter().map(|mapping| mapping.range));
+        pieces.extend(holes.into_iter().map(|hole| (hole, None)));
+        pieces
+    }
+
+    fn try_to_arm(&mut self, range: PageRange, memory: Memory, mappings: &[Mapping]) -> (Armed, State) {
         // Without memory for the bitmap it cannot be watched.
-        let (armed, state) = Bitmap::new(range).map_or((Armed::Unsupported, State::Unsupported), |bitmap| {
-            let bitmap = Arc::new(bitmap);
-            let first = mappings.partition_point(|mapping| mapping.range.end() <= range.start());
-            let within: Vec<_> = mappings[first..]
-                .iter()
-                .map_while(|mapping| Some(Mapping { range: mapping.range.intersection(range)?, ..*mapping }))
-                .collect();
-            let part = Part { range, memory, bitmap: bitmap.clone() };
-            let armed = self.backend.arm(&self.target, &part, &within);
-            let state = match armed {
-                Armed::Watched => State::Watched(bitmap),
-                Armed::Constant => State::Constant,
-                Armed::Unsupported => State::Unsupported,
-            };
-            (armed, state)
-        });
-        let at = self.regions.partition_point(|other| other.range.start() < range.start());
-        self.regions.insert(at, Region { range, memory, state });
-        armed
+        let Ok(bitmap) = Bitmap::new(range) else { return (Armed::Unsupported, State::Unsupported) };
+        let bitmap = Arc::new(bitmap);
+        let part = Part { range, memory, bitmap: bitmap.clone() };
+        match self.backend.arm(&self.target, &part, mappings) {
+            Armed::Watched => (Armed::Watched, State::Watched(bitmap)),
+            Armed::Constant => (Armed::Constant, State::Constant),
+            Armed::Unsupported => (Armed::Unsupported, State::Unsupported),
+        }
+    }
+
+    fn enter(&mut self, region: Region) {
+        let at = self.regions.partition_point(|other| other.range.start() < region.range.start());
+        self.regions.insert(at, region);
     }
 
     /// Take `range` out of the books and of the back end's.
@@ -416,10 +438,11 @@ impl Drop for Tracker {
 }
 
 /// What to say of memory that had to be armed.
-fn reason_of(armed: Armed) -> Reason {
+fn reason_of(armed: Option<Armed>) -> Reason {
     match armed {
-        Armed::Watched | Armed::Constant => Reason::NewMapping,
-        Armed::Unsupported => Reason::Unsupported,
+        Some(Armed::Watched | Armed::Constant) => Reason::NewMapping,
+        Some(Armed::Unsupported) => Reason::Unsupported,
+        None => Reason::Unmapped,
     }
 }
 

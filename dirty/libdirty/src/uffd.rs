@@ -17,6 +17,7 @@ use linux_raw_sys::ioctl::{
 
 use crate::extent::PageRange;
 use crate::inject;
+use crate::maps::Maps;
 use crate::target::Target;
 
 const UFFD_API: u64 = 0xAA;
@@ -70,6 +71,18 @@ impl Uffd {
     /// Stop watching; removes the protection of every page. What is unmapped there does not matter.
     pub(crate) fn unregister(&self, range: PageRange) -> io::Result<()> {
         self.ioctl(UFFDIO_UNREGISTER, &mut raw(range))
+    }
+
+    /// Stop watching, whatever else has come to lie in `range`: one mapping that cannot be watched makes the kernel
+    /// refuse all of it.
+    pub(crate) fn leave(&self, target: &Target, range: PageRange) {
+        if self.unregister(range).is_ok() {
+            return;
+        }
+        // What cannot be read any more is not protected any more either.
+        for mapping in Maps::new(target).within(target, &[range]).unwrap_or_default() {
+            let _ = self.unregister(mapping.range);
+        }
     }
 
     /// Protect pages, or lift the protection and wake the threads that wait there.

@@ -205,6 +205,21 @@ fn exec_and_exit_are_told_once() {
 }
 
 #[test]
+fn a_killed_process_is_told_to_have_ended() {
+    // Its memory goes before its end can be seen: that must not be taken for execve.
+    for _ in 0..20 {
+        let mut writer = Writer::start();
+        let Some(backend) = back_ends().first().copied() else { return };
+        let mut tracker = Tracker::builder().backend(backend).process(writer.pid()).unwrap();
+        tracker.watch(writer.range).unwrap();
+        writer.child.kill().unwrap();
+        let mut dirty = Dirty::new();
+        while !matches!(tracker.collect(&mut dirty), Ok(()) if !dirty.is_empty()) {}
+        assert_eq!(dirty.extents()[0].reason, Reason::Exited);
+    }
+}
+
+#[test]
 fn refuses_what_it_must_not_touch() {
     assert!(matches!(Tracker::builder().process(0), Err(Error::NoProcess(0))));
     assert!(matches!(Tracker::builder().process(-5), Err(Error::NoProcess(-5))));

@@ -17,7 +17,7 @@
 //!   written. The entries are read instead, and a page that had content and has none is told. A page of zeros
 //!   that was only read is marked and not told.
 //!
-//! *Private file*: the file. The scan takes empty entries for written. The bitmap holds the pages that the process
+//! *Private file*: the file. The scan leaves empty entries alone. The bitmap holds the pages that the process
 //! had made its own; one that is not any more is told. The kernel keeps the mark on an emptied entry, where
 //! it looks like a page that is swapped out: such a page is told by every collect.
 //!
@@ -163,7 +163,13 @@ impl UffdAsync {
         part: &Part,
         tell: &mut impl FnMut(PageRange),
     ) -> Result<(), Lost> {
-        self.scan(target, part.range, WRITTEN_OR_EMPTY, |found, _| tell(found))?;
+        self.scan(target, part.range, Scan { tell: PAGE_IS_SWAPPED, ..WRITTEN }, |found, categories| {
+            // Swapped out and not marked: no marker, but a page of its own.
+            if categories & PAGE_IS_SWAPPED != 0 {
+                part.bitmap.fill(found, true);
+            }
+            tell(found);
+        })?;
         let blind = self.fault == Some(Fault::Discard);
         self.look_at_content(target, part, part.range, |page, had, entry| {
             let own = entry.is_present() && !entry.is_file();
@@ -190,7 +196,7 @@ impl UffdAsync {
         Ok(())
     }
 
-    /// Scan a run, and note the blocks that are silent and those that are touched.
+    /// Scan a run, and note the blocks that are touched and, where empty entries count, those that are silent.
     fn scan(
         &mut self,
         target: &Target,
@@ -202,9 +208,10 @@ impl UffdAsync {
         silent.clear();
         touched.clear();
         let mut at = run.start();
+        let notes_silence = what.any == 0;
         let note = |pages: PageRange, categories| {
             let around = whole_blocks(pages, run);
-            if at < around.start() {
+            if notes_silence && at < around.start() {
                 silent.extend(blocks(PageRange::trusted(at, around.start())));
             }
             at = around.end();
@@ -217,7 +224,8 @@ impl UffdAsync {
             found(pages, categories);
         };
         let regions = &mut self.regions;
-        let lost = |(from, _)| Lost(from);
+        // What an earlier step of the scan found is told, but its bits are not noted yet: all of the run is lost.
+        let lost = |_| Lost(run.start());
         if self.fault == Some(Fault::Race) {
             let look = Scan { protect: false, ..what };
             pagemap::scan(target.pagemap(), run, look, regions, note).map_err(lost)?;
@@ -227,7 +235,7 @@ impl UffdAsync {
         } else {
             pagemap::scan(target.pagemap(), run, what, regions, note).map_err(lost)?;
         }
-        if at < run.end() {
+        if notes_silence && at < run.end() {
             silent.extend(blocks(PageRange::trusted(at, run.end())));
         }
         Ok(())
@@ -287,16 +295,15 @@ impl Backend for UffdAsync {
         }
         let marked = !part.memory.shared || self.uffd.write_protect(part.range, true).is_ok();
         if !marked || self.sweep(target, part, None).is_err() {
-            let _ = self.uffd.unregister(part.range);
+            self.uffd.leave(target, part.range);
             return Armed::Unsupported; // replaced while it was being armed
         }
         Armed::Watched
     }
 
-    fn disarm(&mut self, _target: &Target, range: PageRange, mapped: bool) {
+    fn disarm(&mut self, target: &Target, range: PageRange, mapped: bool) {
         if mapped {
-            // Fails only where the memory has gone meanwhile, and the protection with it.
-            let _ = self.uffd.unregister(range);
+            self.uffd.leave(target, range);
         }
     }
 

@@ -13,8 +13,9 @@
 //! page that was written and reclaimed; there it is told unless it is marked, as the kernel does when it reclaims
 //! a marked page.
 //!
-//! In the own process the handler thread must never wait for itself: the data of libraries is refused, and its
-//! stack is kept out (`own`). It allocates nothing and takes no lock.
+//! In the own process the handler thread must never wait for itself: private mappings of files are refused, for
+//! the data of libraries is there; its stack is kept out (`own`); no signal handler of the program runs on it. It
+//! allocates nothing and takes no lock.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -69,16 +70,16 @@ impl UffdSync {
         let stop = unsafe { File::from_raw_fd(stop) };
         let (started, start) = mpsc::channel();
         let thread = (uffd.clone(), stop.try_clone().map_err(|error| error.to_string())?);
-        let handler = std::thread::Builder::new()
-            .name("libdirty-uffd".into())
-            .spawn(move || {
+        let spawn = || {
+            std::thread::Builder::new().name("libdirty-uffd".into()).spawn(move || {
                 let stack = own_stack();
                 if started.send(stack).is_ok() {
                     drop(started);
                     handle_faults(&thread.0, &thread.1);
                 }
             })
-            .map_err(|error| format!("no thread for its faults: {error}"))?;
+        };
+        let handler = without_signals(spawn).map_err(|error| format!("no thread for its faults: {error}"))?;
         let stack = start.recv().map_err(|_| "the thread for its faults did not start")?;
         let stack = stack.map_err(|error| format!("the stack of the thread for its faults: {error}"))?;
         Ok(UffdSync {
@@ -145,7 +146,7 @@ impl Backend for UffdSync {
 
     fn arm(&mut self, target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
         let too_large = part.memory.shared && is_too_large_to_mark(part.range);
-        if too_large || is_needed_by_handler(target, part) {
+        if too_large || is_private_file(part) {
             return Armed::Unsupported;
         }
         if let Err(error) = self.uffd.register(part.range) {
@@ -157,16 +158,15 @@ impl Backend for UffdSync {
         let armed = self.uffd.write_protect(part.range, true);
         // The first sweep finds everything marked; it is there for the bitmap.
         if armed.and_then(|()| self.sweep(target, part, |_| ())).is_err() {
-            let _ = self.uffd.unregister(part.range);
+            self.uffd.leave(target, part.range);
             return Armed::Unsupported;
         }
         Armed::Watched
     }
 
-    fn disarm(&mut self, _target: &Target, range: PageRange, mapped: bool) {
+    fn disarm(&mut self, target: &Target, range: PageRange, mapped: bool) {
         if mapped {
-            // Fails only where the memory has gone meanwhile, and the protection with it.
-            let _ = self.uffd.unregister(range);
+            self.uffd.leave(target, range);
         }
     }
 
@@ -196,10 +196,10 @@ impl Drop for UffdSync {
     }
 }
 
-/// Whether the handler thread, which runs in the same process, would have to wait for itself: it needs the data of
-/// libraries. (Its stack is not even among the mappings, see `own`.)
-fn is_needed_by_handler(target: &Target, part: &Part) -> bool {
-    target.is_own() && !part.memory.shared && matches!(part.memory.object, Object::File { .. })
+/// Private mappings of files are refused. The kernel leaves the mark on a page that falls back to the file, so that
+/// discards go unseen; and in the own process the handler thread needs the data of libraries.
+fn is_private_file(part: &Part) -> bool {
+    !part.memory.shared && matches!(part.memory.object, Object::File { .. })
 }
 
 /// The stack of the calling thread.
@@ -218,6 +218,19 @@ fn own_stack() -> io::Result<PageRange> {
     };
     let page = page_size();
     Ok(PageRange::trusted(stack / page * page, (stack + size).next_multiple_of(page)))
+}
+
+/// Run `spawn` with every signal blocked, which the thread that it makes inherits.
+fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
+    // SAFETY: signal sets are plain numbers; the calls fill, exchange and restore the mask of this thread.
+    unsafe {
+        let (mut all, mut before) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let result = spawn();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        result
+    }
 }
 
 /// The handler thread: lift the protection of each page that a write waits for, until told to stop or the memory
@@ -257,8 +270,9 @@ fn handle_faults(uffd: &Uffd, stop: &File) {
 
 /// Let the write at `address` pass.
 fn lift(uffd: &Uffd, address: usize) {
-    // A huge page of hugetlb has one mark: nothing smaller can be asked for.
-    for size in [page_size(), 2 << 20, 1 << 30] {
+    // A huge page of hugetlb has one mark: nothing smaller can be asked for, and its size is the architecture's.
+    let sizes = (page_size().trailing_zeros()..=34).map(|bits| 1usize << bits);
+    for size in sizes {
         let start = address & !(size - 1);
         let range = PageRange::trusted(start, start + size);
         loop {
@@ -274,4 +288,6 @@ fn lift(uffd: &Uffd, address: usize) {
             }
         }
     }
+    let start = address & !(page_size() - 1);
+    let _ = uffd.wake(PageRange::trusted(start, start + page_size()));
 }

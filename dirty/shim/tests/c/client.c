@@ -226,7 +226,7 @@ static void case_descriptors(void)
 
 struct writer {
 	char *memory;
-	unsigned seed;
+	unsigned int seed;
 	int stop;
 	char *written;
 };

@@ -33,7 +33,7 @@ struct node {
 };
 
 struct job {
-	unsigned changes;
+	unsigned int changes;
 	uint64_t seed;
 	size_t wrong;
 };
@@ -109,7 +109,7 @@ static void *work(void *argument)
 	struct node **nodes = GC_MALLOC(NODES * sizeof(*nodes));
 	struct node *root = make_tree(DEPTH, nodes, 1);
 
-	for (unsigned change = 1; change <= job->changes; change++) {
+	for (unsigned int change = 1; change <= job->changes; change++) {
 		size_t at = 1 + next_random(&job->seed) % (NODES - 1);
 
 		/* The old list, or a new node in place of the old one with all that hangs on it. */
@@ -141,7 +141,7 @@ static void *work(void *argument)
 int main(int argc, char **argv)
 {
 	int threads = argc > 1 ? atoi(argv[1]) : 1;
-	unsigned changes = argc > 2 ? atoi(argv[2]) : 200000;
+	unsigned int changes = argc > 2 ? atoi(argv[2]) : 200000;
 	pthread_t ids[16];
 	struct job jobs[16];
 	size_t wrong = 0;

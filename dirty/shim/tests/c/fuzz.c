@@ -98,7 +98,7 @@ static void compare(long call, size_t at, ssize_t length)
 	}
 }
 
-static const char *commands[] = { "4",	 "4\n",	 " +4\t", "004", "4 4", "44",  "",     "\n",  "-4",
+static const char * const commands[] = { "4",	 "4\n",	 " +4\t", "004", "4 4", "44",  "",     "\n",  "-4",
 				  "1",	 "5",	 "6",	  "x",	 "+",	"4\0x", "0x4", "4           5" };
 
 int main(int argc, char **argv)

@@ -19,7 +19,7 @@ static char *line_of(char *text, char *at)
 
 ssize_t read(int fd, void *buffer, size_t count)
 {
-	ssize_t (*original)(int, void *, size_t) = dlsym(RTLD_NEXT, "read");
+	ssize_t (*original)(int fd, void *buffer, size_t count) = dlsym(RTLD_NEXT, "read");
 	static const char clock_name[] = "[vvar_vclock]\n", data_name[] = "[vvar]\n";
 	ssize_t length = original(fd, buffer, count), named;
 	char link[32], name[128], *text = buffer, *data, *clock, *next;

@@ -68,7 +68,7 @@ fn table(findings: &[Finding]) -> Table {
     table.add_row(row("/proc/PID/mem: debuggers", &|can| can.mem_writes.to_string()));
     table.add_row(row("protection changed to and fro", &|can| can.reprotected_writes.to_string()));
     table.add_row(row("moved or grown by mremap", &|can| can.remapped_writes.to_string()));
-    table.add_row(row("another mapping of shared memory", &|can| can.shared_aliases.to_string()));
+    table.add_row(row("shared memory by another way", &|can| can.shared_aliases.to_string()));
     table.add_row(row("pinned: O_DIRECT, RDMA, io_uring", &|can| can.pinned_writes.to_string()));
     table.add_row(row("all of the own process", &|can| yes(can.whole_own_process).to_owned()));
     table.add_row(row("another process", &|can| yes(can.other_process).to_owned()));

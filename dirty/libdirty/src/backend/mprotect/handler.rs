@@ -42,6 +42,11 @@ pub(super) fn prepare(table: &mut Table) {
         for watch in table.segments.iter().flat_map(|segment| &segment.watches) {
             watch.raise_doubt(Reason::ProtectionChanged);
         }
+        // One that comes and goes is still one.
+        let is_same = |known: &Previous| {
+            (known.action.sa_sigaction, known.action.sa_flags) == (action.sa_sigaction, action.sa_flags)
+        };
+        table.previous.retain(|known| !is_same(known));
         table.previous.insert(0, Previous { action, is_spent: Arc::default() });
     }
 }
