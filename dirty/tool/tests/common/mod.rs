@@ -4,6 +4,7 @@
 #![allow(dead_code)] // each test program uses a part
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -30,7 +31,6 @@ pub fn writer_body() {
             return;
         }
         if mode == "execs" && round == 300 {
-            use std::os::unix::process::CommandExt;
             panic!("{}", Command::new("sleep").arg("1000").exec());
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -155,6 +155,16 @@ impl Drop for Tool {
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trapless"));
     command.args(arguments).stdin(Stdio::null());
+    // Whoever runs the tests may ignore signals (nohup, a job in the background), and the tool honours that.
+    // SAFETY: the closure makes system calls only.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        })
+    };
     command
 }
 
