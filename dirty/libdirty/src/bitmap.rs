@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One bit a page, over a range, in memory that the kernel gives only where bits are set.
 //!
-//! Words are atomic because the SIGSEGV handler of one back end clears bits while a collect reads them; the
-//! order that this needs stands there. Nothing here allocates after [`Bitmap::new`].
+//! Words are atomic because the SIGSEGV handler of one back end sets bits while a collect takes them; the order that
+//! this needs stands there. Nothing here allocates after [`Bitmap::new`].
 
 use std::io;
 use std::ptr::NonNull;

@@ -19,6 +19,7 @@ use linux_raw_sys::general::PAGE_IS_PFNZERO;
 
 use crate::extent::{PageRange, page_size};
 use crate::pagemap::{self, Entry, Regions, Scan};
+use crate::scratch::Scratch;
 use crate::target::Target;
 
 /// What a page of private memory shows.
@@ -56,7 +57,7 @@ impl Contents {
     pub(crate) fn new(target: &Target) -> Self {
         let zeros = match zero_frame() {
             Some(frame) => Zeros::Frame(frame),
-            None if pagemap::can_scan(target.pagemap()) => Zeros::Scan(Regions::new()),
+            None if pagemap::can_scan(target.pagemap()) => Zeros::Scan(Regions::default()),
             None => Zeros::Untold,
         };
         Contents { zeros, entries: vec![Entry::default(); Self::CHUNK], zero: [0; Contents::CHUNK / 64] }
@@ -79,8 +80,7 @@ impl Contents {
             pagemap::scan(target.pagemap(), chunk, what, regions, |found, _| {
                 let first = (found.start() - chunk.start()) / page_size();
                 (first..first + found.pages()).for_each(|index| zero[index / 64] |= 1 << (index % 64));
-            })
-            .map_err(|(_, error)| error)?;
+            })?;
         }
         Ok(())
     }
@@ -126,28 +126,10 @@ fn zero_frame() -> Option<u64> {
         return None;
     }
     let pagemap = std::fs::File::open("/proc/self/pagemap").ok()?;
-    let length = page_size();
-    // SAFETY: a new private mapping, at an address of the kernel's choice.
-    let page = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            length,
-            libc::PROT_READ,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if page == libc::MAP_FAILED {
-        return None;
-    }
+    let scratch = Scratch::new(1).ok()?;
+    scratch.read(0);
     let mut entry = [Entry::default()];
-    // SAFETY: the page that was just mapped; volatile, for only the access counts.
-    unsafe { page.cast::<u8>().read_volatile() };
-    let read = pagemap::read_into(&pagemap, page as usize, &mut entry);
-    // SAFETY: the mapping made above, which nobody else knows.
-    unsafe { libc::munmap(page, length) };
-    read.ok()?;
+    pagemap::read_into(&pagemap, scratch.range().start(), &mut entry).ok()?;
     let is_seen = is_zero_or_shared(entry[0]) && frame_of(entry[0]) != 0;
     is_seen.then(|| frame_of(entry[0]))
 }

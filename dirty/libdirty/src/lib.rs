@@ -35,6 +35,8 @@ mod maps;
 mod news;
 mod own;
 pub mod pagemap;
+mod scratch;
+mod signals;
 mod stop;
 mod survey;
 mod target;

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 
 use linux_raw_sys::general::{page_region, pm_scan_arg};
@@ -92,26 +92,34 @@ pub(crate) fn read_into(pagemap: &File, start: usize, entries: &mut [Entry]) -> 
 
 /// What a `PAGEMAP_SCAN` looks for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Scan {
+pub struct Scan {
     /// Pages must have all of these `PAGE_IS_*` ...
-    pub(crate) all: u32,
+    pub all: u32,
     /// ... and, unless it is 0, one of these.
-    pub(crate) any: u32,
+    pub any: u32,
     /// Runs are told apart by these.
-    pub(crate) tell: u32,
+    pub tell: u32,
     /// Write-protect what is found, in the same step; fails where no userfaultfd watches asynchronously.
-    pub(crate) protect: bool,
+    pub protect: bool,
 }
 
 const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<pm_scan_arg>(b'f' as u32, 16);
 
 /// Buffer of a scan: regions that one system call returns at most.
-pub(crate) struct Regions(Vec<page_region>);
+pub struct Regions(Vec<page_region>);
 
 impl Regions {
+    /// Room for `count` regions, of 24 bytes each.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
+        Regions(Vec::with_capacity(count))
+    }
+}
+
+impl Default for Regions {
     /// 4,096 regions are 96 KiB: few calls, and it stays in the cache.
-    pub(crate) fn new() -> Self {
-        Regions(Vec::with_capacity(4096))
+    fn default() -> Self {
+        Regions::new(4096)
     }
 }
 
@@ -124,15 +132,15 @@ impl std::fmt::Debug for Regions {
 /// Scan `range`, telling `found` each run of pages in order, and which of the categories `all` and `tell` it has.
 ///
 /// # Errors
-/// The address from which nothing is known (what was found above it may be lost), and the kernel's word:
-/// `EPERM` where a part is not watched asynchronously and `protect` is set, `ENOTTY` before Linux 6.7.
-pub(crate) fn scan(
-    pagemap: &File,
+/// The kernel's word: `EPERM` where a part is not watched asynchronously and `protect` is set, `ENOTTY` before Linux
+/// 6.7. What was protected by the system call that failed is not told.
+pub fn scan(
+    pagemap: impl AsFd,
     range: PageRange,
     what: Scan,
     regions: &mut Regions,
     mut found: impl FnMut(PageRange, u32),
-) -> std::result::Result<(), (usize, io::Error)> {
+) -> io::Result<()> {
     use linux_raw_sys::general::{PM_SCAN_CHECK_WPASYNC, PM_SCAN_WP_MATCHING};
 
     let mut at = range.start();
@@ -153,9 +161,9 @@ pub(crate) fn scan(
             return_mask: (what.all | what.tell).into(),
         };
         // SAFETY: the kernel writes at most `vec_len` regions into the vector's spare capacity, and `arg`.
-        let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
+        let count = unsafe { libc::ioctl(pagemap.as_fd().as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
         if count < 0 {
-            return Err((at, io::Error::last_os_error()));
+            return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel has filled that many.
         unsafe { regions.0.set_len(count as usize) };
@@ -165,7 +173,7 @@ pub(crate) fn scan(
         }
         let next = arg.walk_end as usize;
         if next <= at {
-            return Err((at, io::Error::other("PAGEMAP_SCAN made no progress")));
+            return Err(io::Error::other("PAGEMAP_SCAN made no progress"));
         }
         at = next;
     }
@@ -177,5 +185,5 @@ pub(crate) fn can_scan(pagemap: &File) -> bool {
     let page = std::ptr::from_ref(&PAGEMAP_SCAN) as usize & !(page_size() - 1);
     let one = PageRange::trusted(page, page + page_size());
     let present = Scan { all: linux_raw_sys::general::PAGE_IS_PRESENT, ..Scan::default() };
-    scan(pagemap, one, present, &mut Regions::new(), |_, _| ()).is_ok()
+    scan(pagemap, one, present, &mut Regions::new(1), |_, _| ()).is_ok()
 }

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use syscalls::{Errno, Sysno, syscall};
 
+use crate::signals::Blocked;
 use crate::target::Target;
 
 /// How long to wait for threads to stop. One in the midst of a slow system call of the uninterruptible kind (a
@@ -111,8 +112,8 @@ const GONE: i32 = -2;
 pub(crate) struct Held<'a> {
     stopper: &'a mut Stopper,
     helper: Option<Helper>,
-    /// The signals that were blocked; all are now.
-    mask: libc::sigset_t,
+    /// A handler could take its time, or jump away. Dropped last.
+    _signals: Blocked,
 }
 
 #[derive(Debug)]
@@ -141,16 +142,9 @@ impl Stopper {
     /// # Errors
     /// Why not, in words; then all run.
     pub(crate) fn hold(&mut self) -> Result<Held<'_>, String> {
-        // A handler could take its time, or jump away.
-        // SAFETY: the sets are plain memory, filled before use.
-        let mask = unsafe {
-            let (mut all, mut mask) = std::mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut mask);
-            mask
-        };
+        let signals = Blocked::new();
         let own = self.own;
-        let mut held = Held { stopper: self, helper: None, mask };
+        let mut held = Held { stopper: self, helper: None, _signals: signals };
         let shared = held.stopper.shared.get();
         shared.state.store(STATE_WAIT, Ordering::SeqCst);
         shared.obstacle = None;
@@ -242,8 +236,6 @@ impl Drop for Held<'_> {
                 Helper::Thread(thread) => drop(thread.join()),
             }
         }
-        // SAFETY: the mask that the thread had.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, std::ptr::null_mut()) };
     }
 }
 

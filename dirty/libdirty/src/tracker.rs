@@ -164,7 +164,8 @@ impl Tracker {
     ///
     /// # Errors
     /// [`Error::BadRange`] when the back end cannot watch memory that it runs on
-    /// ([`Capabilities::whole_own_process`]) and this is such; [`Error::Overlap`] when a part of it is watched already; [`Error::Gone`], [`Error::Forked`].
+    /// ([`Capabilities::whole_own_process`]) and this is such; [`Error::Overlap`] when a part of it is watched
+    /// already; [`Error::Gone`], [`Error::Forked`].
     pub fn watch(&mut self, range: PageRange) -> Result<()> {
         self.check_usable()?;
         if self.target.is_own() && !self.capabilities().whole_own_process && runs_on(range) {

@@ -15,6 +15,7 @@ use linux_raw_sys::ioctl::{
     UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_WRITEPROTECT,
 };
 
+use crate::backend::{Armed, Part};
 use crate::extent::PageRange;
 use crate::inject;
 use crate::maps::Maps;
@@ -57,8 +58,20 @@ impl Uffd {
         Err(refused)
     }
 
-    /// Watch writes to `range`, wholly mapped.
-    pub(crate) fn register(&self, range: PageRange) -> io::Result<()> {
+    /// Watch writes to `part`, of which no page is marked yet.
+    pub(crate) fn watch(&self, part: &Part) -> Armed {
+        // Shared memory is marked where it is empty, too.
+        if part.memory.shared && is_too_large_to_mark(part.range) {
+            return Armed::Unsupported;
+        }
+        match self.register(part.range) {
+            Ok(()) => Armed::Watched,
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Armed::Constant, // no VM_MAYWRITE
+            Err(_) => Armed::Unsupported,
+        }
+    }
+
+    fn register(&self, range: PageRange) -> io::Result<()> {
         let mut register = uffdio_register { range: raw(range), mode: MODE_WP, ioctls: 0 };
         self.ioctl(UFFDIO_REGISTER, &mut register)?;
         if register.ioctls & (1 << _UFFDIO_WRITEPROTECT) == 0 {
@@ -69,7 +82,7 @@ impl Uffd {
     }
 
     /// Stop watching; removes the protection of every page. What is unmapped there does not matter.
-    pub(crate) fn unregister(&self, range: PageRange) -> io::Result<()> {
+    fn unregister(&self, range: PageRange) -> io::Result<()> {
         self.ioctl(UFFDIO_UNREGISTER, &mut raw(range))
     }
 
@@ -110,7 +123,7 @@ impl Uffd {
 
 /// Whether marking all of `range`, which makes page tables where there are none, could fill the memory of this
 /// machine: it is larger than that memory, which it cannot fill otherwise.
-pub(crate) fn is_too_large_to_mark(range: PageRange) -> bool {
+fn is_too_large_to_mark(range: PageRange) -> bool {
     // SAFETY: sysconf has no preconditions.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     usize::try_from(pages).is_ok_and(|pages| range.pages() > pages)

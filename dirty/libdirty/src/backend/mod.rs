@@ -73,6 +73,17 @@ pub(crate) trait Backend: Send + Debug {
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>);
 }
 
+/// Whether this kind of back end can track `target` at all.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check(kind: BackendKind, target: &Target) -> Result<(), String> {
+    if !kind.capabilities().other_process && !target.is_own() {
+        return Err("tracks the own process only".into());
+    }
+    Ok(())
+}
+
 /// Make a back end for `target`.
 ///
 /// # Errors
@@ -82,9 +93,7 @@ pub(crate) fn open(
     target: &Target,
     fault: Option<Fault>,
 ) -> Result<Box<dyn Backend>, String> {
-    if !kind.capabilities().other_process && !target.is_own() {
-        return Err("tracks the own process only".into());
-    }
+    check(kind, target)?;
     Ok(match kind {
         BackendKind::Mprotect => Box::new(mprotect::Mprotect::open(target, fault)?),
         BackendKind::SoftDirty => Box::new(soft_dirty::SoftDirty::open(target, fault)?),

@@ -28,12 +28,13 @@ use super::{Armed, Backend, Collection, Part};
 use crate::bitmap::Bitmap;
 use crate::capability::BackendKind;
 use crate::content::{Content, Contents};
-use crate::extent::{PageRange, Reason, page_size};
+use crate::extent::{PageRange, Reason};
 use crate::fault::Fault;
 use crate::hugetlb;
 use crate::maps::Mapping;
 use crate::news::{News, chunks};
 use crate::pagemap::{self, Entry};
+use crate::scratch::Scratch;
 use crate::stop::Stopper;
 use crate::target::Target;
 
@@ -232,22 +233,10 @@ impl Backend for SoftDirty {
 fn kernel_has_soft_dirty() -> Result<bool, String> {
     let error = |error: std::io::Error| format!("looking for the soft-dirty bit on a scratch page: {error}");
     let pagemap = File::open("/proc/self/pagemap").map_err(error)?;
-    // SAFETY: a new private mapping, at an address of the kernel's choice.
-    let page = unsafe {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        libc::mmap(std::ptr::null_mut(), page_size(), protection, flags, -1, 0)
-    };
-    if page == libc::MAP_FAILED {
-        return Err(error(std::io::Error::last_os_error()));
-    }
-    // SAFETY: the page that was just mapped; volatile, for only the access counts.
-    unsafe { page.cast::<u8>().write_volatile(1) };
+    let scratch = Scratch::new(1).map_err(error)?;
+    scratch.write(0);
     let mut entry = [Entry::default()];
-    let read = pagemap::read_into(&pagemap, page as usize, &mut entry);
-    // SAFETY: the mapping made above, which nobody else knows.
-    unsafe { libc::munmap(page, page_size()) };
-    read.map_err(error)?;
+    pagemap::read_into(&pagemap, scratch.range().start(), &mut entry).map_err(error)?;
     Ok(entry[0].is_soft_dirty())
 }
 

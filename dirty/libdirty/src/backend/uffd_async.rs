@@ -38,7 +38,7 @@ use crate::fault::Fault;
 use crate::maps::Mapping;
 use crate::pagemap::{self, Entry, Regions, Scan};
 use crate::target::Target;
-use crate::uffd::{Faults, Uffd, is_too_large_to_mark};
+use crate::uffd::{Faults, Uffd};
 
 #[derive(Debug)]
 pub(super) struct UffdAsync {
@@ -75,7 +75,7 @@ impl UffdAsync {
         let uffd = Uffd::open(target, Faults::User, &[features])?;
         Ok(UffdAsync {
             uffd,
-            regions: Regions::new(),
+            regions: Regions::default(),
             entries: Vec::new(),
             silent: Vec::new(),
             touched: Vec::new(),
@@ -284,14 +284,9 @@ impl Backend for UffdAsync {
     }
 
     fn arm(&mut self, target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
-        if part.memory.shared && is_too_large_to_mark(part.range) {
-            return Armed::Unsupported;
-        }
-        if let Err(error) = self.uffd.register(part.range) {
-            return match error.raw_os_error() {
-                Some(libc::EPERM) => Armed::Constant, // no VM_MAYWRITE
-                _ => Armed::Unsupported,
-            };
+        let armed = self.uffd.watch(part);
+        if armed != Armed::Watched {
+            return armed;
         }
         let marked = !part.memory.shared || self.uffd.write_protect(part.range, true).is_ok();
         if !marked || self.sweep(target, part, None).is_err() {

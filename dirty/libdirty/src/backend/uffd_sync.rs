@@ -33,8 +33,9 @@ use crate::fault::Fault;
 use crate::maps::{Mapping, Object};
 use crate::own::Kept;
 use crate::pagemap::{self, Entry};
+use crate::signals::Blocked;
 use crate::target::Target;
-use crate::uffd::{Faults, Uffd, is_too_large_to_mark};
+use crate::uffd::{Faults, Uffd};
 
 /// Pages whose entries are read at a time: 64 KiB of entries.
 const BATCH: usize = 8192;
@@ -70,16 +71,19 @@ impl UffdSync {
         let stop = unsafe { File::from_raw_fd(stop) };
         let (started, start) = mpsc::channel();
         let thread = (uffd.clone(), stop.try_clone().map_err(|error| error.to_string())?);
-        let spawn = || {
-            std::thread::Builder::new().name("libdirty-uffd".into()).spawn(move || {
+        // The thread inherits the mask: no handler of the program, which may write watched memory, runs on it.
+        let blocked = Blocked::new();
+        let handler = std::thread::Builder::new()
+            .name("libdirty-uffd".into())
+            .spawn(move || {
                 let stack = own_stack();
                 if started.send(stack).is_ok() {
                     drop(started);
                     handle_faults(&thread.0, &thread.1);
                 }
             })
-        };
-        let handler = without_signals(spawn).map_err(|error| format!("no thread for its faults: {error}"))?;
+            .map_err(|error| format!("no thread for its faults: {error}"))?;
+        drop(blocked);
         let stack = start.recv().map_err(|_| "the thread for its faults did not start")?;
         let stack = stack.map_err(|error| format!("the stack of the thread for its faults: {error}"))?;
         Ok(UffdSync {
@@ -145,19 +149,16 @@ impl Backend for UffdSync {
     }
 
     fn arm(&mut self, target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
-        let too_large = part.memory.shared && is_too_large_to_mark(part.range);
-        if too_large || is_private_file(part) {
+        if is_private_file(part) {
             return Armed::Unsupported;
         }
-        if let Err(error) = self.uffd.register(part.range) {
-            return match error.raw_os_error() {
-                Some(libc::EPERM) => Armed::Constant, // no VM_MAYWRITE
-                _ => Armed::Unsupported,
-            };
+        let armed = self.uffd.watch(part);
+        if armed != Armed::Watched {
+            return armed;
         }
-        let armed = self.uffd.write_protect(part.range, true);
+        let marked = self.uffd.write_protect(part.range, true);
         // The first sweep finds everything marked; it is there for the bitmap.
-        if armed.and_then(|()| self.sweep(target, part, |_| ())).is_err() {
+        if marked.and_then(|()| self.sweep(target, part, |_| ())).is_err() {
             self.uffd.leave(target, part.range);
             return Armed::Unsupported;
         }
@@ -218,19 +219,6 @@ fn own_stack() -> io::Result<PageRange> {
     };
     let page = page_size();
     Ok(PageRange::trusted(stack / page * page, (stack + size).next_multiple_of(page)))
-}
-
-/// Run `spawn` with every signal blocked, which the thread that it makes inherits.
-fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
-    // SAFETY: signal sets are plain numbers; the calls fill, exchange and restore the mask of this thread.
-    unsafe {
-        let (mut all, mut before) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let result = spawn();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        result
-    }
 }
 
 /// The handler thread: lift the protection of each page that a write waits for, until told to stop or the memory
