@@ -27,7 +27,6 @@ use nix::unistd::Pid;
 use procfs::FromRead;
 use procfs::process::{MMapPath, Status};
 
-use crate::maps::read_text;
 use crate::target::Target;
 use crate::uffd::{Faults, open_flags};
 
@@ -98,7 +97,7 @@ fn pick_thread(target: &Target) -> Result<Pid, String> {
 fn syscall_instruction(target: &Target) -> Result<u64, String> {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     let pid = target.pid();
-    let maps = read_text(target.maps()).map_err(|error| format!("reading its mappings: {error}"))?;
+    let maps = target.maps().text().map_err(|error| format!("reading its mappings: {error}"))?;
     let vdso = maps.iter().find(|map| map.pathname == MMapPath::Vdso).ok_or("it has no vDSO to call from")?;
     let (start, end) = vdso.address;
     let mut code = vec![0; (end - start) as usize];

@@ -15,7 +15,6 @@ use procfs::process::{MMPermissions, MMapPath, MemoryMaps};
 use crate::error::Error;
 use crate::extent::PageRange;
 use crate::own;
-use crate::target::Target;
 
 /// What stands behind a mapping: two mappings of the same object show the same memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,6 +61,11 @@ pub(crate) enum Unreadable {
 /// Reads the mappings of one process.
 #[derive(Debug)]
 pub(crate) struct Maps {
+    /// `/proc/PID/maps`.
+    file: File,
+    pid: i32,
+    /// Of the calling process.
+    own: bool,
     /// `PROCMAP_QUERY` is there.
     query: bool,
     /// The kernel's own pages (`[vvar]`, `[vdso]`), which no write of the program changes: left out for as long as
@@ -72,36 +76,36 @@ pub(crate) struct Maps {
 const PROCMAP_QUERY: libc::Ioctl = libc::_IOWR::<procmap_query>(b'f' as u32, 17);
 
 impl Maps {
-    pub(crate) fn new(target: &Target) -> Self {
-        let answer = query_next(target.maps(), 0);
+    /// `file` is `/proc/PID/maps` of process `pid`, which may be the `own`.
+    pub(crate) fn new(file: File, pid: i32, own: bool) -> Self {
+        let answer = query_next(&file, 0);
         Maps {
             query: !matches!(answer, Err(error) if error.raw_os_error() == Some(libc::ENOTTY)),
-            special: special(target.maps()),
+            special: special(&file),
+            file,
+            pid,
+            own,
         }
     }
 
     /// The mappings within `ranges` (sorted), clipped to them, in order of addresses, each as the kernel has it.
     /// Of the own process, what libdirty keeps for itself is left out.
-    pub(crate) fn within(
-        &self,
-        target: &Target,
-        ranges: &[PageRange],
-    ) -> std::result::Result<Vec<Mapping>, Unreadable> {
+    pub(crate) fn within(&self, ranges: &[PageRange]) -> Result<Vec<Mapping>, Unreadable> {
         let mut found = Vec::new();
         if self.query {
             for range in ranges {
-                self.query_range(target, *range, &mut found)?;
+                self.query_range(*range, &mut found)?;
             }
             if found.is_empty() {
                 // Nothing mapped in the ranges, or nothing at all?
-                match query_next(target.maps(), 0) {
+                match query_next(&self.file, 0) {
                     Ok(Some(_)) => {}
                     Ok(None) => return Err(Unreadable::Gone),
-                    Err(error) => return Err(unreadable(target, error)),
+                    Err(error) => return Err(self.unreadable(error)),
                 }
             }
         } else {
-            let all = read_all(target.maps()).map_err(|error| unreadable(target, error))?;
+            let all = read_all(&self.file).map_err(|error| self.unreadable(error))?;
             if all.is_empty() {
                 return Err(Unreadable::Gone);
             }
@@ -117,30 +121,38 @@ impl Maps {
                 || mapping.memory.object != Object::Anonymous
                 || !self.special.iter().any(|special| special.contains(mapping.range))
         });
-        if target.is_own() {
+        if self.own {
             found = without_kept(found, &own::kept());
         }
         Ok(found)
     }
 
-    fn query_range(
-        &self,
-        target: &Target,
-        range: PageRange,
-        found: &mut Vec<Mapping>,
-    ) -> std::result::Result<(), Unreadable> {
+    /// Every mapping as the text tells it, but without paths: the parser takes no offence at any name then, and a
+    /// name is the target's to choose.
+    pub(crate) fn text(&self) -> io::Result<MemoryMaps> {
+        read_text(&self.file)
+    }
+
+    fn query_range(&self, range: PageRange, found: &mut Vec<Mapping>) -> Result<(), Unreadable> {
         let mut at = range.start();
         while at < range.end() {
-            match query_next(target.maps(), at) {
+            match query_next(&self.file, at) {
                 Ok(Some(mapping)) if mapping.range.start() < range.end() => {
                     push(found, mapping, range);
                     at = mapping.range.end();
                 }
                 Ok(_) => break,
-                Err(error) => return Err(unreadable(target, error)),
+                Err(error) => return Err(self.unreadable(error)),
             }
         }
         Ok(())
+    }
+
+    fn unreadable(&self, error: io::Error) -> Unreadable {
+        if error.raw_os_error() == Some(libc::ESRCH) {
+            return Unreadable::Gone;
+        }
+        Unreadable::Failed(Error::system(format!("reading /proc/{}/maps", self.pid), error))
     }
 }
 
@@ -164,13 +176,6 @@ fn without_kept(found: Vec<Mapping>, kept: &[PageRange]) -> Vec<Mapping> {
         );
     }
     left
-}
-
-fn unreadable(target: &Target, error: io::Error) -> Unreadable {
-    if error.raw_os_error() == Some(libc::ESRCH) {
-        return Unreadable::Gone;
-    }
-    Unreadable::Failed(Error::system(format!("reading /proc/{}/maps", target.pid()), error))
 }
 
 fn object(inode: u64, device: (u32, u32), offset: u64, start: usize) -> Object {
@@ -217,9 +222,8 @@ fn query_next(maps: &File, address: usize) -> io::Result<Option<Mapping>> {
     }))
 }
 
-/// Every mapping as the text tells it, but without paths: the parser takes no offence at any name then, and a
-/// name is the target's to choose.
-pub(crate) fn read_text(mut maps: &File) -> io::Result<MemoryMaps> {
+/// See [`Maps::text`].
+fn read_text(mut maps: &File) -> io::Result<MemoryMaps> {
     maps.rewind()?;
     // Read first: the parser does not pass on why a read failed, which tells that the process is gone.
     let mut text = Vec::new();
@@ -276,18 +280,21 @@ mod tests {
 
     #[test]
     fn the_query_and_the_text_agree() {
-        let target = Target::own().unwrap();
-        let query = Maps::new(&target);
+        let own = || {
+            let file = File::open("/proc/self/maps").unwrap();
+            Maps::new(file, std::process::id().cast_signed(), true)
+        };
+        let query = own();
         if !query.query {
             return; // this kernel has the text alone
         }
-        let text = Maps { query: false, special: Vec::new() };
+        let text = Maps { query: false, special: Vec::new(), ..own() };
         // Memory that this test does not change while it reads: its program and its stack.
         let code = the_query_and_the_text_agree as *const () as usize;
-        let stack = &raw const target as usize;
+        let stack = &raw const text as usize;
         for address in [code, stack] {
-            let own = query_next(target.maps(), address).unwrap().unwrap();
-            let seen = [&query, &text].map(|maps| maps.within(&target, &[own.range]).unwrap());
+            let own = query_next(&query.file, address).unwrap().unwrap();
+            let seen = [&query, &text].map(|maps| maps.within(&[own.range]).unwrap());
             assert_eq!(seen[0], seen[1]);
             assert!(!seen[0].is_empty());
         }

@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::error::{Error, Result};
+use crate::maps::Maps;
 
 /// A process and the files through which it is tracked.
 #[derive(Debug)]
@@ -18,7 +19,7 @@ pub(crate) struct Target {
     pid: i32,
     own: bool,
     pidfd: OwnedFd,
-    maps: File,
+    maps: Maps,
     pagemap: File,
 }
 
@@ -58,7 +59,8 @@ impl Target {
                 _ => Error::system(format!("opening {path}"), source),
             })
         };
-        let target = Target { pid, own, maps: open("maps")?, pagemap: open("pagemap")?, pidfd };
+        let maps = Maps::new(open("maps")?, pid, own);
+        let target = Target { pid, own, maps, pagemap: open("pagemap")?, pidfd };
         // The files may belong to a process that took the pid over since, or to none.
         if target.has_exited() {
             return Err(Error::NoProcess(pid));
@@ -79,7 +81,7 @@ impl Target {
         &self.pidfd
     }
 
-    pub(crate) fn maps(&self) -> &File {
+    pub(crate) fn maps(&self) -> &Maps {
         &self.maps
     }
 

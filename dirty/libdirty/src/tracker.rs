@@ -20,7 +20,7 @@ use crate::capability::{BackendKind, Capabilities};
 use crate::error::{Error, Result};
 use crate::extent::{Dirty, PageRange, Reason};
 use crate::fault::Fault;
-use crate::maps::{Mapping, Maps, Memory, Unreadable};
+use crate::maps::{Mapping, Memory, Unreadable};
 use crate::survey::{self, Rejected};
 use crate::target::Target;
 
@@ -72,7 +72,6 @@ impl Builder {
             None => survey::best(&target)?,
         };
         Ok(Tracker {
-            maps: Maps::new(&target),
             target,
             backend,
             rejected,
@@ -112,7 +111,6 @@ enum State {
 #[derive(Debug)]
 pub struct Tracker {
     target: Target,
-    maps: Maps,
     backend: Box<dyn Backend>,
     rejected: Rejected,
     /// The process that made it.
@@ -179,7 +177,7 @@ impl Tracker {
         if let Some(other) = self.ranges.get(at).filter(|other| other.start() < range.end()) {
             return Err(Error::Overlap(range, *other));
         }
-        let mappings = match self.maps.within(&self.target, &[range]) {
+        let mappings = match self.target.maps().within(&[range]) {
             Ok(mappings) => mappings,
             Err(Unreadable::Gone) => return Err(Error::Gone(self.target.pid())),
             Err(Unreadable::Failed(error)) => return Err(error),
@@ -217,7 +215,7 @@ impl Tracker {
     pub fn collect(&mut self, dirty: &mut Dirty) -> Result<()> {
         self.check_usable()?;
         dirty.clear();
-        let mappings = match self.maps.within(&self.target, &self.ranges) {
+        let mappings = match self.target.maps().within(&self.ranges) {
             Ok(mappings) => mappings,
             Err(Unreadable::Gone) => return self.report_gone(dirty),
             Err(Unreadable::Failed(error)) => return Err(error),
@@ -246,7 +244,7 @@ impl Tracker {
             for range in &lost {
                 self.forget(*range);
             }
-            match self.maps.within(&self.target, &self.ranges) {
+            match self.target.maps().within(&self.ranges) {
                 Ok(mappings) => again = mappings,
                 Err(Unreadable::Gone) => return self.report_gone(dirty),
                 // Pages have been taken: there is no way back. What we saw first has to do.

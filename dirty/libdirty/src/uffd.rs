@@ -18,7 +18,6 @@ use linux_raw_sys::ioctl::{
 use crate::backend::{Armed, Part};
 use crate::extent::PageRange;
 use crate::inject;
-use crate::maps::Maps;
 use crate::target::Target;
 
 const UFFD_API: u64 = 0xAA;
@@ -93,7 +92,7 @@ impl Uffd {
             return;
         }
         // What cannot be read any more is not protected any more either.
-        for mapping in Maps::new(target).within(target, &[range]).unwrap_or_default() {
+        for mapping in target.maps().within(&[range]).unwrap_or_default() {
             let _ = self.unregister(mapping.range);
         }
     }

@@ -3,14 +3,14 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use libdirty::page_size;
-use libdirty::pagemap::Entry;
-use linux_raw_sys::general::{PAGE_IS_WPALLOWED, page_region, pm_scan_arg};
+use libdirty::pagemap::{Entry, Regions, Scan, scan};
+use libdirty::{PageRange, page_size};
+use linux_raw_sys::general::PAGE_IS_WPALLOWED;
 
 use crate::real;
 use crate::settings::settings;
@@ -61,8 +61,6 @@ fn offset_of(address: usize) -> i64 {
     (address / page_size() * size_of::<Entry>()) as i64
 }
 
-const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<pm_scan_arg>(b'f' as u32, 16);
-
 /// Tell `found` the runs of pages (by number) within `pages` that a userfaultfd watches asynchronously, in order.
 ///
 /// The mark in an entry alone is no proof: one left behind by `mremap` (before Linux 6.13) or set by a program's
@@ -75,39 +73,15 @@ pub(crate) fn watched_pages(
     pages: Range<u64>,
     mut found: impl FnMut(Range<u64>),
 ) -> io::Result<()> {
-    let size = page_size() as u64;
-    let mut regions = [const { MaybeUninit::<page_region>::uninit() }; 64];
-    let mut at = pages.start * size;
-    let end = pages.end * size;
-    while at < end {
-        let mut argument = pm_scan_arg {
-            size: size_of::<pm_scan_arg>() as u64,
-            flags: 0,
-            start: at,
-            end,
-            walk_end: 0,
-            vec: regions.as_mut_ptr() as u64,
-            vec_len: regions.len() as u64,
-            max_pages: 0,
-            category_inverted: 0,
-            category_mask: PAGE_IS_WPALLOWED.into(),
-            category_anyof_mask: 0,
-            return_mask: PAGE_IS_WPALLOWED.into(),
-        };
-        // SAFETY: the kernel writes at most `vec_len` regions, and the argument.
-        let count = unsafe { libc::ioctl(pagemap, PAGEMAP_SCAN, &raw mut argument) };
-        if count < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        for region in &regions[..count as usize] {
-            // SAFETY: the kernel has filled that many.
-            let region = unsafe { region.assume_init_ref() };
-            found(region.start / size..region.end / size);
-        }
-        if argument.walk_end <= at {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        at = argument.walk_end;
-    }
-    Ok(())
+    let size = page_size();
+    let address = |page: u64| (page as usize).saturating_mul(size);
+    let Ok(range) = PageRange::new(address(pages.start), address(pages.end)) else {
+        return Ok(()); // no memory of a process
+    };
+    // SAFETY: the program's descriptor, open while it reads from it.
+    let pagemap = unsafe { BorrowedFd::borrow_raw(pagemap) };
+    let what = Scan { all: PAGE_IS_WPALLOWED, ..Scan::default() };
+    scan(pagemap, range, what, &mut Regions::new(64), |run, _| {
+        found((run.start() / size) as u64..(run.end() / size) as u64);
+    })
 }

@@ -41,7 +41,7 @@ use crate::capability::BackendKind;
 use crate::content::Contents;
 use crate::extent::{Dirty, PageRange, Reason};
 use crate::fault::Fault;
-use crate::maps::{Mapping, Maps};
+use crate::maps::Mapping;
 use crate::news::{News, chunks};
 use crate::target::Target;
 
@@ -52,7 +52,6 @@ pub(super) struct Mprotect {
     /// By the address of the part's bitmap, which the pieces of a part share.
     records: HashMap<usize, Record>,
     contents: Contents,
-    maps: Maps,
     fault: Option<Fault>,
 }
 
@@ -76,7 +75,6 @@ impl Mprotect {
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
             records: HashMap::new(),
             contents: Contents::new(target),
-            maps: Maps::new(target),
             fault,
         })
     }
@@ -232,7 +230,7 @@ impl Backend for Mprotect {
 
     fn disarm(&mut self, target: &Target, range: PageRange, mapped: bool) {
         if mapped {
-            let now = self.maps.within(target, &[range]).ok();
+            let now = target.maps().within(&[range]).ok();
             for (piece, protection) in registry::sole_protections(range, self.owner) {
                 match &now {
                     // What the program has protected otherwise stays so.
