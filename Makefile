@@ -13,6 +13,7 @@
 PYTEST		= .venv/bin/python -m pytest
 C_SOURCES	= $(wildcard pagetable/include/*.h pagetable/xen/*.[chS] \
 			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch] \
+			pagetable/pvmmu/*.[chS] \
 			dirty/capi/include/*.h dirty/capi/examples/*.c \
 			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c)
 PYTHON_SOURCES	= lab pagetable dirty
@@ -28,7 +29,7 @@ setup:
 build:
 	@echo "build: the hypervisor's half"
 	@$(MAKE) --no-print-directory -C pagetable/xen
-	@echo "build: the guest's half"
+	@echo "build: the guest's modules"
 	@$(MAKE) --no-print-directory -C pagetable/linux
 	@echo "build: libdirty and the trapless tool"
 	@$(MAKE) --no-print-directory -C dirty

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * fork write-protects every private page that its parent has written, one
+ * trapping instruction each (ptep_set_wrprotect). Here, before copy_page_range()
+ * looks at an area, its writable entries are protected by hypercalls for many at
+ * a time; the stock function then finds nothing to protect.
+ *
+ * Invariants:
+ *
+ *  - Taking the write permission away early is always allowed: whoever writes
+ *    takes a fault, and the fault handler gives back what the page's state
+ *    allows. That holds for a page pinned for DMA too, which fork must copy and
+ *    leave to the parent: the stock function still finds it exclusive and
+ *    pinned, copies it, and the parent's next write reuses it.
+ *  - Accessed and dirty bits are kept: Xen merges them in
+ *    (MMU_PT_UPDATE_PRESERVE_AD), whatever the hardware does meanwhile.
+ *  - Every hypercall is done before the table's lock is dropped, so no one sees
+ *    an entry that is about to change.
+ *  - A secondary MMU is told by the stock function, before anything is shared;
+ *    until then the page is the parent's alone, and it may write it.
+ *  - The flush of the parent's TLB that makes the protection effective is the
+ *    stock one, at the end of dup_mmap(), as for the stock protection.
+ */
+#include <linux/mm.h>
+#include <linux/pgtable.h>
+#include <linux/sched.h>
+
+#include <asm/paravirt.h>
+#include <asm/xen/hypercall.h>
+#include <asm/xen/page.h>
+
+#include <xen/interface/xen.h>
+
+#include "pvmmu.h"
+
+/* Entries a hypercall: its fixed cost is spread, and the stack stays small. */
+#define BATCH	32
+
+struct batch {
+	struct mmu_update update[BATCH];
+	unsigned int count;
+};
+
+/* What Xen refuses stays writable, and the stock function protects it. */
+static void batch_flush(struct batch *batch)
+{
+	if (batch->count)
+		WARN_ON_ONCE(HYPERVISOR_mmu_update(batch->update, batch->count,
+						   NULL, DOMID_SELF));
+	batch->count = 0;
+}
+
+static bool is_writable(pte_t pte)
+{
+	const pteval_t wanted = _PAGE_PRESENT | _PAGE_RW;
+
+	return (pte_flags(pte) & wanted) == wanted;
+}
+
+static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
+			  unsigned long end)
+{
+	struct batch batch;
+	spinlock_t *ptl;
+	pte_t *first, *ptep;
+	phys_addr_t machine;
+
+	first = pte_offset_map_lock(mm, pmd, addr, &ptl);
+	/* An unpinned table is written without a trap. */
+	if (!PagePinned(virt_to_page(first)))
+		goto out;
+
+	batch.count = 0;
+	machine = virt_to_machine(first).maddr;
+	for (ptep = first; addr != end; ptep++, addr += PAGE_SIZE) {
+		struct mmu_update *update = batch.update + batch.count;
+
+		if (!is_writable(*ptep))
+			continue;
+		update->ptr = (machine + (ptep - first) * sizeof(*ptep)) |
+			      MMU_PT_UPDATE_PRESERVE_AD;
+		update->val = ptep->pte & ~_PAGE_RW;
+		if (++batch.count == BATCH)
+			batch_flush(&batch);
+	}
+	batch_flush(&batch);
+out:
+	pte_unmap_unlock(first, ptl);
+}
+
+static void protect_area(struct vm_area_struct *vma)
+{
+	struct mm_struct *mm = vma->vm_mm;
+	unsigned long addr = vma->vm_start, next;
+
+	for (; addr != vma->vm_end; addr = next) {
+		pgd_t *pgd = pgd_offset(mm, addr);
+		p4d_t *p4d;
+		pud_t *pud;
+		pmd_t *pmd;
+
+		next = pgd_addr_end(addr, vma->vm_end);
+		if (pgd_none(*pgd) || pgd_bad(*pgd))
+			continue;
+		p4d = p4d_offset(pgd, addr);
+		if (p4d_none(*p4d) || p4d_bad(*p4d))
+			continue;
+		next = pud_addr_end(addr, vma->vm_end);
+		pud = pud_offset(p4d, addr);
+		if (pud_none(*pud) || pud_bad(*pud))
+			continue;
+		next = pmd_addr_end(addr, vma->vm_end);
+		pmd = pmd_offset(pud, addr);
+		if (pmd_none(*pmd) || pmd_bad(*pmd))
+			continue;
+		protect_table(mm, pmd, addr, next);
+		cond_resched();
+	}
+}
+
+/*
+ * Called by entry.S before copy_page_range(), with its arguments. Both
+ * mmap_locks are held for writing: no table comes or goes.
+ */
+void pvmmu_copy_range(struct vm_area_struct *dst, struct vm_area_struct *src);
+void pvmmu_copy_range(struct vm_area_struct *dst, struct vm_area_struct *src)
+{
+	/* Without an anon_vma nothing of it has been written, or all is shared. */
+	if (src->anon_vma && is_cow_mapping(src->vm_flags) &&
+	    !(src->vm_flags & (VM_HUGETLB | VM_PFNMAP | VM_MIXEDMAP)))
+		protect_area(src);
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Load and unload of trapless_pvmmu, and its switches.
+ *
+ * Invariants:
+ *
+ *  - Loading resolves and checks everything before it changes anything, and
+ *    either brings in every part or none.
+ *  - pvmmu_lock is held while a part changes. A part that is off has left
+ *    nothing behind in the kernel, except tasks that are still inside our code:
+ *    only unloading has to wait for those, and does.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/kernel.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/printk.h>
+#include <linux/rcupdate.h>
+
+#include <asm/cpufeature.h>
+#include <asm/pgtable.h>
+
+#include <xen/features.h>
+#include <xen/xen.h>
+
+#include "pvmmu.h"
+
+static DEFINE_MUTEX(pvmmu_lock);
+
+#define HOOKED(_name, _hook) \
+	{ .name = _name, .enable = pvmmu_hook, .disable = pvmmu_unhook, \
+	  .hook = _hook }
+
+struct pvmmu_switch pvmmu_switches[] = {
+	HOOKED("walk", &pvmmu_hook_pgd_walk),
+	HOOKED("set_pte", &pvmmu_hook_set_pte),
+	HOOKED("fault_around", &pvmmu_hook_map_pages),
+	HOOKED("fork", &pvmmu_hook_copy_range),
+	HOOKED("clear_flush", &pvmmu_hook_clear_flush),
+	{ .name = "thunks", .enable = pvmmu_thunks_enable,
+	  .disable = pvmmu_thunks_disable },
+};
+
+const unsigned int pvmmu_switch_count = ARRAY_SIZE(pvmmu_switches);
+
+/**
+ * pvmmu_switch_set - turn a part on or off
+ * @part: the part
+ * @on:   whether it is to be in force; no change is no error
+ *
+ * Return: 0, or why it cannot be turned on.
+ */
+int pvmmu_switch_set(struct pvmmu_switch *part, bool on)
+{
+	int rc = 0;
+
+	mutex_lock(&pvmmu_lock);
+	if (on && !part->on)
+		rc = part->enable(part);
+	else if (!on && part->on)
+		part->disable(part);
+	if (!rc)
+		part->on = on;
+	mutex_unlock(&pvmmu_lock);
+	return rc;
+}
+
+static void all_off(void)
+{
+	unsigned int i;
+
+	for (i = pvmmu_switch_count; i--;)
+		pvmmu_switch_set(&pvmmu_switches[i], false);
+	/* See hooks.c and thunks.c: nobody is inside our code after this. */
+	synchronize_rcu_tasks();
+}
+
+static int all_on(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < pvmmu_switch_count; i++) {
+		int rc = pvmmu_switch_set(&pvmmu_switches[i], true);
+
+		if (rc) {
+			pr_err("%s cannot be turned on: %d\n",
+			       pvmmu_switches[i].name, rc);
+			all_off();
+			return rc;
+		}
+	}
+	return 0;
+}
+
+static int __init pvmmu_init(void)
+{
+	int rc;
+
+	if (!xen_pv_domain() || xen_feature(XENFEAT_auto_translated_physmap)) {
+		pr_err("not a Xen PV guest\n");
+		return -ENODEV;
+	}
+	if (boot_cpu_has(X86_FEATURE_PSE) || pgtable_l5_enabled() ||
+	    sme_me_mask || physical_mask != BIT_ULL(52) - 1) {
+		pr_err("this guest's page tables are not what Xen PV gives: four levels, small pages, no memory encryption\n");
+		return -ENODEV;
+	}
+	rc = pvmmu_hooks_resolve();
+	if (!rc)
+		rc = pvmmu_clear_flush_resolve();
+	if (!rc)
+		rc = pvmmu_fault_around_resolve();
+	if (!rc)
+		rc = pvmmu_thunks_resolve();
+	if (rc)
+		return rc;
+	rc = all_on();
+	if (rc)
+		return rc;
+	rc = pvmmu_sysfs_init();
+	if (rc)
+		all_off();
+	return rc;
+}
+
+static void __exit pvmmu_exit(void)
+{
+	pvmmu_sysfs_exit();
+	all_off();
+}
+
+module_init(pvmmu_init);
+module_exit(pvmmu_exit);
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("Fewer traps and hypercalls in Xen PV's memory management");

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * trapless_pvmmu: what Xen PV adds to fork, exec and exit inside the guest's
+ * kernel, made smaller. It needs nothing of the hypervisor but stock Xen, and
+ * works in dom0 and in any other PV domain.
+ *
+ *   main.c          load, unload, refusals
+ *   sysfs.c         /sys/kernel/trapless_pvmmu: one switch a file
+ *   hooks.c         stock functions led to ours, and back
+ *   entry.S         how each hooked function reaches ours
+ *   walk.c          pinning looks at tables eight entries at a time
+ *   set_pte.c       an entry of a table that Xen does not know yet: written
+ *   fault_around.c  the entries of one fault-around: one hypercall
+ *   fork.c          write protection of the parent: one hypercall for many
+ *   clear_flush.c   an entry cleared and flushed: one hypercall, no trap
+ *   thunks.c        between machine and guest frames in a few instructions
+ */
+#ifndef TRAPLESS_PVMMU_H
+#define TRAPLESS_PVMMU_H
+
+#include <linux/mm_types.h>
+#include <linux/spinlock.h>
+#include <linux/types.h>
+
+/**
+ * struct pvmmu_switch - a part that can be turned on and off at run time
+ * @name:    its file in sysfs
+ * @on:      in force, or being brought in; guarded by main.c's mutex
+ * @enable:  bring it in; on an error nothing has changed
+ * @disable: take it out; tasks may be inside our code until the module waits
+ *           for them, see pvmmu_exit()
+ * @hook:    what pvmmu_hook() and pvmmu_unhook() take, for parts that are a hook
+ */
+struct pvmmu_switch {
+	const char *name;
+	bool on;
+	int (*enable)(struct pvmmu_switch *part);
+	void (*disable)(struct pvmmu_switch *part);
+	struct pvmmu_hook *hook;
+};
+
+/**
+ * struct pvmmu_hook - a stock function that is led to ours
+ * @symbol: the stock function
+ * @entry:  where its first instruction leads, in entry.S
+ * @ip:     its address, once resolved
+ * @body:   its address behind the hook: calling it is calling stock
+ */
+struct pvmmu_hook {
+	const char *symbol;
+	void (*entry)(void);
+	unsigned long ip;
+	unsigned long body;
+};
+
+extern struct pvmmu_switch pvmmu_switches[];
+extern const unsigned int pvmmu_switch_count;
+
+/* main.c */
+int pvmmu_switch_set(struct pvmmu_switch *part, bool on);
+
+/* sysfs.c */
+int pvmmu_sysfs_init(void);
+void pvmmu_sysfs_exit(void);
+
+/* hooks.c */
+extern struct pvmmu_hook pvmmu_hook_pgd_walk;
+extern struct pvmmu_hook pvmmu_hook_set_pte;
+extern struct pvmmu_hook pvmmu_hook_map_pages;
+extern struct pvmmu_hook pvmmu_hook_copy_range;
+extern struct pvmmu_hook pvmmu_hook_clear_flush;
+int pvmmu_hooks_resolve(void);
+int pvmmu_hook(struct pvmmu_switch *part);
+void pvmmu_unhook(struct pvmmu_switch *part);
+
+/* entry.S */
+void pvmmu_entry_pgd_walk(void);
+void pvmmu_entry_set_pte(void);
+void pvmmu_entry_map_pages(void);
+void pvmmu_entry_copy_range(void);
+void pvmmu_entry_clear_flush(void);
+
+/* clear_flush.c */
+int pvmmu_clear_flush_resolve(void);
+
+/* fault_around.c */
+int pvmmu_fault_around_resolve(void);
+
+/* thunk_code.S */
+void pvmmu_val(void);
+void pvmmu_make(void);
+
+/* thunks.c */
+int pvmmu_thunks_resolve(void);
+int pvmmu_thunks_enable(struct pvmmu_switch *part);
+void pvmmu_thunks_disable(struct pvmmu_switch *part);
+
+#endif /* TRAPLESS_PVMMU_H */

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * xen_set_pte() asks Xen to write each entry, even of a table that is not pinned
+ * yet: to Xen that is a page like any other, which the guest may write itself.
+ * fork fills the child's tables that way. Stock Linux does so for the three
+ * upper levels (xen_set_pmd and its kin); here it is done for the lowest.
+ *
+ * Invariant: an entry is written directly only while its table's page is not
+ * marked pinned. xen_pin_page() and xen_unpin_page() change that mark with the
+ * table's lock held until Xen has acted on it, and callers of set_pte() on a
+ * live table hold the same lock. While a table is unpinned none of its entries
+ * is waiting in a lazy batch: the unpinning went through the same queue.
+ */
+#include <linux/mm.h>
+#include <linux/pgtable.h>
+
+#include "pvmmu.h"
+
+/*
+ * Called by entry.S with the arguments of xen_set_pte(). Return: whether the
+ * entry is written; otherwise the stock function follows.
+ */
+bool pvmmu_set_pte(pte_t *ptep, pte_t pte);
+bool pvmmu_set_pte(pte_t *ptep, pte_t pte)
+{
+	if (PagePinned(virt_to_page(ptep)))
+		return false;
+	native_set_pte(ptep, pte);
+	return true;
+}

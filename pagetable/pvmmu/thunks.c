@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * pv_ops' thunks for pte_val(), make_pte() and their kin, led to thunk_code.S. Their
+ * call sites have been patched to direct calls all over the kernel, and the
+ * thunks are no traceable functions, so their first five bytes become a jump.
+ *
+ * Invariants:
+ *
+ *  - A thunk is touched only if all of its bytes are the ones we know: eight
+ *    pushes, a call of the function it is named for, eight pops, a return.
+ *  - Nobody is between the bytes that are overwritten. They are the ends of
+ *    several instructions, so the jump is written while every other CPU is
+ *    stopped, and only where tasks are not preempted inside the kernel: a
+ *    stopped task is then at a point where it gave up the CPU itself, and none
+ *    of these is in a thunk. Putting the stock bytes back needs no such rule:
+ *    a task is before the jump or behind it.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/kernel.h>
+#include <linux/mutex.h>
+#include <linux/sched.h>
+#include <linux/stop_machine.h>
+
+#include <asm/text-patching.h>
+
+#include "stock_symbols.h"
+#include "pvmmu.h"
+
+/* Used by thunk_code.S. */
+void *pvmmu_stock_val __visible;
+void *pvmmu_stock_make __visible;
+
+struct thunk {
+	const char *function;
+	const char *symbol;
+	void (*ours)(void);
+	u8 *address;
+	u8 stock[JMP32_INSN_SIZE];
+};
+
+#define THUNK(_function, _ours) \
+	{ #_function, "__raw_callee_save_" #_function, _ours }
+
+static struct thunk thunks[] = {
+	THUNK(xen_pte_val, pvmmu_val),
+	THUNK(xen_pmd_val, pvmmu_val),
+	THUNK(xen_pud_val, pvmmu_val),
+	THUNK(xen_p4d_val, pvmmu_val),
+	THUNK(xen_pgd_val, pvmmu_val),
+	THUNK(xen_make_pte, pvmmu_make),
+	THUNK(xen_make_pmd, pvmmu_make),
+	THUNK(xen_make_pud, pvmmu_make),
+	THUNK(xen_make_p4d, pvmmu_make),
+	THUNK(xen_make_pgd, pvmmu_make),
+};
+
+static void *(*stock_text_poke)(void *address, const void *bytes, size_t size);
+static struct mutex *stock_text_mutex;
+
+/* PV_CALLEE_SAVE_REGS_THUNK, up to its return. */
+static const u8 pushes[] = {
+	0x51, 0x52, 0x56, 0x57, 0x41, 0x50, 0x41, 0x51, 0x41, 0x52, 0x41, 0x53,
+};
+
+static const u8 pops[] = {
+	0x41, 0x5b, 0x41, 0x5a, 0x41, 0x59, 0x41, 0x58, 0x5f, 0x5e, 0x5a, 0x59,
+};
+
+static bool is_known(const struct thunk *thunk, unsigned long function)
+{
+	const u8 *call = thunk->address + sizeof(pushes);
+	const u8 *after = call + CALL_INSN_SIZE;
+
+	return !memcmp(thunk->address, pushes, sizeof(pushes)) &&
+	       *call == CALL_INSN_OPCODE &&
+	       (unsigned long)after + *(const s32 *)(call + 1) == function &&
+	       !memcmp(after, pops, sizeof(pops));
+}
+
+/**
+ * pvmmu_thunks_resolve - find the thunks and what they call
+ *
+ * Return: 0, or -ENOENT after naming what is missing or not as we know it.
+ */
+int pvmmu_thunks_resolve(void)
+{
+	const struct stock_symbol symbols[] = {
+		{ "text_poke", &stock_text_poke },
+		{ "text_mutex", &stock_text_mutex },
+		{ "xen_pte_val", &pvmmu_stock_val },
+		{ "xen_make_pte", &pvmmu_stock_make },
+	};
+	struct thunk *thunk;
+	int rc = stock_symbols_resolve(symbols, ARRAY_SIZE(symbols));
+
+	for (thunk = thunks; !rc && thunk < thunks + ARRAY_SIZE(thunks);
+	     thunk++) {
+		unsigned long function;
+		const struct stock_symbol two[] = {
+			{ thunk->function, &function },
+			{ thunk->symbol, &thunk->address },
+		};
+
+		rc = stock_symbols_resolve(two, ARRAY_SIZE(two));
+		if (!rc && !is_known(thunk, function)) {
+			pr_err("unknown kernel: %s is not the thunk we know\n",
+			       thunk->symbol);
+			rc = -ENOENT;
+		}
+		if (!rc)
+			memcpy(thunk->stock, thunk->address,
+			       sizeof(thunk->stock));
+	}
+	return rc;
+}
+
+static int poke_all(void *to_ours)
+{
+	struct thunk *thunk;
+
+	for (thunk = thunks; thunk < thunks + ARRAY_SIZE(thunks); thunk++) {
+		u8 jump[JMP32_INSN_SIZE] = { JMP32_INSN_OPCODE };
+
+		*(s32 *)(jump + 1) = (unsigned long)thunk->ours -
+				     (unsigned long)thunk->address -
+				     JMP32_INSN_SIZE;
+		stock_text_poke(thunk->address, to_ours ? jump : thunk->stock,
+				JMP32_INSN_SIZE);
+	}
+	return 0;
+}
+
+static void poke(bool to_ours)
+{
+	mutex_lock(stock_text_mutex);
+	stop_machine(poke_all, to_ours ? thunks : NULL, NULL);
+	mutex_unlock(stock_text_mutex);
+}
+
+/**
+ * pvmmu_thunks_enable - lead the thunks to ours
+ * @part: the switch
+ *
+ * Return: 0, or -EOPNOTSUPP if this kernel preempts its own code.
+ */
+int pvmmu_thunks_enable(struct pvmmu_switch *part)
+{
+	if (preempt_model_preemptible()) {
+		pr_err("%s: not while the kernel preempts itself (preempt=full)\n",
+		       part->name);
+		return -EOPNOTSUPP;
+	}
+	poke(true);
+	return 0;
+}
+
+/**
+ * pvmmu_thunks_disable - lead the thunks back to themselves
+ * @part: the switch
+ */
+void pvmmu_thunks_disable(struct pvmmu_switch *part)
+{
+	poke(false);
+}

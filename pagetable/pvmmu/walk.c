@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * __xen_pgd_walk(): every page-table page of an address space, for pinning and
+ * unpinning. Stock looks at 512 entries a table, each through pv_ops, and nearly
+ * all are zero; here eight are taken at a time while they are.
+ *
+ * Invariant: the pages, their levels and their order are stock's. An entry of
+ * zero is p?d_none() at every level, so no page is behind it.
+ */
+#include <linux/mm.h>
+#include <linux/pgtable.h>
+
+#include <xen/xen-ops.h>
+
+#include "pvmmu.h"
+
+/* As in the stock kernel's arch/x86/xen/mmu_pv.c. */
+enum pt_level {
+	PT_PGD,
+	PT_P4D,
+	PT_PUD,
+	PT_PMD,
+	PT_PTE
+};
+
+typedef void pvmmu_visit_t(struct mm_struct *mm, struct page *page,
+			   enum pt_level level);
+
+#define ENTRIES_PER_LINE	8
+
+/* The first entry at or after @i that is not zero, @end if there is none. */
+static unsigned int skip_zeroes(const u64 *table, unsigned int i,
+				unsigned int end)
+{
+	for (; i < end; i++) {
+		const u64 *line = table + i;
+
+		while (i % ENTRIES_PER_LINE == 0 &&
+		       i + ENTRIES_PER_LINE <= end &&
+		       !(line[0] | line[1] | line[2] | line[3] |
+			 line[4] | line[5] | line[6] | line[7])) {
+			i += ENTRIES_PER_LINE;
+			line += ENTRIES_PER_LINE;
+		}
+		if (i >= end || *line)
+			break;
+	}
+	return i;
+}
+
+static void walk_pmds(struct mm_struct *mm, pmd_t *pmd, pvmmu_visit_t *visit,
+		      unsigned int nr)
+{
+	unsigned int i;
+
+	for (i = skip_zeroes((u64 *)pmd, 0, nr); i < nr;
+	     i = skip_zeroes((u64 *)pmd, i + 1, nr))
+		if (!pmd_none(pmd[i]))
+			visit(mm, pmd_page(pmd[i]), PT_PTE);
+}
+
+static void walk_puds(struct mm_struct *mm, pud_t *pud, pvmmu_visit_t *visit,
+		      bool last, unsigned long limit)
+{
+	unsigned int nr = last ? pud_index(limit) + 1 : PTRS_PER_PUD;
+	unsigned int i;
+
+	for (i = skip_zeroes((u64 *)pud, 0, nr); i < nr;
+	     i = skip_zeroes((u64 *)pud, i + 1, nr)) {
+		pmd_t *pmd;
+
+		if (pud_none(pud[i]))
+			continue;
+		pmd = pmd_offset(&pud[i], 0);
+		visit(mm, virt_to_page(pmd), PT_PMD);
+		walk_pmds(mm, pmd, visit, last && i == nr - 1 ?
+			  pmd_index(limit) + 1 : PTRS_PER_PMD);
+	}
+}
+
+/* Called by entry.S with the arguments of __xen_pgd_walk(). */
+void pvmmu_pgd_walk(struct mm_struct *mm, pgd_t *pgd, pvmmu_visit_t *visit,
+		    unsigned long limit);
+void pvmmu_pgd_walk(struct mm_struct *mm, pgd_t *pgd, pvmmu_visit_t *visit,
+		    unsigned long limit)
+{
+	/* Xen's own mappings, in the middle of the address space. */
+	const unsigned int hole_low = pgd_index(GUARD_HOLE_BASE_ADDR);
+	const unsigned int hole_high = pgd_index(GUARD_HOLE_END_ADDR);
+	unsigned int i, nr;
+
+	limit--;	/* the last byte to be touched */
+	BUG_ON(limit >= FIXADDR_TOP);
+
+	nr = pgd_index(limit) + 1;
+	for (i = skip_zeroes((u64 *)pgd, 0, nr); i < nr;
+	     i = skip_zeroes((u64 *)pgd, i + 1, nr)) {
+		p4d_t *p4d = p4d_offset(&pgd[i], 0); /* folded: pgd[i] */
+		pud_t *pud;
+
+		if ((i >= hole_low && i < hole_high) || p4d_none(*p4d))
+			continue;
+		pud = pud_offset(p4d, 0);
+		visit(mm, virt_to_page(pud), PT_PUD);
+		walk_puds(mm, pud, visit, i == nr - 1, limit);
+	}
+
+	/* Last, so that the callback can use it as a cue to flush. */
+	visit(mm, virt_to_page(pgd), PT_PGD);
+}
