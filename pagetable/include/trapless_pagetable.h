@@ -48,11 +48,26 @@ typedef unsigned long long tpt_u64;
 /* argument: struct tpt_stats, written */
 #define TPT_OP_STATS		(TPT_OP_BASE + 4)
 
-#define TPT_ABI_VERSION		1
+/* argument: tpt_u32, written: the TPT_SWITCH_ bits of the parts in force */
+#define TPT_OP_GET_SWITCHES	(TPT_OP_BASE + 5)
+/* argument: tpt_u32, read: exactly these parts are to be in force */
+#define TPT_OP_SET_SWITCHES	(TPT_OP_BASE + 6)
+
+#define TPT_ABI_VERSION		2
 #define TPT_MAX_BATCH		512	/* pages a call */
 
 /* tpt_version.features */
 #define TPT_FEAT_SYNC		0x1	/* caller's IOMMU follows page types: marks pay */
+
+/*
+ * Parts of the payload that serve every PV domain, and that the hardware domain
+ * turns on and off (all are on once the payload is applied). SET_SWITCHES with
+ * any other bit is -EINVAL and changes nothing.
+ */
+#define TPT_SWITCH_ZERO_RUNS	0x1	/* empty entries passed eight at a time */
+#define TPT_SWITCH_L1_UPDATE	0x2	/* plain L1 updates without the detours */
+#define TPT_SWITCH_TABLE_REFS	0x4	/* references to validated tables likewise */
+#define TPT_SWITCH_ALL		0x7
 
 /**
  * struct tpt_version - what the hypervisor half is and whether it serves us

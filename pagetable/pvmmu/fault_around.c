@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * filemap_map_pages() with lazy MMU updates: a read fault maps up to 16 pages
- * that are in the page cache, and Xen is asked once for all of them instead of
- * once for each.
+ * filemap_map_pages() in one hypercall: a read fault maps up to 16 pages that are
+ * in the page cache, and Xen is asked once for all of them instead of once for
+ * each.
  *
- * Invariant: the batch is flushed before the table's lock is dropped; that, and
- * nothing else, differs from the stock function, which is repeated here. So:
+ * Invariant: the batch is written before the table's lock is dropped. The stock
+ * function and do_set_pte() are repeated here, and nothing else differs. So:
  *
  *  - Whoever takes the lock afterwards sees every entry: truncation and unmapping
  *    (zap_pte_range), page_mkclean and write faults do.
@@ -14,6 +14,7 @@
  *    lock (page_vma_mapped_walk without PVMW_SYNC) may miss the entry, finds the
  *    folio still mapped, and gives up on it: reclaim and migration try again.
  *  - Nothing in between reads an entry that it has written.
+ *  - A table that is not pinned is no table to Xen, which writes it all the same.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -21,8 +22,14 @@
 #include <linux/pagemap.h>
 #include <linux/pgtable.h>
 #include <linux/rcupdate.h>
+#include <linux/userfaultfd_k.h>
 #include <linux/version.h>
 #include <linux/xarray.h>
+
+#include <asm/xen/hypercall.h>
+#include <asm/xen/page.h>
+
+#include <xen/interface/xen.h>
 
 #include "stock_symbols.h"
 #include "pvmmu.h"
@@ -31,6 +38,36 @@
 	LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
 #error "the functions below repeat Linux 6.1"
 #endif
+#if !defined(SPLIT_RSS_COUNTING)
+#error "count_page() repeats Debian's amd64 configuration"
+#endif
+
+/* As many as a fault maps (fault_around_bytes) unless someone has raised that. */
+#define BATCH	16
+
+/* Entries of one table that are to be written. */
+struct batch {
+	struct mmu_update update[BATCH];
+	unsigned int count;
+};
+
+static void batch_flush(struct batch *batch)
+{
+	if (batch->count)
+		WARN_ON_ONCE(HYPERVISOR_mmu_update(batch->update, batch->count,
+						   NULL, DOMID_SELF));
+	batch->count = 0;
+}
+
+static void batch_add(struct batch *batch, pte_t *ptep, pte_t pte)
+{
+	struct mmu_update *update = batch->update + batch->count;
+
+	update->ptr = virt_to_machine(ptep).maddr | MMU_NORMAL_PT_UPDATE;
+	update->val = pte_val_ma(pte);
+	if (++batch->count == BATCH)
+		batch_flush(batch);
+}
 
 static struct {
 	struct folio *(*next_uptodate_page)(struct folio *folio,
@@ -38,8 +75,8 @@ static struct {
 					    struct xa_state *xas,
 					    pgoff_t end_pgoff);
 	vm_fault_t (*do_set_pmd)(struct vm_fault *vmf, struct page *page);
-	void (*do_set_pte)(struct vm_fault *vmf, struct page *page,
-			   unsigned long addr);
+	void (*page_add_file_rmap)(struct page *page,
+				   struct vm_area_struct *vma, bool compound);
 	void (*pmd_install)(struct mm_struct *mm, pmd_t *pmd, pgtable_t *pte);
 } stock;
 
@@ -53,7 +90,7 @@ int pvmmu_fault_around_resolve(void)
 	const struct stock_symbol symbols[] = {
 		{ "next_uptodate_page", &stock.next_uptodate_page },
 		{ "do_set_pmd", &stock.do_set_pmd },
-		{ "do_set_pte", &stock.do_set_pte },
+		{ "page_add_file_rmap", &stock.page_add_file_rmap },
 		{ "pmd_install", &stock.pmd_install },
 	};
 
@@ -100,6 +137,32 @@ static bool folio_has_more(struct folio *folio, pgoff_t index, pgoff_t max)
 	return index < folio_next_index(folio) - 1;
 }
 
+/* inc_mm_counter_fast(): the task's share is added to the mm's by the stock code. */
+static void count_page(struct mm_struct *mm, int member)
+{
+	if (likely(current->mm == mm))
+		current->rss_stat.count[member]++;
+	else
+		atomic_long_inc(&mm->rss_stat.count[member]);
+}
+
+/* do_set_pte() for a read fault, into the batch. */
+static void map_page(struct batch *batch, struct vm_fault *vmf,
+		     struct page *page, unsigned long addr)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	pte_t entry;
+
+	flush_icache_page(vma, page);
+	entry = pte_sw_mkyoung(mk_pte(page, vma->vm_page_prot));
+	if (unlikely(pte_marker_uffd_wp(vmf->orig_pte)))
+		entry = pte_mkuffd_wp(pte_wrprotect(entry));
+	count_page(vma->vm_mm, mm_counter_file(page));
+	stock.page_add_file_rmap(page, vma, false);
+	batch_add(batch, vmf->pte, entry);
+	update_mmu_cache(vma, addr, vmf->pte);
+}
+
 /* Called by entry.S with the arguments of filemap_map_pages(). */
 vm_fault_t pvmmu_map_pages(struct vm_fault *vmf, pgoff_t start_pgoff,
 			   pgoff_t end_pgoff);
@@ -115,6 +178,7 @@ vm_fault_t pvmmu_map_pages(struct vm_fault *vmf, pgoff_t start_pgoff,
 	struct folio *folio;
 	struct page *page;
 	unsigned int mmap_miss = READ_ONCE(file->f_ra.mmap_miss);
+	struct batch batch;
 	vm_fault_t ret = 0;
 
 	rcu_read_lock();
@@ -130,7 +194,7 @@ vm_fault_t pvmmu_map_pages(struct vm_fault *vmf, pgoff_t start_pgoff,
 
 	addr = vma->vm_start + ((start_pgoff - vma->vm_pgoff) << PAGE_SHIFT);
 	vmf->pte = pte_offset_map_lock(vma->vm_mm, vmf->pmd, addr, &vmf->ptl);
-	arch_enter_lazy_mmu_mode();
+	batch.count = 0;
 
 	file_end = DIV_ROUND_UP(i_size_read(mapping->host), PAGE_SIZE) - 1;
 	if (end_pgoff > file_end)
@@ -157,8 +221,7 @@ again:
 		if (vmf->address == addr)
 			ret = VM_FAULT_NOPAGE;
 
-		stock.do_set_pte(vmf, page, addr);
-		update_mmu_cache(vma, addr, vmf->pte);
+		map_page(&batch, vmf, page, addr);
 		if (folio_has_more(folio, xas.xa_index, end_pgoff)) {
 			xas.xa_index++;
 			folio_ref_inc(folio);
@@ -177,7 +240,7 @@ unlock:
 						   mapping, &xas,
 						   end_pgoff)) != NULL);
 
-	arch_leave_lazy_mmu_mode();
+	batch_flush(&batch);
 	pte_unmap_unlock(vmf->pte, vmf->ptl);
 out:
 	rcu_read_unlock();

@@ -31,6 +31,24 @@
 #define XEN_SIZE_do_xenoprof_op		2408
 #define XEN_PROLOGUE_do_xenoprof_op	0x41, 0x56, 0x41, 0x55, 0x41, 0x54
 
+/* push %r15; movslq %ecx,%r15 */
+#define XEN_SIZE_do_mmu_update		5002
+#define XEN_PROLOGUE_do_mmu_update	0x41, 0x57, 0x4c, 0x63, 0xf9
+
+/* push %r12; mov %rdx,%r12 */
+#define XEN_SIZE_do_update_va_mapping		93
+#define XEN_PROLOGUE_do_update_va_mapping	0x41, 0x54, 0x49, 0x89, 0xd4
+
+/* Static functions of arch/x86/mm.c. */
+
+/* push %r13; mov %edi,%eax; push %r12 */
+#define XEN_SIZE_get_page_from_l4e	694
+#define XEN_PROLOGUE_get_page_from_l4e	0x41, 0x55, 0x89, 0xf8, 0x41, 0x54
+
+/* push %rbx; mov %rsi,%rax; mov %rdi,%rbx */
+#define XEN_SIZE_put_pt_page		157
+#define XEN_PROLOGUE_put_pt_page	0x53, 0x48, 0x89, 0xf0, 0x48, 0x89, 0xfb
+
 #ifndef __ASSEMBLER__
 
 #include <linux/errno.h>	/* Xen's error numbers are Linux's */
@@ -54,6 +72,9 @@ typedef unsigned long u64;
 /* struct vcpu: its domain. Seen in iommu_map. */
 #define XEN_VCPU_DOMAIN			0x10
 
+/* struct vcpu: a table whose teardown was preempted. Seen in do_mmu_update. */
+#define XEN_VCPU_OLD_GUEST_TABLE	0xb10
+
 /* irq_stat[cpu]: log2 of the size of one entry. Seen in iommu_map. */
 #define XEN_IRQ_STAT_SHIFT		7
 
@@ -65,6 +86,9 @@ typedef unsigned long u64;
 #define XEN_DOMAIN_OPTION_IOMMU		0x20
 /* struct domain: byte, IOMMU follows page types. See cleanup_page_mappings. */
 #define XEN_DOMAIN_NEED_SYNC		0x1c9
+
+/* struct domain: 32 bits of paging mode, 0 if none. Seen in do_mmu_update. */
+#define XEN_DOMAIN_PAGING_MODE		0x440
 
 /* First struct page_info, that of PDX 0. Seen in cleanup_page_mappings. */
 #define XEN_FRAME_TABLE			0xffff82e000000000UL
@@ -94,6 +118,21 @@ typedef unsigned long u64;
 #define PGT_locked			0x1000000000000000UL
 /* type_info: number of references. Seen in _get_page_type. */
 #define PGT_count_mask			0x007fffffffffffffUL
+
+/* Size of a frame, as a logarithm. Seen in get_page. */
+#define XEN_PAGE_SHIFT			12
+/* The direct map's first byte: page_info.owner is a frame there. See get_page. */
+#define XEN_DIRECTMAP			0xffff830000000000UL
+
+/* What Xen adds to a PV guest's L1 entry: with no user bit. mod_l1_entry. */
+#define XEN_L1_KERNEL_BITS		0x0010000000000004UL
+/* The same with the user bit. See mod_l1_entry. */
+#define XEN_L1_USER_BITS		0x104UL
+/* The bits of an L1 entry whose change moves references. See mod_l1_entry. */
+#define XEN_L1_REVALIDATED		0x000ffffffffff09bUL
+
+/* Flag: a reference is held already. Seen in get_page_and_type_from_mfn. */
+#define PTF_partial_set			0x1
 
 /*
  * iommu_map's flags for a page that devices may read and write, as
@@ -137,7 +176,13 @@ bool get_page(struct page_info *page, const struct domain *d);
 void put_page(struct page_info *page);
 int get_page_type(struct page_info *page, unsigned long type);
 void put_page_type(struct page_info *page);
+int page_lock_unsafe(struct page_info *page);
 void page_unlock(struct page_info *page);
+void put_page_from_l1e(u64 l1e, struct domain *d);
+void *map_domain_page(u64 mfn);
+void unmap_domain_page(const void *va);
+u64 *map_guest_l1e(unsigned long va, u64 *mfn);
+void paging_invlpg(struct vcpu *v, unsigned long va);
 long iommu_map(struct domain *d, u64 dfn, u64 mfn, unsigned long page_count,
 	       u32 flags, u32 *flush_flags);
 long iommu_unmap(struct domain *d, u64 dfn, unsigned long page_count,
@@ -162,12 +207,25 @@ static inline const char *stack_last_byte(void)
 	return (const char *)(sp | XEN_STACK_MASK);
 }
 
+static inline struct vcpu *current_vcpu(void)
+{
+	return *(struct vcpu *const *)(stack_last_byte() - XEN_STACK_CURRENT);
+}
+
+static inline struct domain *vcpu_domain(const struct vcpu *v)
+{
+	return *(struct domain *const *)((const char *)v + XEN_VCPU_DOMAIN);
+}
+
 static inline struct domain *current_domain(void)
 {
-	const char *vcpu = *(const char *const *)(stack_last_byte() -
-						  XEN_STACK_CURRENT);
+	return vcpu_domain(current_vcpu());
+}
 
-	return *(struct domain *const *)(vcpu + XEN_VCPU_DOMAIN);
+/* Has the vcpu a table whose teardown is to be continued first? */
+static inline bool vcpu_old_guest_table(const struct vcpu *v)
+{
+	return *(void *const *)((const char *)v + XEN_VCPU_OLD_GUEST_TABLE);
 }
 
 static inline u32 smp_processor_id(void)
@@ -201,6 +259,11 @@ static inline bool domain_is_pv(const struct domain *d)
 	return !(*options & XEN_DOMAIN_OPTION_HVM);
 }
 
+static inline u32 domain_paging_mode(const struct domain *d)
+{
+	return *(const u32 *)((const char *)d + XEN_DOMAIN_PAGING_MODE);
+}
+
 /* Does Xen map and unmap this domain's pages as their types change? */
 static inline bool domain_needs_iommu_sync(const struct domain *d)
 {
@@ -217,6 +280,15 @@ static inline u64 mfn_to_pdx(u64 mfn)
 static inline struct page_info *mfn_to_page(u64 mfn)
 {
 	return (struct page_info *)XEN_FRAME_TABLE + mfn_to_pdx(mfn);
+}
+
+/* The domain whose allocation the page belongs to, NULL if none. */
+static inline struct domain *page_owner(const struct page_info *page)
+{
+	u64 frame = page->owner;
+
+	return frame ? (struct domain *)(XEN_DIRECTMAP +
+						(frame << XEN_PAGE_SHIFT)) : NULL;
 }
 
 #endif /* __ASSEMBLER__ */

@@ -10,7 +10,7 @@
 
 	.text
 
-	.macro original name, prologue:vararg
+	.macro original name, symbol, prologue:vararg
 	.globl	original_\name
 	.hidden	original_\name
 	.type	original_\name, @function
@@ -18,12 +18,19 @@
 original_\name:
 	.byte	\prologue
 .Lprologue_\name = . - original_\name
-	jmp	\name + .Lprologue_\name
+	jmp	"\symbol" + .Lprologue_\name
 	.size	original_\name, . - original_\name
 	.endm
 
-	original iommu_legacy_map, XEN_PROLOGUE_iommu_legacy_map
-	original iommu_legacy_unmap, XEN_PROLOGUE_iommu_legacy_unmap
-	original do_xenoprof_op, XEN_PROLOGUE_do_xenoprof_op
+	original iommu_legacy_map, iommu_legacy_map, XEN_PROLOGUE_iommu_legacy_map
+	original iommu_legacy_unmap, iommu_legacy_unmap, XEN_PROLOGUE_iommu_legacy_unmap
+	original do_xenoprof_op, do_xenoprof_op, XEN_PROLOGUE_do_xenoprof_op
+	original do_mmu_update, do_mmu_update, XEN_PROLOGUE_do_mmu_update
+	original do_update_va_mapping, do_update_va_mapping, \
+		 XEN_PROLOGUE_do_update_va_mapping
+	original get_page_from_l4e, "arch/x86/mm.c#get_page_from_l4e", \
+		 XEN_PROLOGUE_get_page_from_l4e
+	original put_pt_page, "arch/x86/mm.c#put_pt_page", \
+		 XEN_PROLOGUE_put_pt_page
 
 	.section .note.GNU-stack, "", @progbits

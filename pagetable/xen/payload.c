@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * PiBooster's hypervisor half as a Xen livepatch payload: the three stock
- * functions it replaces, and what happens when it is applied and reverted.
+ * functions it replaces, the hypercalls, and what happens when the payload is
+ * reverted. The other parts of the payload are zero_runs.S and l1_update.c.
  *
  * Invariants:
  *
@@ -14,6 +15,7 @@
  *  - Applying and loading allocate nothing and change no state of Xen, so there
  *    is nothing to undo when either fails.
  */
+#include "features.h"
 #include "semi_writable.h"
 #include "livepatch.h"
 #include "original.h"
@@ -120,6 +122,22 @@ static long op_stats(void *arg)
 	return copy_to_guest_pv(arg, &snapshot, sizeof(snapshot)) ? -EFAULT : 0;
 }
 
+static long op_get_switches(void *arg)
+{
+	u32 on = features_get();
+
+	return copy_to_guest_pv(arg, &on, sizeof(on)) ? -EFAULT : 0;
+}
+
+static long op_set_switches(const void *arg)
+{
+	u32 on;
+
+	if (copy_from_guest_pv(&on, arg, sizeof(on)))
+		return -EFAULT;
+	return features_set(on);
+}
+
 static long new_do_xenoprof_op(int op, void *arg)
 {
 	struct domain *d = current_domain();
@@ -139,6 +157,10 @@ static long new_do_xenoprof_op(int op, void *arg)
 		return op_batch(d, arg, false);
 	case TPT_OP_STATS:
 		return op_stats(arg);
+	case TPT_OP_GET_SWITCHES:
+		return op_get_switches(arg);
+	case TPT_OP_SET_SWITCHES:
+		return op_set_switches(arg);
 	}
 	return -ENOSYS;
 }

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Updates of lowest-level entries that a domain makes in its own tables to its
+ * own pages, in front of do_mmu_update() and do_update_va_mapping(): the same
+ * checks and the same references, without the generality.
+ *
+ * Invariants:
+ *
+ *  - What is done here has the result that stock Xen's mod_l1_entry() has: the
+ *    entry's bits, the references of the pages it named and names, the return
+ *    value. l1_update() says for each case which of stock's steps are taken,
+ *    and which cancel out.
+ *  - Everything else is left to stock Xen before anything has changed, every
+ *    error included: it is stock Xen that finds and reports it. So an entry can
+ *    be refused here for any reason, and doubt is a reason.
+ *  - As in stock Xen, an entry changes only under the lock of its table's page,
+ *    taken while that is a validated level 1 table, and that page cannot lose
+ *    the type or go away meanwhile. One table's lock is held over consecutive
+ *    updates of that table, one table at a time, and nothing is waited for
+ *    under it that stock Xen does not wait for there.
+ *  - A page's new reference is taken before its entry is written, and the old
+ *    one dropped after, so no entry ever names a page it has no reference to.
+ *  - A domain with a paging mode (log-dirty, shadow) is stock Xen's.
+ */
+#include "l1_update.h"
+#include "features.h"
+#include "livepatch.h"
+#include "original.h"
+#include "pte.h"
+
+/* The guest's request, as in Xen's public/xen.h. */
+struct mmu_update {
+	u64 ptr;
+	u64 val;
+};
+
+#define MMU_NORMAL_PT_UPDATE		0
+#define MMU_PT_UPDATE_PRESERVE_AD	2
+#define MMU_COMMAND_MASK		7
+#define DOMID_SELF			0x7ff0
+
+#define UVMF_NONE			0
+#define UVMF_INVLPG_LOCAL		2
+
+/* Xen's own mark, which a guest finds in its entries and may write back. */
+#define PTE_GUEST_KERNEL		(XEN_L1_KERNEL_BITS & ~PTE_USER)
+
+#define ENTRY_OFFSET			0xff8UL	/* of a table's address */
+
+/* Updates before stock Xen, which looks for pending events too, has its turn. */
+#define MOST_UPDATES			64
+
+#define MSR_EFER			0xc0000080
+#define EFER_NX				(1UL << 11)
+
+/*
+ * What a new entry may have besides its frame: nothing that chooses a cache
+ * attribute, makes Xen look at more than the page, or is reserved.
+ */
+static u64 plain_bits;
+
+/* Before the first update: learns what this processor reserves. */
+void l1_update_init(void)
+{
+	u32 efer, high;
+
+	asm volatile("rdmsr" : "=a" (efer), "=d" (high) : "c" (MSR_EFER));
+	plain_bits = PTE_PRESENT | PTE_RW | PTE_USER | PTE_ACCESSED |
+		     PTE_DIRTY | PTE_GLOBAL | PTE_AVAILABLE | PTE_GUEST_KERNEL |
+		     (efer & EFER_NX ? PTE_NX : 0);
+}
+
+static bool is_served(const struct vcpu *v, const struct domain *d)
+{
+	return l1_update_enabled && domain_is_pv(d) &&
+	       !domain_paging_mode(d) && !vcpu_old_guest_table(v);
+}
+
+static void write_entry(u64 *entry, u64 old, u64 new, bool preserve_ad)
+{
+	const u64 ad = PTE_ACCESSED | PTE_DIRTY;
+
+	if (!preserve_ad) {
+		__atomic_store_n(entry, new, __ATOMIC_RELAXED);
+		return;
+	}
+	/* The hardware may set these two bits, and nobody any other. */
+	while (!__atomic_compare_exchange_n(entry, &old, new | (old & ad), false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+}
+
+/*
+ * The page that @entry names, if it is one of @d's own. Without a reference
+ * the answer is only as good as whoever keeps the page from leaving @d.
+ */
+static struct page_info *own_page(u64 entry, const struct domain *d)
+{
+	u64 mfn = pte_frame(entry);
+	struct page_info *page;
+
+	if (!__mfn_valid(mfn))
+		return NULL;
+	block_speculation();
+	page = mfn_to_page(mfn);
+	return page_owner(page) == d ? page : NULL;
+}
+
+/* A new reference to the page of @entry, of the kind the entry needs. */
+static bool take_page(u64 entry, struct domain *d)
+{
+	struct page_info *page = own_page(entry, d);
+
+	/* get_page() looks at the owner again, with the reference in hand. */
+	if (!page || !get_page(page, d))
+		return false;
+	if ((entry & PTE_RW) && !get_page_type(page, PGT_writable_page)) {
+		put_page(page);
+		return false;
+	}
+	return true;
+}
+
+/*
+ * The entry goes from one permission to the other, for the same page. Stock
+ * takes a reference for the new entry and drops the old one's; the two cancel
+ * out, and what remains is the type that only the writable one has.
+ */
+static bool change_permission(u64 *entry, u64 old, u64 new, bool preserve_ad,
+			      struct domain *d)
+{
+	/* The old entry's reference keeps the page from leaving the domain. */
+	struct page_info *page = own_page(new, d);
+
+	if (!page)
+		return false;
+	if (new & PTE_RW) {
+		if (!get_page_type(page, PGT_writable_page))
+			return false;
+		write_entry(entry, old, new, preserve_ad);
+	} else {
+		write_entry(entry, old, new, preserve_ad);
+		put_page_type(page);
+	}
+	return true;
+}
+
+/*
+ * mod_l1_entry() for plain entries. Return: whether it is done; if not, nothing
+ * has changed.
+ */
+static bool l1_update(u64 *entry, u64 new, bool preserve_ad, struct domain *d)
+{
+	u64 old = __atomic_load_n(entry, __ATOMIC_RELAXED);
+	u64 changed;
+
+	/*
+	 * Cleared. An address of zero is what the mitigation of L1TF calls
+	 * safe. Merging bits into a cleared entry is left to stock.
+	 */
+	if (!new) {
+		if (preserve_ad)
+			return false;
+		write_entry(entry, old, new, false);
+		put_page_from_l1e(old, d);
+		return true;
+	}
+	if (!(new & PTE_PRESENT))
+		return false;
+#ifndef TPT_NEGATIVE_CONTROL_L1_UNCHECKED
+	if (new & ~(plain_bits | PTE_FRAME))
+		return false;
+#endif
+
+	/* As stock marks the entries of a PV guest's kernel and of its users. */
+	if (!(new & PTE_USER))
+		new |= XEN_L1_KERNEL_BITS;
+	if (!(new & PTE_GUEST_KERNEL))
+		new |= XEN_L1_USER_BITS;
+
+	changed = (old ^ new) & XEN_L1_REVALIDATED;
+	if (!changed) {
+		/* The same page in the same way: no reference moves. */
+		write_entry(entry, old, new, preserve_ad);
+		return true;
+	}
+	if (!(old & PTE_PRESENT)) {
+		if (!take_page(new, d))
+			return false;
+		write_entry(entry, old, new, preserve_ad);
+		return true;	/* put_page_from_l1e() has nothing to drop */
+	}
+	if (changed == PTE_RW)
+		return change_permission(entry, old, new, preserve_ad, d);
+	return false;
+}
+
+/* The domain's own level 1 table in frame @mfn, referenced and locked; or NULL. */
+static struct page_info *table_take(u64 mfn, struct domain *d)
+{
+	struct page_info *page;
+
+	if (!__mfn_valid(mfn))
+		return NULL;
+	block_speculation();
+	page = mfn_to_page(mfn);
+	if (!get_page(page, d))
+		return NULL;
+	if (!page_lock_unsafe(page)) {
+		block_speculation();
+		put_page(page);
+		return NULL;
+	}
+	block_speculation();
+	if ((__atomic_load_n(&page->type_info, __ATOMIC_RELAXED) &
+	     PGT_type_mask) != PGT_l1_page_table) {
+		page_unlock(page);
+		put_page(page);
+		return NULL;
+	}
+	return page;
+}
+
+static void table_drop(struct page_info *page)
+{
+	page_unlock(page);
+	put_page(page);
+}
+
+/* The table of the update before, kept for the next one. */
+struct table {
+	struct page_info *page;
+	u64 mfn;
+	char *va;
+};
+
+static void batch_end(struct table *table)
+{
+	if (!table->page)
+		return;
+	unmap_domain_page(table->va);
+	table_drop(table->page);
+	table->page = NULL;
+}
+
+static bool batch_table(struct table *table, u64 mfn, struct domain *d)
+{
+	if (table->page && table->mfn == mfn)
+		return true;
+	batch_end(table);
+	table->page = table_take(mfn, d);
+	if (!table->page)
+		return false;
+	table->mfn = mfn;
+	table->va = map_domain_page(mfn);
+	return true;
+}
+
+static bool batch_update(struct table *table, const struct mmu_update *guest,
+			 struct domain *d)
+{
+	struct mmu_update req;
+	u64 command;
+
+	if (copy_from_guest_pv(&req, guest, sizeof(req)))
+		return false;
+	command = req.ptr & MMU_COMMAND_MASK;
+	if (command != MMU_NORMAL_PT_UPDATE &&
+	    command != MMU_PT_UPDATE_PRESERVE_AD)
+		return false;
+	return batch_table(table, req.ptr >> XEN_PAGE_SHIFT, d) &&
+	       l1_update((u64 *)(table->va + (req.ptr & ENTRY_OFFSET)), req.val,
+			 command == MMU_PT_UPDATE_PRESERVE_AD, d);
+}
+
+/*
+ * Updates are done here up to the first that is not ours, or the first moment
+ * at which this CPU has other work; stock Xen does the rest, as it would after
+ * a continuation. Stock Xen reports how far it came only where @done is given.
+ */
+static long new_do_mmu_update(const struct mmu_update *updates, u32 count,
+			      u32 *done, u32 foreigndom)
+{
+	struct vcpu *v = current_vcpu();
+	struct domain *d = vcpu_domain(v);
+	struct table table = { };
+	u32 cpu = smp_processor_id();
+	u32 i = 0;
+
+	if (is_served(v, d) && !done && foreigndom == DOMID_SELF &&
+	    count <= MOST_UPDATES) {
+		while (i < count && !(i && softirq_pending(cpu)) &&
+		       batch_update(&table, updates + i, d))
+			i++;
+		batch_end(&table);
+		if (count && i == count)
+			return 0;
+	}
+	return original_do_mmu_update(updates + i, count - i, done, foreigndom);
+}
+
+static bool va_update(u64 va, u64 value, struct domain *d)
+{
+	struct page_info *page;
+	bool is_done = false;
+	u64 mfn, *entry;
+
+	entry = map_guest_l1e(va, &mfn);
+	if (!entry)
+		return false;
+	page = table_take(mfn, d);
+	if (page) {
+		is_done = l1_update(entry, value, false, d);
+		table_drop(page);
+	}
+	unmap_domain_page(entry);
+	return is_done;
+}
+
+static long new_do_update_va_mapping(u64 va, u64 value, u64 flags)
+{
+	struct vcpu *v = current_vcpu();
+	struct domain *d = vcpu_domain(v);
+
+	if ((flags != UVMF_NONE && flags != UVMF_INVLPG_LOCAL) ||
+	    !is_served(v, d) || !va_update(va, value, d))
+		return original_do_update_va_mapping(va, value, flags);
+	if (flags == UVMF_INVLPG_LOCAL)
+		paging_invlpg(v, va);
+	return 0;
+}
+
+LIVEPATCH_FUNC(do_mmu_update);
+LIVEPATCH_FUNC(do_update_va_mapping);
