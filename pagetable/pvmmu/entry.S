@@ -23,6 +23,7 @@ SYM_FUNC_END(pvmmu_entry_\name)
 	replace	pgd_walk
 	replace	map_pages
 	replace	clear_flush
+	replace	set_access_flags
 
 SYM_FUNC_START(pvmmu_entry_copy_range)		/* before */
 	pushq	%rdi

@@ -26,11 +26,7 @@
 #include <linux/version.h>
 #include <linux/xarray.h>
 
-#include <asm/xen/hypercall.h>
-#include <asm/xen/page.h>
-
-#include <xen/interface/xen.h>
-
+#include "batch.h"
 #include "stock_symbols.h"
 #include "pvmmu.h"
 
@@ -41,33 +37,6 @@
 #if !defined(SPLIT_RSS_COUNTING)
 #error "count_page() repeats Debian's amd64 configuration"
 #endif
-
-/* As many as a fault maps (fault_around_bytes) unless someone has raised that. */
-#define BATCH	16
-
-/* Entries of one table that are to be written. */
-struct batch {
-	struct mmu_update update[BATCH];
-	unsigned int count;
-};
-
-static void batch_flush(struct batch *batch)
-{
-	if (batch->count)
-		WARN_ON_ONCE(HYPERVISOR_mmu_update(batch->update, batch->count,
-						   NULL, DOMID_SELF));
-	batch->count = 0;
-}
-
-static void batch_add(struct batch *batch, pte_t *ptep, pte_t pte)
-{
-	struct mmu_update *update = batch->update + batch->count;
-
-	update->ptr = virt_to_machine(ptep).maddr | MMU_NORMAL_PT_UPDATE;
-	update->val = pte_val_ma(pte);
-	if (++batch->count == BATCH)
-		batch_flush(batch);
-}
 
 static struct {
 	struct folio *(*next_uptodate_page)(struct folio *folio,
@@ -159,7 +128,7 @@ static void map_page(struct batch *batch, struct vm_fault *vmf,
 		entry = pte_mkuffd_wp(pte_wrprotect(entry));
 	count_page(vma->vm_mm, mm_counter_file(page));
 	stock.page_add_file_rmap(page, vma, false);
-	batch_add(batch, vmf->pte, entry);
+	batch_add(batch, vmf->pte, pte_val_ma(entry), MMU_NORMAL_PT_UPDATE);
 	update_mmu_cache(vma, addr, vmf->pte);
 }
 
@@ -194,7 +163,7 @@ vm_fault_t pvmmu_map_pages(struct vm_fault *vmf, pgoff_t start_pgoff,
 
 	addr = vma->vm_start + ((start_pgoff - vma->vm_pgoff) << PAGE_SHIFT);
 	vmf->pte = pte_offset_map_lock(vma->vm_mm, vmf->pmd, addr, &vmf->ptl);
-	batch.count = 0;
+	batch_start(&batch, vmf->pte);
 
 	file_end = DIV_ROUND_UP(i_size_read(mapping->host), PAGE_SIZE) - 1;
 	if (end_pgoff > file_end)

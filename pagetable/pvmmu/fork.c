@@ -18,6 +18,7 @@
  *    an entry that is about to change.
  *  - A secondary MMU is told by the stock function, before anything is shared;
  *    until then the page is the parent's alone, and it may write it.
+ *  - An entry that Xen refuses stays writable, and the stock function protects it.
  *  - The flush of the parent's TLB that makes the protection effective is the
  *    stock one, at the end of dup_mmap(), as for the stock protection.
  */
@@ -25,30 +26,8 @@
 #include <linux/pgtable.h>
 #include <linux/sched.h>
 
-#include <asm/paravirt.h>
-#include <asm/xen/hypercall.h>
-#include <asm/xen/page.h>
-
-#include <xen/interface/xen.h>
-
+#include "batch.h"
 #include "pvmmu.h"
-
-/* Entries a hypercall: its fixed cost is spread, and the stack stays small. */
-#define BATCH	32
-
-struct batch {
-	struct mmu_update update[BATCH];
-	unsigned int count;
-};
-
-/* What Xen refuses stays writable, and the stock function protects it. */
-static void batch_flush(struct batch *batch)
-{
-	if (batch->count)
-		WARN_ON_ONCE(HYPERVISOR_mmu_update(batch->update, batch->count,
-						   NULL, DOMID_SELF));
-	batch->count = 0;
-}
 
 static bool is_writable(pte_t pte)
 {
@@ -63,26 +42,17 @@ static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
 	struct batch batch;
 	spinlock_t *ptl;
 	pte_t *first, *ptep;
-	phys_addr_t machine;
 
 	first = pte_offset_map_lock(mm, pmd, addr, &ptl);
 	/* An unpinned table is written without a trap. */
 	if (!PagePinned(virt_to_page(first)))
 		goto out;
 
-	batch.count = 0;
-	machine = virt_to_machine(first).maddr;
-	for (ptep = first; addr != end; ptep++, addr += PAGE_SIZE) {
-		struct mmu_update *update = batch.update + batch.count;
-
-		if (!is_writable(*ptep))
-			continue;
-		update->ptr = (machine + (ptep - first) * sizeof(*ptep)) |
-			      MMU_PT_UPDATE_PRESERVE_AD;
-		update->val = ptep->pte & ~_PAGE_RW;
-		if (++batch.count == BATCH)
-			batch_flush(&batch);
-	}
+	batch_start(&batch, first);
+	for (ptep = first; addr != end; ptep++, addr += PAGE_SIZE)
+		if (is_writable(*ptep))
+			batch_add(&batch, ptep, ptep->pte & ~_PAGE_RW,
+				  MMU_PT_UPDATE_PRESERVE_AD);
 	batch_flush(&batch);
 out:
 	pte_unmap_unlock(first, ptl);

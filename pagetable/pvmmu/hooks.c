@@ -39,6 +39,11 @@ struct pvmmu_hook pvmmu_hook_clear_flush = {
 	.symbol = "ptep_clear_flush", .entry = pvmmu_entry_clear_flush,
 };
 
+struct pvmmu_hook pvmmu_hook_set_access_flags = {
+	.symbol = "ptep_set_access_flags",
+	.entry = pvmmu_entry_set_access_flags,
+};
+
 /**
  * pvmmu_hooks_resolve - find every function that is hooked
  *
@@ -49,7 +54,7 @@ int pvmmu_hooks_resolve(void)
 	struct pvmmu_hook *const hooks[] = {
 		&pvmmu_hook_pgd_walk, &pvmmu_hook_set_pte,
 		&pvmmu_hook_map_pages, &pvmmu_hook_copy_range,
-		&pvmmu_hook_clear_flush,
+		&pvmmu_hook_clear_flush, &pvmmu_hook_set_access_flags,
 	};
 	unsigned long (*ftrace_location)(unsigned long ip);
 	const struct stock_symbol symbol = { "ftrace_location",

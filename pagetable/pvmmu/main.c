@@ -38,6 +38,7 @@ struct pvmmu_switch pvmmu_switches[] = {
 	HOOKED("fault_around", &pvmmu_hook_map_pages),
 	HOOKED("fork", &pvmmu_hook_copy_range),
 	HOOKED("clear_flush", &pvmmu_hook_clear_flush),
+	HOOKED("reuse_around", &pvmmu_hook_set_access_flags),
 	{ .name = "thunks", .enable = pvmmu_thunks_enable,
 	  .disable = pvmmu_thunks_disable },
 };
@@ -111,6 +112,8 @@ static int __init pvmmu_init(void)
 		rc = pvmmu_clear_flush_resolve();
 	if (!rc)
 		rc = pvmmu_fault_around_resolve();
+	if (!rc)
+		rc = pvmmu_reuse_around_resolve();
 	if (!rc)
 		rc = pvmmu_thunks_resolve();
 	if (rc)

@@ -8,10 +8,12 @@
  *   sysfs.c         /sys/kernel/trapless_pvmmu: one switch a file
  *   hooks.c         stock functions led to ours, and back
  *   entry.S         how each hooked function reaches ours
- *   walk.c          pinning looks at tables eight entries at a time
+ *   walk.c          pinning looks at 32 entries of a table at a time
  *   set_pte.c       an entry of a table that Xen does not know yet: written
  *   fault_around.c  the entries of one fault-around: one hypercall
  *   fork.c          write protection of the parent: one hypercall for many
+ *   reuse_around.c  a page found to be one's own again: its neighbours too
+ *   batch.h         updates of one table for one hypercall
  *   clear_flush.c   an entry cleared and flushed: one hypercall, no trap
  *   thunks.c        between machine and guest frames in a few instructions
  */
@@ -69,6 +71,7 @@ extern struct pvmmu_hook pvmmu_hook_set_pte;
 extern struct pvmmu_hook pvmmu_hook_map_pages;
 extern struct pvmmu_hook pvmmu_hook_copy_range;
 extern struct pvmmu_hook pvmmu_hook_clear_flush;
+extern struct pvmmu_hook pvmmu_hook_set_access_flags;
 int pvmmu_hooks_resolve(void);
 int pvmmu_hook(struct pvmmu_switch *part);
 void pvmmu_unhook(struct pvmmu_switch *part);
@@ -79,12 +82,16 @@ void pvmmu_entry_set_pte(void);
 void pvmmu_entry_map_pages(void);
 void pvmmu_entry_copy_range(void);
 void pvmmu_entry_clear_flush(void);
+void pvmmu_entry_set_access_flags(void);
 
 /* clear_flush.c */
 int pvmmu_clear_flush_resolve(void);
 
 /* fault_around.c */
 int pvmmu_fault_around_resolve(void);
+
+/* reuse_around.c */
+int pvmmu_reuse_around_resolve(void);
 
 /* thunk_code.S */
 void pvmmu_val(void);

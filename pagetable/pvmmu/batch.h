@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Updates of entries of one page table, for as few hypercalls as possible.
+ *
+ * The caller holds the table's lock from batch_start() to batch_flush(). Stock
+ * Linux gives these updates to Xen one by one and looks at no result either: Xen
+ * refuses only what is not the guest's to ask, which is a bug of the kernel's.
+ */
+#ifndef PVMMU_BATCH_H
+#define PVMMU_BATCH_H
+
+#include <linux/bug.h>
+#include <linux/mm.h>
+
+#include <asm/xen/hypercall.h>
+#include <asm/xen/page.h>
+
+#include <xen/interface/xen.h>
+
+/* A hypercall's fixed cost is spread, and the stack stays small. */
+#define BATCH	32
+
+/**
+ * struct batch - updates that wait
+ * @update:  what Xen is asked
+ * @count:   how many
+ * @table:   first byte of the table, or any byte of it
+ * @machine: its machine address
+ */
+struct batch {
+	struct mmu_update update[BATCH];
+	unsigned int count;
+	unsigned long table;
+	phys_addr_t machine;
+};
+
+static inline void batch_start(struct batch *batch, const pte_t *ptep)
+{
+	batch->count = 0;
+	batch->table = (unsigned long)ptep & PAGE_MASK;
+	batch->machine = virt_to_machine((void *)batch->table).maddr;
+}
+
+static inline void batch_flush(struct batch *batch)
+{
+	if (batch->count)
+		WARN_ON_ONCE(HYPERVISOR_mmu_update(batch->update, batch->count,
+						   NULL, DOMID_SELF));
+	batch->count = 0;
+}
+
+/**
+ * batch_add - one more update
+ * @batch:   the batch
+ * @ptep:    the entry, in the batch's table
+ * @value:   its new value, with a machine frame
+ * @command: MMU_NORMAL_PT_UPDATE, or MMU_PT_UPDATE_PRESERVE_AD to keep what the
+ *           hardware has noted in the entry meanwhile
+ */
+static inline void batch_add(struct batch *batch, const pte_t *ptep,
+			     pteval_t value, unsigned int command)
+{
+	struct mmu_update *update = batch->update + batch->count;
+
+	update->ptr = (batch->machine + ((unsigned long)ptep - batch->table)) |
+		      command;
+	update->val = value;
+	if (++batch->count == BATCH)
+		batch_flush(batch);
+}
+
+#endif /* PVMMU_BATCH_H */
