@@ -11,7 +11,7 @@ from rich.console import Console
 
 from trapless_lab import cli, demo, experiment, plots, report
 from trapless_lab.errors import LabError
-from trapless_lab.experiment import BeforeAfter, Check, Context, Experiment, Result
+from trapless_lab.experiment import BeforeAfter, Check, Context, Experiment, Result, Target
 from trapless_lab.machine import MACHINES
 
 
@@ -96,7 +96,8 @@ def test_json_has_the_contract_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     code, _ = invoke(monkeypatch, result(), "--json", str(target))
     assert code == 0
     assert list(json.loads(target.read_text())) == [
-        *("experiment", "unit", "method", "machine", "rows", "paper", "checks", "stock")
+        *("experiment", "unit", "method", "machine", "rows", "paper", "checks", "targets"),
+        "stock",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
@@ -109,6 +110,47 @@ def test_failed_check_fails_the_command_and_still_reports(
     assert code == 1
     assert "FAILS" in output
     assert json.loads(target.read_text())["checks"][0]["holds"] is False
+
+
+def test_missed_target_is_shown_and_does_not_fail_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = tmp_path / "out.json"
+    found = replace(result(), targets=[Target("few", 1234, 900), Target("fewer", 900, 900)])
+    code, output = invoke(monkeypatch, found, "--json", str(target))
+    assert code == 0
+    assert "MISSED  target few: 1,234, at most 900 wanted\nreached  target fewer: 900" in output
+    assert json.loads(target.read_text())["targets"] == [
+        {"name": "few", "measured": 1234, "at_most": 900, "reached": False},
+        {"name": "fewer", "measured": 900, "at_most": 900, "reached": True},
+    ]
+
+
+def test_a_reached_target_does_not_save_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, output = invoke(monkeypatch, replace(result(holds=False), targets=[Target("few", 1, 2)]))
+    assert code == 1
+    assert "FAILS" in output and "reached" in output
+
+
+def test_demo_shows_missed_targets_and_leaves_out_what_is_not_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    missed = replace(result(), targets=[Target("few", 1234, 900), Target("fewer", 900, 900)])
+    outside = replace(fake(AssertionError("it ran")), demo=False)
+    monkeypatch.setattr(demo, "registry", lambda: {"apples": fake(missed), "pears": outside})
+    ran = CliRunner().invoke(cli.main, ["demo", "--results", str(tmp_path)])
+    assert ran.exit_code == 0, ran.output
+    assert "apples: MISSED  target few: 1,234" in ran.output and "fewer" not in ran.output
+
+
+def test_wide_tables_are_turned_unless_that_makes_them_wider(capsys: pytest.CaptureFixture[str]) -> None:
+    def first_heading(rows: int) -> str:
+        wide = replace(result(), rows=[dict.fromkeys("abcdef", i) for i in range(rows)], paper=[])
+        report.show(Console(width=200), fake(wide), wide)
+        return capsys.readouterr().out.splitlines()[2]
+
+    assert "f" not in first_heading(3)
+    assert "f" in first_heading(6)
 
 
 def test_error_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ Invariant: exit code 0 only if the command ran to its end and every check held, 
 for something that does not exist.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from . import demo as demonstration
-from . import experiment, progress, report
+from . import experiment, flame, host, profile, profile_report, progress, report
 from .errors import LabError
-from .machine import MACHINES
+from .machine import MACHINES, Machine
 
 
 class _Commands(click.Group):
@@ -90,6 +92,74 @@ def run(
         raise SystemExit(1)
 
 
+def _profilable(_ctx: click.Context, _param: click.Parameter, name: str) -> Machine:
+    known: Mapping[str, Machine] = {m.name: m for m in MACHINES.values() if m.cpus == 1}
+    if name not in known:
+        what = "has more than one CPU" if name in MACHINES else "is no machine"
+        raise click.BadParameter(f"{name} {what}; there are: {', '.join(known)}")
+    return known[name]
+
+
+@main.command("profile")
+@click.argument("machine", metavar="MACHINE", callback=_profilable)
+@click.argument("workload", metavar="-- WORKLOAD...", nargs=-1, required=True)
+@click.option("--boosted", is_flag=True, help="Load all of trapless first.")
+@click.option("--xen-arg", "xen_args", metavar="ARG", multiple=True, help="Add to Xen's command line.")
+@click.option("--per", metavar="N", type=click.IntRange(1), help="Show figures divided by N repetitions.")
+@click.option(
+    "--top", metavar="N", type=click.IntRange(1), default=40, show_default=True, help="Symbols shown."
+)
+@click.option(
+    "--json", "json_path", metavar="FILE", type=click.Path(path_type=Path), help="Write all figures."
+)
+@click.option(
+    "--flame", "flame_path", metavar="FILE.svg", type=click.Path(path_type=Path), help="Draw a flame graph."
+)
+@click.option(
+    "--folded", "folded_path", metavar="FILE", type=click.Path(path_type=Path), help="Write folded stacks."
+)
+@click.option(
+    "--keep", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Keep the machine's logs."
+)
+def profile_workload(
+    machine: Machine,
+    workload: tuple[str, ...],
+    boosted: bool,
+    xen_args: tuple[str, ...],
+    per: int | None,
+    top: int,
+    json_path: Path | None,
+    flame_path: Path | None,
+    folded_path: Path | None,
+    keep: Path | None,
+) -> None:
+    """Count the instructions of WORKLOAD, a command in MACHINE, by symbol.
+
+    Example: trapless-lab profile --per 100 xen-strict -- spawn fork-exit -n 100
+    """
+    if xen_args and not machine.xen:
+        raise click.UsageError(f"--xen-arg: {machine.name} runs no Xen")
+    if boosted and (not machine.xen or machine.dom0 != "pv"):
+        raise click.UsageError(f"--boosted: {machine.name} has no PV page tables")
+    for path in (json_path, flame_path, folded_path):
+        if path is not None:
+            report.require_writable(path)
+    if flame_path is not None:
+        flame.program()  # better missed now than after the run
+    request = profile.Request(replace(machine, xen_args=(*machine.xen_args, *xen_args)), workload, boosted)
+    with progress.for_terminal() as shown:
+        found = profile.take(request, shown, keep)
+    if json_path is not None:
+        report.write(json_path, profile_report.as_json(request, found, per, host.versions()))
+    if folded_path is not None:
+        report.write_bytes(folded_path, "".join(flame.folded(found)).encode())
+    if flame_path is not None:
+        report.write_bytes(flame_path, flame.draw(found, f"{machine.name}: {' '.join(workload)}"))
+    profile_report.show(Console(), request, found, per, top)
+    if not found.holds:
+        raise SystemExit(1)
+
+
 @main.command()
 @click.option(
     "--results",
@@ -100,7 +170,7 @@ def run(
     help="Where JSON and plots go.",
 )
 def demo(results: Path) -> None:
-    """Run every experiment quickly and show what changes, accelerator by accelerator."""
+    """Measure quickly what trapless is for and show what changes, accelerator by accelerator."""
     with progress.for_terminal() as shown:
         outcomes = demonstration.run(results, shown)
     if not demonstration.show(Console(), outcomes, results):

@@ -5,16 +5,13 @@ Invariant: a binary newer than every source of guest/ is never rebuilt, and a fa
 never leaves a binary behind.
 """
 
-import os
-import subprocess
 from pathlib import Path
 
-from . import artifacts, host
-from .errors import LabError
+from . import artifacts, compiler
 
 SOURCES = Path(__file__).parent / "guest"
 INIT = SOURCES / "init"
-PROGRAMS = ("coldmap", "mark", "spawn")
+PROGRAMS = ("coldmap", "forkdirty", "mark", "nothing", "pattern", "profiled", "pvops", "spawn")
 
 # Static, so that what a process costs does not depend on the host's dynamic loader.
 _FLAGS = ("-O2", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
@@ -23,7 +20,6 @@ _FLAGS = ("-O2", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
 def build() -> list[Path]:
     """Compile what is out of date and return every program."""
     directory = artifacts.build_dir() / "lab" / "guest"
-    directory.mkdir(parents=True, exist_ok=True)
     newest = max(path.stat().st_mtime for path in SOURCES.glob("*.[ch]"))
     return [_build_one(name, directory / name, newest) for name in PROGRAMS]
 
@@ -31,14 +27,5 @@ def build() -> list[Path]:
 def _build_one(name: str, target: Path, newest_source: float) -> Path:
     if target.exists() and target.stat().st_mtime >= newest_source:
         return target
-    fresh = target.with_suffix(f".{os.getpid()}")  # two labs may build at once
-    compiled = subprocess.run(
-        [host.tool("gcc", "gcc"), *_FLAGS, "-o", fresh, SOURCES / f"{name}.c"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if compiled.returncode:
-        raise LabError(f"cannot compile {name}.c (is libc6-dev installed?):\n{compiled.stderr}")
-    fresh.replace(target)
+    compiler.compile_c(SOURCES / f"{name}.c", target, _FLAGS)
     return target

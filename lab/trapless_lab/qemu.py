@@ -5,6 +5,7 @@ Invariant: the console, the step log and the device trace are three separate fil
 guest's steps writes to the second serial port.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,14 @@ class Outputs:
     complaints: Path
 
 
+@dataclass(frozen=True)
+class Plugin:
+    """A plugin of QEMU's and the file it writes."""
+
+    library: Path
+    output: Path
+
+
 _DOM0_IOMMU = {"strict": "strict", "relaxed": "no-strict"}
 
 
@@ -48,16 +57,20 @@ def _linux_args(machine: Machine) -> str:
 
 def _xen_args(machine: Machine) -> str:
     args = ["console=com1", "com1=115200", f"dom0_mem={machine.memory_mib // 2}M", "loglvl=all"]
+    if machine.dom0 == "pvh":
+        args.append("dom0=pvh")
     if machine.iommu:
         args += ["iommu=verbose,force", f"dom0-iommu={_DOM0_IOMMU[machine.iommu]}"]
     return " ".join((*args, *machine.xen_args))
 
 
-def argv(qemu: Path, machine: Machine, images: Images, outputs: Outputs) -> list[str]:
+def argv(
+    qemu: Path, machine: Machine, images: Images, outputs: Outputs, plugins: Sequence[Plugin] = ()
+) -> list[str]:
     """Return the command that runs ``machine``; it ends when the guest powers off or resets."""
     args = [str(qemu), "-nodefaults", "-display", "none", "-no-reboot", "-m", f"{machine.memory_mib}M"]
-    # -cpu max crashes a PV dom0 early; split irqchip is what interrupt remapping needs.
-    args += ["-M", "q35,kernel-irqchip=split", "-cpu", "qemu64"]
+    # A split irqchip is what interrupt remapping needs.
+    args += ["-M", "q35,kernel-irqchip=split", "-cpu", machine.cpu]
     if machine.icount:
         args += ["-accel", "tcg", "-icount", "shift=1,sleep=off"]
     else:
@@ -67,6 +80,8 @@ def argv(qemu: Path, machine: Machine, images: Images, outputs: Outputs) -> list
     for port, path in (("console", outputs.console), ("steps", outputs.steps)):
         args += ["-chardev", f"file,id={port},path={_quote(path)}", "-serial", f"chardev:{port}"]
     args += ["-chardev", "null,id=markers", "-device", "isa-parallel,iobase=0x378,chardev=markers"]
+    for plugin in plugins:
+        args += ["-plugin", f"{_quote(plugin.library)},output={_quote(plugin.output)}"]
     for event in EVENTS:
         args += ["-trace", event]
     args += ["-D", str(outputs.trace)]

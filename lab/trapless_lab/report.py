@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Results on the terminal and as JSON.
 
-Invariant: a JSON file is either the whole new result or what was there before.
+Invariant: a result's file is either the whole new result or what was there before.
 """
 
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from .errors import LabError
-from .experiment import Experiment, Result, Row
+from .experiment import Check, Experiment, Result, Row, Target
 
-# A table with more columns than this is turned on its side.
+# A table with more columns than this is turned on its side, unless that makes it wider.
 _WIDEST = 5
 
 
@@ -31,6 +31,10 @@ def as_json(experiment: Experiment, result: Result) -> dict[str, Any]:
         "rows": [dict(row) for row in result.rows],
         "paper": [dict(row) for row in result.paper],
         "checks": [{"name": c.name, "holds": c.holds, "text": c.text} for c in result.checks],
+        "targets": [
+            {"name": t.name, "measured": t.measured, "at_most": t.at_most, "reached": t.reached}
+            for t in result.targets
+        ],
     }
     if clash := fixed.keys() & result.keys.keys():
         raise ValueError(f"{experiment.name} redefines {sorted(clash)}")
@@ -40,7 +44,7 @@ def as_json(experiment: Experiment, result: Result) -> dict[str, Any]:
 def require_writable(target: Path) -> None:
     """Refuse a path that ``write`` could not write, before an experiment runs for it."""
     if target.is_dir():
-        raise LabError(f"{target} is a directory, not a file to write JSON to")
+        raise LabError(f"{target} is a directory, not a file")
     if not target.parent.is_dir():
         raise LabError(f"cannot write {target}: {target.parent} is not a directory")
     try:
@@ -52,11 +56,15 @@ def require_writable(target: Path) -> None:
 
 def write(target: Path, value: dict[str, Any]) -> None:
     """Write ``value`` as JSON, atomically."""
-    with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False) as file:
+    write_bytes(target, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def write_bytes(target: Path, content: bytes) -> None:
+    """Write a file, atomically."""
+    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
         temporary = Path(file.name)
         try:
-            json.dump(value, file, indent=2)
-            file.write("\n")
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
             temporary.chmod(0o644)  # a result is for others to read; the default of temporaries is not
@@ -71,15 +79,30 @@ def show(console: Console, experiment: Experiment, result: Result) -> None:
     console.print(_table(f"{experiment.title} ({result.unit})", result.rows))
     if result.paper:
         console.print(_table(f"In the paper: {experiment.reproduces}", result.paper))
-    for check in result.checks:
+    show_checks(console, result.checks)
+    for target in result.targets:
+        console.print(target_line(target), highlight=False, soft_wrap=True)
+
+
+def show_checks(console: Console, checks: Iterable[Check]) -> None:
+    """Print one line a check."""
+    for check in checks:
         verdict = "[green]holds[/]" if check.holds else "[red]FAILS[/]"
         console.print(f"{verdict}  {check.name}: {check.text}", highlight=False, soft_wrap=True)
+
+
+def target_line(target: Target) -> str:
+    """Return a target as it is printed: what was missed stands out, in yellow."""
+    verdict = "[green]reached[/]" if target.reached else "[yellow]MISSED[/]"
+    return (
+        f"{verdict}  target {target.name}: {_cell(target.measured)}, at most {_cell(target.at_most)} wanted"
+    )
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = [columns, *([_cell(row.get(column, "")) for column in columns] for row in rows)]
-    if len(columns) > _WIDEST:
+    if _WIDEST < len(columns) > len(rows):
         cells = [list(column) for column in zip(*cells, strict=True)]
     table = Table(title=title, title_justify="left")
     for i, heading in enumerate(cells[0]):

@@ -38,12 +38,14 @@ def run(
     make_disk: Callable[[Path], Path] = empty_disk,
     progress: Progress | None = None,
     work_dir: Path | None = None,
+    plugins: Sequence[qemu.Plugin] = (),
 ) -> Transcript:
     """Boot ``machine``, run ``steps`` and return what happened.
 
     ``files`` are added to the guest; ``modules`` are stock modules, loaded with their dependencies before
     the first step. If the machine has a disk, ``make_disk`` makes its raw image in the directory it is
-    given; the guest's writes do not reach it. Logs are kept in ``work_dir`` if there is one.
+    given; the guest's writes do not reach it. Logs are kept in ``work_dir`` if there is one. ``plugins``
+    watch the machine from its first instruction.
     """
     with contextlib.ExitStack() as stack:
         if work_dir is None:
@@ -61,7 +63,7 @@ def run(
         )
         for stale in (outputs.console, outputs.steps, outputs.trace):
             stale.unlink(missing_ok=True)
-        argv = qemu.argv(host.qemu(), machine, qemu.Images(kernel.image, image, xen, disk), outputs)
+        argv = qemu.argv(host.qemu(), machine, qemu.Images(kernel.image, image, xen, disk), outputs, plugins)
         watched = session.Session(machine.name, log, outputs, progress or Progress())
         watched.follow(stack.enter_context(session.process(argv, outputs.complaints)))
         with outputs.trace.open() as lines:

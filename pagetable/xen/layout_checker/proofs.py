@@ -140,8 +140,8 @@ OWNER = Witness(
     mov e{owner}, dword ptr [rbx + {XEN_PAGE_INFO_OWNER}]
     test e{owner}, e{owner}
     je {_}
-    movabs {map}, 0xffff830000000000
-    shl r{owner}, 0xc
+    movabs {map}, {XEN_DIRECTMAP}
+    shl r{owner}, {XEN_PAGE_SHIFT}
     lea {domain}, [r{owner} + {map}]
     cmp {_}, {domain}
     """,
@@ -243,16 +243,86 @@ MFN_TO_PDX = Witness(
     """,
 )
 
+# A list of updates goes on only while no teardown of a table waits to be continued.
+OLD_TABLE = Witness(
+    "do_mmu_update",
+    """
+    cmp qword ptr [{vcpu} + {XEN_VCPU_OLD_GUEST_TABLE}], 0
+    jne {_}
+    """,
+)
+
+# Bit 11 of the paging mode refuses all updates: Xen counts the references itself.
+PAGING_MODE = Witness(
+    "do_mmu_update",
+    """
+    mov edx, dword ptr [{domain} + {XEN_DOMAIN_PAGING_MODE}]
+    test dh, 8
+    jne {_}
+    """,
+)
+
+# mod_l1_entry(): a new entry gets the bits of the guest's kernel or user, and is then compared
+# with the old one.
+ADJUST = Witness(
+    "mod_l1_entry.isra.0",
+    """
+    test {_}, 4
+    jne {_}
+    movabs {bits}, {XEN_L1_KERNEL_BITS}
+    or {new}, {bits}
+    ...
+    mov {user}, {new}
+    or {user}, {XEN_L1_USER_BITS}
+    and {_}, 0x1000
+    cmove {new}, {user}
+    movabs {mask}, {XEN_L1_REVALIDATED}
+    mov {changed}, {_}
+    xor {changed}, {new}
+    test {changed}, {mask}
+    je {_}
+    """,
+)
+
+# The old entry's page is dropped last.
+DROP_OLD = Witness(
+    "mod_l1_entry.isra.0",
+    """
+    mov rsi, {domain}
+    mov rdi, {old}
+    call put_page_from_l1e
+    xor {_}, {_}
+    """,
+)
+
+LOCK = Witness(
+    "page_lock_unsafe",
+    """
+    movabs {locked}, {PGT_locked}
+    movabs {_}, {#}
+    movabs {validated}, {PGT_validated}
+    movabs {count}, {PGT_count_mask}
+    ...
+    """,
+)
+
 VALUES: dict[str, tuple[Witness, ...]] = {
     "XEN_STACK_MASK": (PREEMPTION,),
     "XEN_STACK_CURRENT": (PREEMPTION,),
     "XEN_STACK_PROCESSOR_ID": (PREEMPTION,),
     "XEN_VCPU_DOMAIN": (PREEMPTION,),
+    "XEN_VCPU_OLD_GUEST_TABLE": (OLD_TABLE,),
     "XEN_IRQ_STAT_SHIFT": (PREEMPTION,),
     "XEN_DOMAIN_OPTIONS": (PREEMPTION, CLEANUP, RETYPE, HAS_IOMMU),
     "XEN_DOMAIN_OPTION_HVM": (PREEMPTION, CLEANUP, RETYPE),
     "XEN_DOMAIN_OPTION_IOMMU": (HAS_IOMMU,),
     "XEN_DOMAIN_NEED_SYNC": (CLEANUP, RETYPE),
+    "XEN_DOMAIN_PAGING_MODE": (PAGING_MODE,),
+    "XEN_DIRECTMAP": (OWNER,),
+    "XEN_PAGE_SHIFT": (OWNER,),
+    "XEN_L1_KERNEL_BITS": (ADJUST,),
+    "XEN_L1_USER_BITS": (ADJUST,),
+    "XEN_L1_REVALIDATED": (ADJUST,),
     "XEN_FRAME_TABLE": (PAGE_TO_PDX,),
     "XEN_PAGE_INFO_SIZE": (PAGE_TO_PDX,),
     "XEN_PAGE_INFO_COUNT_INFO": (COUNT,),
@@ -340,6 +410,51 @@ SYMBOLS: dict[str, Declared] = {
     "put_page_type": Declared(
         "void put_page_type(struct page_info *page)",
         (Witness("put_page_type", "xor edx, edx\nxor esi, esi\njmp _put_page_type"),),
+    ),
+    "page_lock_unsafe": Declared(
+        "int page_lock_unsafe(struct page_info *page)",
+        (LOCK, Witness("page_lock_unsafe", "mov eax, 1\njmp __x86_return_thunk\nxor eax, eax")),
+    ),
+    "put_page_from_l1e": Declared("void put_page_from_l1e(u64 l1e, struct domain *d)", (DROP_OLD,)),
+    "map_domain_page": Declared(
+        "void *map_domain_page(u64 mfn)",
+        (
+            Witness(
+                "do_mmu_update",
+                "mov rdi, qword ptr [rsp + {#}]\ncall map_domain_page\nmov qword ptr [rsp + {#}], rax",
+            ),
+        ),
+    ),
+    "unmap_domain_page": Declared(
+        "void unmap_domain_page(const void *va)",
+        (Witness("do_mmu_update", "mov rdi, rax\ncall unmap_domain_page"),),
+    ),
+    "map_guest_l1e": Declared(
+        "u64 *map_guest_l1e(unsigned long va, u64 *mfn)",
+        (
+            Witness(
+                "__do_update_va_mapping",
+                """
+                mov rdi, qword ptr [rsp]
+                lea rsi, [rsp + {#}]
+                call map_guest_l1e
+                mov {_}, rax
+                test rax, rax
+                je {_}
+                mov rdi, qword ptr [rsp + {#}]
+                """,
+            ),
+            Witness("map_guest_l1e", "mov qword ptr [rsi], rdi\ncall map_domain_page\nadd rax, {_}"),
+        ),
+    ),
+    "paging_invlpg": Declared(
+        "void paging_invlpg(struct vcpu *v, unsigned long va)",
+        (
+            Witness(
+                "__do_update_va_mapping",
+                "mov rsi, qword ptr [rsp]\nmov rdi, {vcpu}\ncall paging_invlpg",
+            ),
+        ),
     ),
     "page_unlock": Declared("void page_unlock(struct page_info *page)", (UNLOCK,)),
     "iommu_map": Declared(
