@@ -6,9 +6,12 @@ package that brings it.
 """
 
 import gzip
+import lzma
 import re
 import shutil
+import struct
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from .errors import LabError
 BOOT = Path("/boot")
 MODULES = Path("/lib/modules")
 XEN_IMAGE = BOOT / "xen-4.17-amd64.gz"
-XEN_LIVEPATCH = Path("/usr/lib/xen-4.17/bin/xen-livepatch")
+XEN_TOOLS = Path("/usr/lib/xen-4.17/bin")
 XEN_PACKAGE = "xen-hypervisor-4.17-amd64"
 
 # Only the plain flavour: "-cloud" and "-rt" kernels differ in what the payloads rely on.
@@ -78,11 +81,31 @@ def unpack_xen(directory: Path, image: Path = XEN_IMAGE) -> Path:
     return target
 
 
+def unpack_kernel(image: Path) -> bytes:
+    """Return the ELF image inside a kernel: unpacking it costs the emulated toolstack 15 seconds."""
+    packed = image.read_bytes()
+    sectors, offset, length = packed[0x1F1], *struct.unpack_from("<II", packed, 0x248)
+    start = (sectors + 1) * 512 + offset
+    try:
+        kernel = lzma.LZMADecompressor().decompress(packed[start : start + length])
+    except lzma.LZMAError as error:
+        raise LabError(f"{image} is not packed with xz as Debian's kernels are: {error}") from error
+    if not kernel.startswith(b"\x7fELF"):
+        raise LabError(f"{image} has no ELF image inside")
+    return kernel
+
+
+def xen_tool(name: str) -> Path:
+    """Find a program of Xen's toolstack itself: what is on the path is a script that picks a version."""
+    path = XEN_TOOLS / name
+    if not path.exists():
+        raise _missing(path, "xen-utils-4.17")
+    return path
+
+
 def xen_livepatch() -> Path:
     """Find the tool that uploads payloads to Xen."""
-    if not XEN_LIVEPATCH.exists():
-        raise _missing(XEN_LIVEPATCH, "xen-utils-4.17")
-    return XEN_LIVEPATCH
+    return xen_tool("xen-livepatch")
 
 
 def shared_libraries(program: Path) -> list[Path]:
@@ -91,6 +114,16 @@ def shared_libraries(program: Path) -> list[Path]:
     if "not found" in listed.stdout:
         raise LabError(f"{program} misses shared libraries:\n{listed.stdout}")
     return [Path(path) for path in re.findall(r"(?:=> |^\s*)(/\S+) \(0x", listed.stdout, re.MULTILINE)]
+
+
+def thread_library() -> Path:
+    """Find the library that libc loads when a thread is cancelled; no program is linked against it."""
+    name = "libgcc_s.so.1"
+    beside = [path.with_name(name) for path in shared_libraries(Path(sys.executable))]
+    found = [path for path in beside if path.exists()]
+    if not found:
+        raise _missing(name, "libgcc-s1")
+    return found[0]
 
 
 def module_files(release: str, name: str) -> list[Path]:

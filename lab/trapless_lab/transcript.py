@@ -17,6 +17,9 @@ _WARNING = re.compile(
     r"general protection fault|refcount_t"
 )
 
+# What Xen says of a machine that boots as it was asked to.
+_REMARK = re.compile("WARNING: PVH is an experimental mode with limited functionality")
+
 
 @dataclass(frozen=True)
 class Transcript:
@@ -44,4 +47,9 @@ class Transcript:
 
     def kernel_warnings(self) -> list[str]:
         """Return the console lines in which Linux or Xen complains."""
-        return [line for line in self.console.splitlines() if _WARNING.search(line)]
+        return complaints(self.console)
+
+
+def complaints(console: str) -> list[str]:
+    """Return the lines of a console in which a kernel complains."""
+    return [line for line in console.splitlines() if _WARNING.search(line) and not _REMARK.search(line)]
