@@ -13,12 +13,21 @@ pytestmark = pytest.mark.machine
 
 FLUSHES = {"flushes_per_process"}
 PROCESSES = {"fork_exit", "fork_exec", "fork_sh"}
+SWITCHED = {*PROCESSES, "fork_1024", "redirty_1024"}
+PAGES = {"0", "64", "256", "1024", "4096"}
 # Top-level key -> the keys in it; none where it is a plain value.
 KEYS: dict[str, dict[str, set[str]]] = {
     "dirty-native": {"rejected": set(), "sweep": set(), "bench": set()},
+    "domu-latency": {"stock": PROCESSES, "payload": PROCESSES, "boosted": PROCESSES},
     "pagetable-flushes": {"stock": FLUSHES, "boosted": FLUSHES, "processes": set()},
     "pagetable-dma": {"normal": set(), "semi_writable": set(), "released": set()},
-    "process-latency": {"bare": PROCESSES, "stock": PROCESSES, "boosted": PROCESSES},
+    "pagetable-switches": {"stock": SWITCHED, "none": SWITCHED, "all": SWITCHED, "saved": set()},
+    "process-latency": {
+        **{"bare": PROCESSES, "stock": PROCESSES, "boosted": PROCESSES},
+        **{"relaxed_stock": PROCESSES, "relaxed_boosted": PROCESSES},
+    },
+    "fork-dirty": {"bare": PAGES, "stock": PAGES, "boosted": PAGES, "slope": {"bare", "stock", "boosted"}},
+    "pv-operations": {"bare": set(), "stock": set(), "boosted": set()},
 }
 
 

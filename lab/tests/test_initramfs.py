@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from trapless_lab import guest, host, initramfs
+from trapless_lab import guest, host, initramfs, workload
 from trapless_lab.initramfs import File, Link, Tree
+from trapless_lab.script import Step, StepResult
 
 TREE: Tree = {"/bin/tool": File(b"#!x\n", 0o755), "/bin/other": Link("tool"), "/etc/deep/file": File(b"data")}
 
@@ -74,22 +75,45 @@ def test_guest_programs_are_static_and_not_rebuilt(tmp_path: Path, monkeypatch: 
     assert stale.stat().st_mtime > 0
 
 
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Build the guest programs once for all tests that run them here."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("TRAPLESS_BUILD", str(tmp_path_factory.mktemp("build")))
+        return {path.name: path for path in guest.build()}
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "exactly one mode"),
-        (["nonsense"], "unknown mode"),
-        (["fork-exit", "--count", "0"], "--count"),
-        (["fork-exit", "-n", "-1"], "--count"),
-        (["fork-exit", "-k", "3x"], "--tick"),
-        (["browser", "--mib"], "requires an argument"),
+        (["spawn"], "exactly one mode"),
+        (["spawn", "nonsense"], "unknown mode"),
+        (["spawn", "fork-exit", "--count", "0"], "--count"),
+        (["spawn", "fork-exit", "-n", "-1"], "--count"),
+        (["spawn", "fork-exit", "-k", "3x"], "--tick"),
+        (["spawn", "browser", "--mib"], "requires an argument"),
+        (["spawn", "browser", "--warm-up", "3"], "not for the browser"),
+        (["forkdirty"], "number of pages"),
+        (["forkdirty", "64x"], "PAGES"),
+        (["forkdirty", "--rounds", "0", "64"], "--rounds"),
     ],
 )
-def test_spawn_refuses_bad_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], complaint: str
+def test_programs_refuse_bad_arguments(
+    programs: dict[str, Path], arguments: list[str], complaint: str
 ) -> None:
-    monkeypatch.setenv("TRAPLESS_BUILD", str(tmp_path))
-    spawn = next(path for path in guest.build() if path.name == "spawn")
-    ran = subprocess.run([spawn, *arguments], capture_output=True, text=True, check=False)
+    name, *rest = arguments
+    ran = subprocess.run([programs[name], *rest], capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert complaint in ran.stderr
+
+
+def test_the_programs_print_what_is_parsed(programs: dict[str, Path]) -> None:
+    def step(*arguments: str) -> StepResult:
+        ran = subprocess.run([programs[arguments[0]], *arguments[1:]], capture_output=True, check=True)
+        return StepResult(Step(arguments[0], ""), ran.stdout, 0, 0.0)
+
+    assert workload.ns_per_process(step("spawn", "fork-exit", "-w", "1", "-n", "2"), "fork_exit") > 0
+    for pages in (0, 64):
+        ns = workload.fork_dirty_ns(step("forkdirty", "--rounds", "1", str(pages)), pages)
+        assert ns["fork"] > 0
+    assert len(workload.operations_ns(step("pvops"))) == 19

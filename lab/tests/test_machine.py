@@ -34,6 +34,13 @@ def test_iommu_mode() -> None:
     assert "dom0-iommu" not in line(MACHINES["bare"])
 
 
+def test_pvh() -> None:
+    made = line(MACHINES["xen-pvh"])
+    assert "dom0=pvh" in made and "-cpu qemu64,+svm,+npt,+pdpe1gb" in made
+    plain = line(MACHINES["xen-strict"])
+    assert "dom0=pvh" not in plain and "-cpu qemu64 " in plain
+
+
 def test_consoles() -> None:
     assert "console=ttyS0" in line(MACHINES["bare"])
     assert "console=hvc0" in line(MACHINES["xen-strict"])
@@ -70,6 +77,10 @@ def test_commas_in_paths_are_doubled() -> None:
         ({"icount": True, "cpus": 2}, "one CPU"),
         ({"iommu": "strict"}, "Xen option"),
         ({"xen_args": ("x",)}, "without Xen"),
+        ({"dom0": "pvh"}, "PVH dom0 without Xen"),
+        ({"xen": True, "dom0": "pvh", "iommu": "relaxed"}, "needs its IOMMU strict"),
+        ({"xen": True, "dom0": "pvh", "iommu": "strict"}, r"a CPU with \+svm,\+npt,\+pdpe1gb"),
+        ({"xen": True, "dom0": "pvh", "iommu": "strict", "cpu": "qemu64,+svm,+npt"}, r"with \+pdpe1gb"),
     ],
 )
 def test_impossible_machines_are_refused(fields: dict[str, object], complaint: str) -> None:

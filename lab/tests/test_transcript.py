@@ -52,6 +52,13 @@ def test_complaints_are_found(line: str) -> None:
     assert found == [line]
 
 
+def test_what_xen_says_of_a_pvh_dom0_is_no_complaint() -> None:
+    remark = "(XEN) WARNING: PVH is an experimental mode with limited functionality"
+    assert Transcript(MACHINES["xen-pvh"], (), (), remark).kernel_warnings() == []
+    other = "(XEN) WARNING: SPEC_CTRL is an experimental mode"
+    assert Transcript(MACHINES["xen-pvh"], (), (), other).kernel_warnings() == [other]
+
+
 def test_workload_records(transcript: Transcript) -> None:
     assert workload.ns_per_process(transcript["workload"], "fork_exit") == 1325994
     assert workload.tick_ns(transcript["workload"]) == [2667200, 5295574, 7941384]

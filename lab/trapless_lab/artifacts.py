@@ -21,9 +21,9 @@ def payload(accelerator: str, name: str) -> Path:
     return _built(build_dir() / accelerator / "xen" / f"{name}.livepatch")
 
 
-def module(accelerator: str, name: str) -> Path:
-    """Return a Linux kernel module."""
-    return _built(build_dir() / accelerator / "linux" / f"{name}.ko")
+def module(accelerator: str, name: str, part: str = "linux") -> Path:
+    """Return a Linux kernel module; ``part`` is the accelerator's folder that it is built from."""
+    return _built(build_dir() / accelerator / part / f"{name}.ko")
 
 
 def _built(path: Path) -> Path:

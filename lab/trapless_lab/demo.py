@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Every experiment, quickly, and one before-and-after table per accelerator.
+"""The experiments that show what trapless is for, quickly, and one before-and-after table per accelerator.
 
 Invariant: what the tables say was measured by this run; an experiment whose checks fail is named and makes
 the run fail, after all the others have had their turn.
@@ -27,13 +27,13 @@ class Outcome:
 
 
 def run(results: Path, shown: Progress) -> list[Outcome]:
-    """Run every experiment with fewer repetitions; JSON and plots go to ``results``."""
+    """Run the demonstration's experiments with fewer repetitions; JSON and plots go to ``results``."""
     try:
         results.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LabError(f"cannot write results to {results}: {error.strerror}") from error
     outcomes = []
-    for experiment in registry().values():
+    for experiment in filter(lambda known: known.demo, registry().values()):
         target = results / f"{experiment.name}.json"
         report.require_writable(target)
         result = experiment.run(Context(quick=True, progress=shown, plots=results))
@@ -62,6 +62,10 @@ def show(console: Console, outcomes: list[Outcome], results: Path) -> bool:
     ]
     for name, check in failed:
         console.print(f"[red]FAILS[/]  {name}, {check.name}: {check.text}", soft_wrap=True)
+    for outcome in outcomes:
+        for target in outcome.result.targets:
+            if not target.reached:
+                console.print(f"{outcome.experiment.name}: {report.target_line(target)}", soft_wrap=True)
     plots = " ".join(str(plot) for plot in sorted(results.glob("*.png")))
     console.print(f"results: {' '.join(str(outcome.json) for outcome in outcomes)}", soft_wrap=True)
     console.print(f"plots: {plots}", soft_wrap=True)

@@ -33,6 +33,20 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Target:
+    """A number that the project aims at; to miss it is a finding, not a failure of the run."""
+
+    name: str
+    measured: float
+    at_most: float
+
+    @property
+    def reached(self) -> bool:
+        """Whether the number was reached."""
+        return self.measured <= self.at_most
+
+
+@dataclass(frozen=True)
 class BeforeAfter:
     """One line of what an accelerator changes, in words for someone who has not read the paper."""
 
@@ -54,10 +68,11 @@ class Result:
     machine: Mapping[str, Any]
     keys: Mapping[str, Any] = field(default_factory=dict)
     summary: Sequence[BeforeAfter] = ()
+    targets: Sequence[Target] = ()
 
     @property
     def holds(self) -> bool:
-        """Whether every check held."""
+        """Whether every check held; targets do not count."""
         return all(check.holds for check in self.checks)
 
 
@@ -102,7 +117,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment as the registry knows it."""
+    """An experiment as the registry knows it; ``demo`` says whether it is part of the demonstration."""
 
     name: str
     accelerator: str
@@ -110,20 +125,21 @@ class Experiment:
     reproduces: str
     minutes: int
     run: Callable[[Context], Result]
+    demo: bool = True
 
 
 _registry: dict[str, Experiment] = {}
 
 
 def experiment(
-    *, name: str, accelerator: str, title: str, reproduces: str, minutes: int
+    *, name: str, accelerator: str, title: str, reproduces: str, minutes: int, demo: bool = True
 ) -> Callable[[Callable[[Context], Result]], Callable[[Context], Result]]:
     """Register the decorated function."""
 
     def register(run: Callable[[Context], Result]) -> Callable[[Context], Result]:
         if name in _registry:
             raise ValueError(f"two experiments are called {name}")
-        _registry[name] = Experiment(name, accelerator, title, reproduces, minutes, run)
+        _registry[name] = Experiment(name, accelerator, title, reproduces, minutes, run, demo)
         return run
 
     return register
@@ -143,6 +159,7 @@ def machine_facts(machines: Iterable[Machine], versions: Mapping[str, str]) -> d
     return {
         **versions,
         "machines": [
-            {"name": m.name, "cpus": m.cpus, "memory_mib": m.memory_mib, "icount": m.icount} for m in machines
+            {"name": m.name, "cpu": m.cpu, "cpus": m.cpus, "memory_mib": m.memory_mib, "icount": m.icount}
+            for m in machines
         ],
     }

@@ -11,6 +11,10 @@ from types import MappingProxyType
 from typing import Literal
 
 Iommu = Literal["strict", "relaxed"]
+Dom0 = Literal["pv", "pvh"]
+
+# What a PVH dom0 asks of the processor: SVM, nested paging, and a page size its own tables use.
+_PVH_FEATURES = ("+svm", "+npt", "+pdpe1gb")
 
 
 @dataclass(frozen=True)
@@ -18,13 +22,17 @@ class Machine:
     """One bootable machine.
 
     ``iommu`` is how Xen treats its own domain: strict follows page types, relaxed maps all memory once.
+    ``cpu`` is QEMU's model; what a machine's instructions are compared with must have the same model,
+    as the model decides which instructions the kernel uses.
     With ``icount`` the guest's clock counts instructions (2 ns each) and is deterministic.
     """
 
     name: str
     description: str
     xen: bool = False
+    dom0: Dom0 = "pv"
     iommu: Iommu | None = None
+    cpu: str = "qemu64"  # -cpu max crashes a PV dom0 early
     cpus: int = 1
     memory_mib: int = 2048
     icount: bool = False
@@ -37,6 +45,13 @@ class Machine:
             raise ValueError(f"machine {self.name}: icount works with one CPU only")
         if self.iommu and not self.xen:
             raise ValueError(f"machine {self.name}: an IOMMU mode is a Xen option")
+        if self.dom0 != "pv" and not self.xen:
+            raise ValueError(f"machine {self.name}: a PVH dom0 without Xen")
+        if self.dom0 == "pvh":
+            if self.iommu != "strict":
+                raise ValueError(f"machine {self.name}: a PVH dom0 needs its IOMMU strict")
+            if missing := [feature for feature in _PVH_FEATURES if feature not in self.cpu.split(",")]:
+                raise ValueError(f"machine {self.name}: a PVH dom0 needs a CPU with {','.join(missing)}")
         if self.xen_args and not self.xen:
             raise ValueError(f"machine {self.name}: Xen options without Xen")
 
@@ -60,4 +75,12 @@ MACHINES = _table(
     Machine("xen-strict-smp", "PV dom0, IOMMU follows page types", xen=True, iommu="strict", cpus=2),
     Machine("xen-relaxed", "PV dom0, IOMMU maps all of its memory", xen=True, iommu="relaxed"),
     Machine("xen-relaxed-smp", "PV dom0, IOMMU maps all of its memory", xen=True, iommu="relaxed", cpus=2),
+    Machine(
+        "xen-pvh",
+        "PVH dom0: nested paging in place of PV page tables",
+        xen=True,
+        dom0="pvh",
+        iommu="strict",
+        cpu=",".join(("qemu64", *_PVH_FEATURES)),
+    ),
 )

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The page-table accelerator as steps and guest files, for every experiment and test that boots it.
 
-Invariant: loading ends with both halves in force for every task, unloading with both gone; a step that
+Invariant: loading ends with every part in force for every task, unloading with all gone; a step that
 cannot get there fails.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
 from . import artifacts
 from .initramfs import File
+from .machine import Machine
 from .script import Step, StepResult
 
 NAME = "trapless_pagetable"
+PVMMU = "trapless_pvmmu"
 LEVELS = ("pte", "pmd", "pud", "pgd", "user_pgd")
 
 # PGD_ALLOCATION_ORDER is 1 in Debian's kernel, for the sake of PTI.
@@ -17,41 +23,84 @@ PAGES_PER_TABLE = {"pgd": 2}
 
 LOAD_MODULE = "load pagetable module"
 
-_PAYLOAD = f"/lib/trapless/{NAME}.livepatch"
-_MODULE = f"/lib/trapless/{NAME}.ko"
 _LIVEPATCH = f"/sys/kernel/livepatch/{NAME}"
 _SYSFS = f"/sys/kernel/{NAME}"
 
+POOL_SWITCH = f"{_SYSFS}/enabled"
+PVMMU_SWITCHES = f"/sys/kernel/{PVMMU}"
 
-def files() -> dict[str, File]:
+
+@dataclass(frozen=True)
+class Part:
+    """One thing that is loaded: its guest file, found when asked for, and how it comes and goes."""
+
+    name: str
+    guest_path: str
+    built: Callable[[], Path]
+    load: tuple[Step, ...]
+    unload: tuple[Step, ...]
+
+
+def _payload_part() -> Part:
+    path = f"/lib/trapless/{NAME}.livepatch"
+    return Part(
+        "payload",
+        path,
+        lambda: artifacts.payload("pagetable", NAME),
+        (Step("load pagetable payload", f"xen-livepatch load {path}"),),
+        (Step("unload pagetable payload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}"),),
+    )
+
+
+def _pool_part() -> Part:
+    path = f"/lib/trapless/{NAME}.ko"
+    wait = f"until [ $(cat {_LIVEPATCH}/transition) = 0 ]; do sleep 0.2; done"
+    disable = f"echo 0 >{_LIVEPATCH}/enabled && while [ -e {_LIVEPATCH} ]; do sleep 0.2; done"
+    return Part(
+        "pool",
+        path,
+        lambda: artifacts.module("pagetable", NAME),
+        (Step(LOAD_MODULE, f"insmod {path}"), Step("wait for the transition", wait)),
+        (Step("unload pagetable module", f"{disable} && rmmod {NAME}"),),
+    )
+
+
+def _pvmmu_part() -> Part:
+    path = f"/lib/trapless/{PVMMU}.ko"
+    return Part(
+        "pvmmu",
+        path,
+        lambda: artifacts.module("pagetable", PVMMU, "pvmmu"),
+        (Step("load pvmmu module", f"insmod {path}"),),
+        (Step("unload pvmmu module", f"rmmod {PVMMU}"),),
+    )
+
+
+PAYLOAD_PART, POOL_PART, PVMMU_PART = _payload_part(), _pool_part(), _pvmmu_part()
+PIBOOSTER = (PAYLOAD_PART, POOL_PART)
+"""The parts that make semi-writable page tables."""
+
+
+def everything(machine: Machine) -> tuple[Part, ...]:
+    """Return the parts that serve ``machine``, in load order: the pool needs an IOMMU that is strict."""
+    if not machine.xen or machine.dom0 != "pv":
+        raise ValueError(f"machine {machine.name} has no PV page tables to accelerate")
+    return (PAYLOAD_PART, *((POOL_PART,) if machine.iommu == "strict" else ()), PVMMU_PART)
+
+
+def files(parts: Sequence[Part] = PIBOOSTER) -> dict[str, File]:
     """Return the guest files that the load steps need."""
-    return {
-        _PAYLOAD: File(artifacts.payload("pagetable", NAME)),
-        _MODULE: File(artifacts.module("pagetable", NAME)),
-    }
+    return {part.guest_path: File(part.built()) for part in parts}
 
 
-def load_steps() -> list[Step]:
-    """Return the steps that bring up the hypervisor half, then the guest half."""
-    return [
-        Step("load pagetable payload", f"xen-livepatch load {_PAYLOAD}"),
-        Step(LOAD_MODULE, f"insmod {_MODULE}"),
-        Step(
-            "wait for the transition",
-            f"until [ $(cat {_LIVEPATCH}/transition) = 0 ]; do sleep 0.2; done",
-        ),
-    ]
+def load_steps(parts: Sequence[Part] = PIBOOSTER) -> list[Step]:
+    """Return the steps that bring up the parts, the hypervisor's first."""
+    return [step for part in parts for step in part.load]
 
 
-def unload_steps() -> list[Step]:
-    """Return the steps that take down the guest half, then the hypervisor half."""
-    return [
-        Step(
-            "unload pagetable module",
-            f"echo 0 >{_LIVEPATCH}/enabled && while [ -e {_LIVEPATCH} ]; do sleep 0.2; done && rmmod {NAME}",
-        ),
-        Step("unload pagetable payload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}"),
-    ]
+def unload_steps(parts: Sequence[Part] = PIBOOSTER) -> list[Step]:
+    """Return the steps that take the parts down, in reverse."""
+    return [step for part in reversed(parts) for step in part.unload]
 
 
 def pool_step() -> Step:

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What the experiments on page tables make of recorded runs, and of runs that did not go well."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import replay
+from trapless_lab import artifacts, columns, pagetable, workload
+from trapless_lab.errors import LabError
+from trapless_lab.experiment import Result
+from trapless_lab.experiments import fork_dirty, pagetable_switches, process_latency, pv_operations
+from trapless_lab.machine import MACHINES
+from trapless_lab.script import Step, StepResult
+
+STRICT, RELAXED = MACHINES["xen-strict"], MACHINES["xen-relaxed"]
+
+
+@pytest.fixture(autouse=True)
+def _unbuilt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files stand for what need not be built: nothing is booted."""
+    monkeypatch.setattr(artifacts, "_built", lambda path: path)
+
+
+def _times(factor: float, step: str, record: str) -> replay.Forge:
+    """Multiply the nanoseconds of a record in the steps whose names begin so."""
+
+    def forge(name: str, output: str) -> str:
+        if not name.startswith(step):
+            return output
+        return re.sub(
+            rf"(?m)^({record} .*?=)(\d+)(?= n=)", lambda m: f"{m[1]}{int(int(m[2]) * factor)}", output
+        )
+
+    return forge
+
+
+def _checks(result: Result) -> dict[str, bool]:
+    return {check.name: check.holds for check in result.checks}
+
+
+def result(text: str) -> StepResult:
+    return StepResult(Step("x", ""), text.encode(), 0, 0.0)
+
+
+# Columns
+
+
+def test_slower_than_the_slack_is_named() -> None:
+    assert columns.no_slower("x", {"a": (1000, 1009), "b": (1000, 500)}).holds
+    check = columns.no_slower("x", {"a": (1000, 1011), "b": (1000, 500), "c": (10, 12)})
+    assert not check.holds
+    assert check.text == "slower than stock: a by 1.1 %, c by 20.0 %"
+
+
+def test_tax_left() -> None:
+    assert columns.tax_left_percent(100, 500, 500) == 100
+    assert columns.tax_left_percent(100, 500, 100) == 0
+    assert columns.tax_left_percent(100, 500, 233) == 33.2
+
+
+def test_everything_is_loaded_after_stock_was_measured() -> None:
+    context = replay.quick("process-latency")
+    process_latency.process_latency(context)
+    booted = {machine.name: names for machine, names in context.booted}
+    assert list(booted) == ["bare", "xen-strict", "xen-relaxed"]
+    loads = [step.name for step in pagetable.load_steps(pagetable.everything(STRICT))]
+    names = booted["xen-strict"]
+    first = names.index(loads[0])
+    assert names[first : first + len(loads)] == loads
+    assert all(name.startswith("stock: ") for name in names[:first])
+    assert all(name.startswith("boosted: ") for name in names[first + len(loads) :])
+    assert pagetable.LOAD_MODULE not in booted["xen-relaxed"]
+
+
+def test_parts_of_a_machine() -> None:
+    def names(machine: str) -> list[str]:
+        return [part.name for part in pagetable.everything(MACHINES[machine])]
+
+    assert names("xen-strict") == ["payload", "pool", "pvmmu"]
+    assert names("xen-relaxed") == ["payload", "pvmmu"]
+    for machine in ("bare", "xen-pvh"):
+        with pytest.raises(ValueError, match="no PV page tables"):
+            names(machine)
+
+
+def test_parts_go_in_reverse() -> None:
+    unload = [step.name for step in pagetable.unload_steps(pagetable.everything(STRICT))]
+    assert unload == ["unload pvmmu module", "unload pagetable module", "unload pagetable payload"]
+    assert pagetable.unload_steps() == pagetable.unload_steps(pagetable.PIBOOSTER)
+    assert [step.name for step in pagetable.unload_steps()] == unload[1:]
+
+
+# The guest's records
+
+
+def test_loops_of_one_step_are_averaged() -> None:
+    assert workload.ns_per_process(result("fork_sh ns=10 n=5\nfork_sh ns=20 n=5\n"), "fork_sh") == 15
+
+
+def test_fork_dirty_record() -> None:
+    line = "fork_dirty pages=64 fork=1 exit=2 redirty=3 copied=4 n=10\n"
+    assert workload.fork_dirty_ns(result(line), 64) == {"fork": 1, "exit": 2, "redirty": 3, "copied": 4}
+    with pytest.raises(LabError, match="no fork_dirty of 6"):
+        workload.fork_dirty_ns(result(line), 6)
+
+
+def test_operations_are_means_and_not_rounded() -> None:
+    assert workload.operations_ns(result("a ns=10 n=4\nb ns=3 n=1\n")) == {"a": 2.5, "b": 3}
+    with pytest.raises(LabError, match="no operation"):
+        workload.operations_ns(result("pvops: killed\n"))
+
+
+# process-latency
+
+
+def test_process_latency(tmp_path: Path) -> None:
+    found = process_latency.process_latency(replay.quick("process-latency", plots=tmp_path))
+    assert found.holds
+    assert (tmp_path / "process-latency.png").exists()
+    assert set(found.keys) == {"bare", "stock", "boosted", "relaxed_stock", "relaxed_boosted"}
+    for row in found.rows:
+        assert row["bare"] < row["boosted"] < row["stock"]
+        left = 100 * (row["boosted"] - row["bare"]) / (row["stock"] - row["bare"])
+        assert row["tax_left_percent"] == pytest.approx(left, abs=0.1)
+    assert len(found.targets) == 3 * 2 * 2
+    assert "RDTSC" in found.method
+
+
+@pytest.mark.parametrize("column", ["boosted", "relaxed_boosted"])
+def test_a_slower_process_fails(column: str) -> None:
+    context = replay.quick("process-latency", _times(3, f"{column}: fork_sh", "fork_sh"))
+    checks = _checks(process_latency.process_latency(context))
+    assert {name for name, holds in checks.items() if not holds} == {f"{column} is not slower"}
+
+
+def test_targets_are_reached_and_missed_and_neither_fails() -> None:
+    def targets(factor: float) -> set[bool]:
+        context = replay.quick("process-latency", _times(factor, "boosted: ", r"\w+"))
+        found = process_latency.process_latency(context)
+        assert found.holds
+        return {t.reached for t in found.targets if not t.name.split()[1].startswith("relaxed")}
+
+    assert targets(0.6) == {True}
+    assert targets(1.3) == {False}
+
+
+# fork-dirty
+
+
+def test_fork_dirty(tmp_path: Path) -> None:
+    found = fork_dirty.fork_dirty(replay.quick("fork-dirty", plots=tmp_path))
+    assert found.holds
+    assert {path.name for path in tmp_path.iterdir()} == {"fork-dirty-fork.png", "fork-dirty-redirty.png"}
+    assert set(found.keys) == {"bare", "stock", "boosted", "slope"}
+    assert found.keys["stock"]["1024"]["fork"] > 10 * found.keys["bare"]["1024"]["fork"]
+    assert found.keys["slope"]["stock"]["fork"] == pytest.approx(3070, rel=0.05)
+    assert len(found.rows) == 4 * 3
+
+
+def test_a_slower_fork_of_one_size_fails() -> None:
+    def forge(name: str, output: str) -> str:
+        return output.replace("fork=", "fork=9") if name == "boosted: 64 pages" else output
+
+    found = fork_dirty.fork_dirty(replay.quick("fork-dirty", forge))
+    assert _checks(found) == {"boosted is not slower": False}
+    assert "fork with 64 pages" in found.checks[0].text
+
+
+def test_slope_is_a_page() -> None:
+    costs = {pages: {"fork": 1000 + 7 * pages} for pages in fork_dirty.PAGES}
+    assert fork_dirty.slope(costs, "fork") == pytest.approx(7)
+
+
+# pv-operations
+
+
+def test_pv_operations() -> None:
+    found = pv_operations.pv_operations(replay.quick("pv-operations"))
+    assert found.holds
+    operations = [row["operation"] for row in found.rows]
+    assert {"null_syscall", "pipe_round_trip", "mmap_touch_4m", "mprotect_4k"} <= set(operations)
+    assert set(found.keys["stock"]) == set(found.keys["bare"]) == set(operations)
+
+
+def test_a_slower_operation_fails() -> None:
+    context = replay.quick("pv-operations", _times(1.02, "boosted: ", "null_syscall"))
+    found = pv_operations.pv_operations(context)
+    assert not found.holds
+    assert found.checks[0].text == "slower than stock: null_syscall by 2.0 %"
+
+
+def test_runs_must_have_the_same_operations() -> None:
+    def forge(name: str, output: str) -> str:
+        return output.replace("null_syscall", "other") if name == "stock: operations 1" else output
+
+    with pytest.raises(LabError, match="differ from run to run"):
+        pv_operations.pv_operations(replay.quick("pv-operations", forge))
+
+
+# pagetable-switches
+
+
+def test_switches() -> None:
+    found = pagetable_switches.pagetable_switches(replay.quick("pagetable-switches"))
+    assert found.holds
+    assert {"pool", "walk", "thunks"} <= set(found.keys["saved"])
+    none, everything = found.keys["none"], found.keys["all"]
+    rows = {row["on"]: row for row in found.rows}
+    assert rows["all"]["fork_sh"] == none["fork_sh"] - everything["fork_sh"]
+    alone = [rows[name]["fork_sh"] for name in found.keys["saved"]]
+    assert rows["sum of each alone"]["fork_sh"] == sum(alone)
+
+
+def _in_part(part: str, change: Callable[[str], str]) -> replay.Forge:
+    def forge(_name: str, output: str) -> str:
+        return re.sub(rf"(?ms)^switches {part}$.*?(?=^switches |\Z)", lambda m: change(m[0]), output)
+
+    return forge
+
+
+def test_switches_that_save_nothing_fail() -> None:
+    dearer = _in_part("all", lambda text: re.sub(r"ns=(\d+)", r"ns=9\1", text))
+    found = pagetable_switches.pagetable_switches(replay.quick("pagetable-switches", dearer))
+    assert _checks(found) == {"there are switches": True, "all together save": False}
+
+
+def test_a_build_without_switches_fails() -> None:
+    gone = _in_part("/[^\n]*", lambda _text: "")
+    found = pagetable_switches.pagetable_switches(replay.quick("pagetable-switches", gone))
+    assert not _checks(found)["there are switches"]
+
+
+def test_a_switch_measured_twice_is_an_error() -> None:
+    twice = _in_part("all", lambda text: text + text)
+    with pytest.raises(LabError, match="twice"):
+        pagetable_switches.pagetable_switches(replay.quick("pagetable-switches", twice))

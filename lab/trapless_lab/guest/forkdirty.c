@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * forkdirty PAGES: what a fork costs a parent with PAGES dirty anonymous pages,
+ * and what it costs the parent to write them again.
+ *
+ * What each field of the record times, as nanoseconds on CLOCK_MONOTONIC, the
+ * mean of all rounds:
+ *
+ *   fork     the call of fork() in the parent, until it returns there: the
+ *            kernel write-protects every dirty page in both processes
+ *   exit     from there until the parent has waited for the child, which does
+ *            nothing but exit
+ *   redirty  one write to each page after that: each write faults, the parent
+ *            is the only owner and the page becomes writable where it is
+ *   copied   the same, but while another child lives: each page is copied
+ *
+ *   fork_dirty pages=N fork=NS exit=NS redirty=NS copied=NS n=ROUNDS
+ *
+ * The memory begins where a page table does, so that the number of tables is
+ * the same in every run, and it has no huge pages. One round of each kind goes
+ * before those that count.
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "measure.h"
+
+#define TABLE_SPAN (2UL << 20) /* memory that one page table maps */
+
+static const char usage_text[] = "usage: forkdirty [--rounds N] PAGES\n";
+
+struct spent {
+	uint64_t fork;
+	uint64_t exit;
+	uint64_t redirty;
+	uint64_t copied;
+};
+
+static char *map(unsigned long pages)
+{
+	size_t size = pages * PAGE + TABLE_SPAN;
+	uintptr_t start;
+	char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED)
+		err(1, "mmap");
+	start = ((uintptr_t)memory + TABLE_SPAN - 1) & ~(TABLE_SPAN - 1);
+	if (madvise(memory, size, MADV_NOHUGEPAGE))
+		err(1, "madvise");
+	return (char *)start;
+}
+
+static uint64_t dirty(char *memory, unsigned long pages)
+{
+	uint64_t begun = now_ns();
+
+	for (unsigned long i = 0; i < pages; i++)
+		++*(volatile char *)(memory + i * PAGE);
+	return now_ns() - begun;
+}
+
+static void alone(char *memory, unsigned long pages, struct spent *spent)
+{
+	uint64_t begun = now_ns(), forked;
+	pid_t pid = start_child();
+
+	if (!pid)
+		_exit(0);
+	forked = now_ns();
+	wait_child(pid);
+	spent->exit += now_ns() - forked;
+	spent->fork += forked - begun;
+	spent->redirty += dirty(memory, pages);
+}
+
+static void shared(char *memory, unsigned long pages, struct spent *spent)
+{
+	int door[2];
+	char byte;
+	pid_t pid;
+
+	if (pipe(door))
+		err(1, "pipe");
+	pid = start_child();
+	if (!pid) {
+		close(door[1]);
+		_exit(read(door[0], &byte, 1) != 0);
+	}
+	close(door[0]);
+	spent->copied += dirty(memory, pages);
+	close(door[1]);
+	wait_child(pid);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{ "rounds", required_argument, NULL, 'n' },
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	unsigned long pages, rounds = 10;
+	struct spent spent = { 0 };
+	char *memory;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "n:h", longs, NULL)) != -1) {
+		switch (c) {
+		case 'n':
+			rounds = number(optarg, "--rounds");
+			break;
+		case 'h':
+			fputs(usage_text, stdout);
+			return 0;
+		default:
+			return 2;
+		}
+	}
+	if (optind + 1 != argc)
+		errx(2, "give the number of pages; see forkdirty --help");
+	pages = strcmp(argv[optind], "0") ? number(argv[optind], "PAGES") : 0;
+
+	memory = map(pages);
+	dirty(memory, pages);
+	alone(memory, pages, &spent);
+	shared(memory, pages, &spent);
+	memset(&spent, 0, sizeof(spent));
+	for (unsigned long i = 0; i < rounds; i++)
+		alone(memory, pages, &spent);
+	for (unsigned long i = 0; i < rounds; i++)
+		shared(memory, pages, &spent);
+	printf("fork_dirty pages=%lu fork=%llu exit=%llu redirty=%llu copied=%llu n=%lu\n", pages,
+	       (unsigned long long)(spent.fork / rounds), (unsigned long long)(spent.exit / rounds),
+	       (unsigned long long)(spent.redirty / rounds),
+	       (unsigned long long)(spent.copied / rounds), rounds);
+	return 0;
+}
