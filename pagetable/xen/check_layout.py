@@ -15,6 +15,7 @@ from pathlib import Path
 from layout_checker.facts import check_all
 from layout_checker.header import read_header
 from layout_checker.hypervisor import Hypervisor
+from layout_checker.loops import read_loops
 from layout_checker.payload import check_payload
 from layout_checker.report import UnusableInput
 
@@ -30,6 +31,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--syms", type=Path, default=DEFAULT_SYMBOLS, help="Xen with its symbols")
     parser.add_argument("--layout", type=Path, default=DEFAULT_LAYOUT, help="the header to prove")
     parser.add_argument("--payload", type=Path, help="a built payload to check as well")
+    parser.add_argument("--loops", type=Path, help="the payload's zero_run_sites.h")
     parser.add_argument("--emit-build-id", type=Path, metavar="FILE", help="write the build-id, if all holds")
     parser.add_argument("--quiet", action="store_true", help="print refusals and a summary only")
     return parser.parse_args(arguments)
@@ -43,7 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
         hypervisor = Hypervisor(options.xen, options.syms)
         report = check_all(header, hypervisor)
         if options.payload:
-            check_payload(report, options.payload, header, hypervisor)
+            loops = read_loops(options.loops) if options.loops else []
+            check_payload(report, options.payload, header, hypervisor, loops)
     except UnusableInput as error:
         print(f"check_layout: {error}", file=sys.stderr)
         return 2

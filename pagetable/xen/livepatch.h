@@ -11,6 +11,9 @@
 #define LIVEPATCH_PAYLOAD_VERSION	2
 #define LIVEPATCH_MAX_EXPECT		31
 #define LIVEPATCH_JUMP_SIZE		5	/* what Xen overwrites: jmp rel32 */
+#define LIVEPATCH_PAD			39
+
+#ifndef __ASSEMBLER__
 
 /**
  * struct livepatch_expectation - bytes that must stand at the old address
@@ -46,7 +49,7 @@ struct livepatch_func {
 	unsigned int new_size;
 	unsigned int old_size;
 	unsigned char version;
-	unsigned char pad[39];
+	unsigned char pad[LIVEPATCH_PAD];
 	struct livepatch_expectation expect;
 };
 
@@ -77,10 +80,16 @@ _Static_assert(sizeof(struct livepatch_func) == 104, "livepatch_func");
  * LIVEPATCH_FUNC(f): new_f() takes the place of the stock function f, of which
  * layout.h has XEN_SIZE_f and XEN_PROLOGUE_f.
  */
-#define LIVEPATCH_FUNC(func)						\
+#define LIVEPATCH_FUNC(func)	LIVEPATCH_NAMED_FUNC(func, #func)
+
+/* The same for a static function; Xen's symbols have the file before the name. */
+#define LIVEPATCH_STATIC_FUNC(func, file)				\
+	LIVEPATCH_NAMED_FUNC(func, file "#" #func)
+
+#define LIVEPATCH_NAMED_FUNC(func, symbol)				\
 	static struct livepatch_func livepatch_func_##func		\
 	LIVEPATCH_SECTION("funcs") __attribute__((aligned(8))) = {	\
-		.name = #func,						\
+		.name = symbol,						\
 		.new_addr = (const void *)new_##func,			\
 		.new_size = LIVEPATCH_JUMP_SIZE,			\
 		.old_size = XEN_SIZE_##func,				\
@@ -116,5 +125,7 @@ typedef void livepatch_postcall_t(struct payload *payload);
 	LIVEPATCH_HOOK("postapply", livepatch_postcall_t, hook)
 #define LIVEPATCH_POSTREVERT_HOOK(hook) \
 	LIVEPATCH_HOOK("postrevert", livepatch_postcall_t, hook)
+
+#endif /* __ASSEMBLER__ */
 
 #endif /* TRAPLESS_XEN_LIVEPATCH_H */

@@ -92,8 +92,8 @@ def prologue(header: Header, hypervisor: Hypervisor, name: str) -> None:
     if name not in header.prologues:
         raise Refused("is missing")
     symbol = hypervisor.symbol(name)
-    if symbol.kind != "function" or symbol.binding != "global":
-        raise Refused(f"{name} is not a global function")
+    if symbol.kind != "function":
+        raise Refused(f"{name} is not a function")
     expected = header.prologues[name]
     if not JUMP_SIZE <= len(expected) <= min(31, symbol.size):
         raise Refused(f"has {len(expected)} bytes: {JUMP_SIZE} to 31, and no more than {name}")
@@ -103,10 +103,14 @@ def prologue(header: Header, hypervisor: Hypervisor, name: str) -> None:
     if expected.startswith(LANDING_PADS):
         raise Refused("begins with a landing pad: Xen would write its jump behind that")
     movable(expected, symbol.address)
-    first, last = symbol.address + 1, symbol.address + len(expected) - 1
+    not_entered(hypervisor, symbol.address + 1, symbol.address + len(expected) - 1)
+
+
+def not_entered(hypervisor: Hypervisor, first: int, last: int) -> None:
+    """Nothing in the hypervisor leads to one of these addresses, but what runs into them."""
     branches = hypervisor.direct_branches + [
         (branch.address, branch.target)
-        for branch in hypervisor.short_branches_near(symbol.address)
+        for branch in hypervisor.short_branches_near(first)
         if branch.target is not None
     ]
     for origin, target in branches:

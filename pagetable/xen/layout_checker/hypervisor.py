@@ -32,7 +32,7 @@ LARGEST_FILE = 64 << 20
 LARGEST_TABLE = 1 << 20
 
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
-KINDS = {1: "variable", 2: "function"}
+KINDS = {1: "variable", 2: "function", 4: "file"}
 BINDINGS = ("local", "global")
 
 
@@ -45,6 +45,12 @@ class Symbol:
     size: int
     kind: str
     binding: str
+    file: str = ""  # of a local symbol
+
+    @property
+    def xen_name(self) -> str:
+        """The name by which Xen's own lookup knows it."""
+        return f"{self.file}#{self.name}" if self.binding == "local" else self.name
 
 
 @dataclass(frozen=True)
@@ -178,11 +184,15 @@ class Hypervisor:
         self.build_id = build_id_in(note.data() if note else b"", self.symbols_path, SYMBOLS_PACKAGE)
         self.symbols: dict[str, list[Symbol]] = {}
         strings: bytes = elf.get_section(table["sh_link"]).data()
+        file = ""
         for name_at, info, _, section, value, size in SYMBOL.iter_unpack(table.data()):
             name = strings[name_at : strings.index(b"\0", name_at)].decode("ascii")
-            if name and section:
+            kind, binding = KINDS.get(info & 15, "?"), BINDINGS[info >> 4 == 1]
+            if kind == "file":
+                file = name
+            elif name and section:
                 self.symbols.setdefault(name, []).append(
-                    Symbol(name, value, size, KINDS.get(info & 15, "?"), BINDINGS[info >> 4 == 1])
+                    Symbol(name, value, size, kind, binding, file if binding == "local" else "")
                 )
 
     @cached_property

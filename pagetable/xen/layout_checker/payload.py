@@ -6,13 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import capstone
+from capstone import x86
 from elftools.elf.elffile import ELFFile
 from elftools.elf.enums import ENUM_RELOC_TYPE_x64
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
 from .header import Header
-from .hypervisor import BUILD_ID_SIZE, Hypervisor, build_id_in, read_elf, read_file
+from .hypervisor import BUILD_ID_SIZE, Hypervisor, Symbol, build_id_in, read_elf, read_file
+from .loops import Loop
 from .report import Refused, Report, UnusableInput
 
 BUILT_HERE = "none, it is built here"
@@ -21,17 +24,28 @@ SUPPORTED = {"R_X86_64_64", "R_X86_64_PC32", "R_X86_64_PLT32"}
 ENDBR64 = bytes.fromhex("f30f1efa")
 # What a compiler may call by itself.
 COMPILER_SYMBOLS = {"memcpy", "memset", "memmove", "memcmp", "__x86_return_thunk"}
+# Offsets in struct livepatch_func.
+NEW_ADDRESS = 8
+OLD_ADDRESS = 16
+SWITCH = "zero_runs_enabled"
+JUMP = 0xE9
+JUMP_SIZE = 5
+# All that a trampoline is made of, besides jumps.
+PLAIN = {"add", "cmp", "lea", "mov", "or", "test", "xor"}
 INDIRECT_THUNK = "__x86_indirect_thunk_"
 
 
-def check_payload(report: Report, path: Path, header: Header, hypervisor: Hypervisor) -> None:
+def check_payload(
+    report: Report, path: Path, header: Header, hypervisor: Hypervisor, loops: list[Loop]
+) -> None:
     """Add the verdicts on a payload to the report."""
     elf = read_elf(read_file(path, BUILT_HERE), path, BUILT_HERE, "a livepatch payload")
     checks: list[tuple[str, Callable[[], None]]] = [
         ("payload: build-ids", lambda: notes(elf, path, hypervisor)),
         ("payload: relocations", lambda: relocations(elf)),
-        ("payload: undefined symbols", lambda: undefined(elf, header, hypervisor)),
-        ("payload: .livepatch.funcs", lambda: funcs(elf, header)),
+        ("payload: undefined symbols", lambda: undefined(elf, header, hypervisor, loops)),
+        ("payload: .livepatch.funcs", lambda: funcs(elf, header, hypervisor, loops)),
+        ("payload: trampolines", lambda: trampolines(elf, loops)),
         ("payload: hooks", lambda: hooks(elf)),
     ]
     for item, check in checks:
@@ -75,41 +89,158 @@ def relocations(elf: ELFFile) -> None:
                 raise Refused(f"{kind} in {section.name}: Xen knows only {sorted(SUPPORTED)}")
 
 
-def undefined(elf: ELFFile, header: Header, hypervisor: Hypervisor) -> None:
-    """It uses only symbols that Xen has once and layout.h declares."""
-    table = elf.get_section_by_name(".symtab")
-    if not isinstance(table, SymbolTableSection):
-        raise Refused("the payload has no symbol table")
-    for symbol in table.iter_symbols():
+def undefined(elf: ELFFile, header: Header, hypervisor: Hypervisor, loops: list[Loop]) -> None:
+    """It uses only symbols that Xen has once, and that layout.h declares or a proven loop is in."""
+    looped = {loop.function for loop in loops}
+    for symbol in symbols_of(elf).iter_symbols():
         if not symbol.name or symbol["st_shndx"] != "SHN_UNDEF":
             continue
+        if symbol.name in looped or symbol.name.rpartition("#")[2] in header.prologues:
+            stock_loop_function(hypervisor, symbol.name)
+            continue
         hypervisor.symbol(symbol.name)
-        known = {*header.declarations, *header.prologues, *COMPILER_SYMBOLS}
+        known = {*header.declarations, *COMPILER_SYMBOLS}
         if symbol.name not in known and not symbol.name.startswith(INDIRECT_THUNK):
             raise Refused(f"{symbol.name} is used and layout.h does not declare it")
 
 
-def funcs(elf: ELFFile, header: Header) -> None:
-    """Each entry replaces a function of layout.h and is guarded by its prologue."""
+def stock_loop_function(hypervisor: Hypervisor, xen_name: str) -> Symbol:
+    """The function that Xen's lookup finds under this name."""
+    symbol = hypervisor.symbol(xen_name.rpartition("#")[2])
+    if symbol.xen_name != xen_name or symbol.kind != "function":
+        raise Refused(f"{xen_name} is the {symbol.kind} {symbol.xen_name}")
+    return symbol
+
+
+def symbols_of(elf: ELFFile) -> SymbolTableSection:
+    """The payload's symbol table."""
+    table = elf.get_section_by_name(".symtab")
+    if not isinstance(table, SymbolTableSection):
+        raise Refused("the payload has no symbol table")
+    return table
+
+
+def relocated(elf: ELFFile, section_name: str) -> dict[int, tuple[str, int, str]]:
+    """Place in a section to (symbol or section, addend, kind) of what is put there."""
+    names = {number: name for name, number in ENUM_RELOC_TYPE_x64.items()}
+    table = symbols_of(elf)
+    found: dict[int, tuple[str, int, str]] = {}
+    section = elf.get_section_by_name(f".rela{section_name}")
+    if not isinstance(section, RelocationSection):
+        return found
+    for relocation in section.iter_relocations():
+        symbol = table.get_symbol(relocation["r_info_sym"])
+        name = symbol.name
+        if symbol["st_info"]["type"] == "STT_SECTION":
+            name = elf.get_section(symbol["st_shndx"]).name
+        kind = names.get(relocation["r_info_type"], "?")
+        found[relocation["r_offset"]] = (name, relocation["r_addend"], kind)
+    return found
+
+
+def funcs(elf: ELFFile, header: Header, hypervisor: Hypervisor, loops: list[Loop]) -> None:
+    """Each entry replaces a function of layout.h or enters a proven loop, guarded by its bytes."""
     section = elf.get_section_by_name(".livepatch.funcs")
     data = section.data() if section else b""
     if not data or len(data) % FUNC_SIZE:
         raise Refused(f"has {len(data)} bytes: not some entries of {FUNC_SIZE}")
+    places = relocated(elf, ".livepatch.funcs")
+    entered: list[str] = []
     for start in range(0, len(data), FUNC_SIZE):
         entry = data[start : start + FUNC_SIZE]
+        number = start // FUNC_SIZE
         old_size = int.from_bytes(entry[28:32], "little")
         version, flags = entry[32], entry[72]
         expected = entry[73 : 73 + (flags >> 1 & 31)]
         if version != 2 or not flags & 1:
-            raise Refused(f"entry {start // FUNC_SIZE} has version {version}, flags {flags:#x}")
-        if not any(
+            raise Refused(f"entry {number} has version {version}, flags {flags:#x}")
+        what = f"entry {number} expects {expected.hex(' ')} in {old_size} bytes"
+        if start + OLD_ADDRESS in places:
+            place = places[start + OLD_ADDRESS]
+            entered.append(loop_entry(what, place, old_size, expected, hypervisor, loops))
+        elif any(entry[OLD_ADDRESS : OLD_ADDRESS + 8]):
+            raise Refused(f"{what}: its old address is a number")
+        elif not any(
             expected == prologue and old_size == header.sizes.get(name)
             for name, prologue in header.prologues.items()
         ):
-            raise Refused(
-                f"entry {start // FUNC_SIZE} expects {expected.hex(' ')} in {old_size} bytes: "
-                f"no prologue of layout.h"
-            )
+            raise Refused(f"{what}: no prologue of layout.h")
+    if sorted(entered) != sorted(loop.name for loop in loops):
+        raise Refused(f"enters {sorted(entered)}: not each proven loop once")
+
+
+def loop_entry(
+    what: str,
+    place: tuple[str, int, str],
+    old_size: int,
+    expected: bytes,
+    hypervisor: Hypervisor,
+    loops: list[Loop],
+) -> str:
+    """The name of the proven loop that an entry inside a function enters."""
+    function, offset, _ = place
+    for loop in loops:
+        if (function, offset) != (loop.function, loop.offset):
+            continue
+        found = hypervisor.read(stock_loop_function(hypervisor, function).address + offset, len(loop.code))
+        if expected != found or expected != loop.code or old_size != len(found):
+            raise Refused(f"{what}: at {function}+{offset:#x}, the head of {loop.name}, is {found.hex(' ')}")
+        return loop.name
+    raise Refused(f"{what}: {function}+{offset:#x} is not the head of a proven loop")
+
+
+def trampolines(elf: ELFFile, loops: list[Loop]) -> None:
+    """Each loop's trampoline stays within itself, and leaves by repeating what its jump overwrote.
+
+    That it does the same as the loop is for find_zero_runs.py, which runs both.
+    """
+    section = elf.get_section_by_name(".text")
+    code = section.data() if section else b""
+    links = relocated(elf, ".text")
+    led = {
+        place[:2]: relocated(elf, ".livepatch.funcs")[offset - OLD_ADDRESS + NEW_ADDRESS]
+        for offset, place in relocated(elf, ".livepatch.funcs").items()
+        if offset % FUNC_SIZE == OLD_ADDRESS
+    }
+    symbols = {symbol.name: symbol for symbol in symbols_of(elf).iter_symbols()}
+    for loop in loops:
+        symbol = symbols.get(f"zero_run_{loop.name}")
+        if symbol is None or not symbol["st_size"]:
+            raise Refused(f"{loop.name}: there is none")
+        start, end = symbol["st_value"], symbol["st_value"] + symbol["st_size"]
+        name, addend, _ = led.get((loop.function, loop.offset), ("", 0, ""))
+        if (name, addend) not in ((".text", start), (symbol.name, 0)):
+            raise Refused(f"{loop.name}: its entry leads elsewhere")
+        stock = end - JUMP_SIZE - len(loop.code)
+        if code[stock : end - JUMP_SIZE] != loop.code or code[end - JUMP_SIZE] != JUMP:
+            raise Refused(f"{loop.name}: does not end with what it was put in place of, and a jump")
+        name, addend, _ = links.get(end - JUMP_SIZE + 1, ("", 0, ""))
+        if (name, addend + 4) != (loop.function, loop.back):
+            raise Refused(f"{loop.name}: goes back to {name}+{addend + 4:#x}")
+        for place, (name, _, kind) in links.items():
+            if start <= place < stock and (name != SWITCH or kind != "R_X86_64_PC32"):
+                raise Refused(f"{loop.name}: refers to {name}")
+        stays_within(loop.name, code[start:stock], start, end)
+
+
+def stays_within(name: str, code: bytes, start: int, end: int) -> None:
+    """No call, no return, no jump that leads out, nothing written to memory."""
+    disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    disassembler.detail = True
+    covered = 0
+    for instruction in disassembler.disasm(code, start):
+        text = f"{instruction.mnemonic} {instruction.op_str}".rstrip()
+        covered += instruction.size
+        if x86.X86_GRP_JUMP in instruction.groups:
+            operand = instruction.operands[0]
+            if operand.type != x86.X86_OP_IMM or not start <= operand.imm < end:
+                raise Refused(f"{name}: {text} leads out of it")
+        elif instruction.mnemonic not in PLAIN:
+            raise Refused(f"{name}: has {text}")
+        elif any(o.type == x86.X86_OP_MEM and o.access & capstone.CS_AC_WRITE for o in instruction.operands):
+            raise Refused(f"{name}: {text} writes to memory")
+    if covered != len(code):
+        raise Refused(f"{name}: is not a whole number of instructions")
 
 
 def hooks(elf: ELFFile) -> None:

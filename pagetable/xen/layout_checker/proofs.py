@@ -230,6 +230,16 @@ DESCRIPTORS = Witness(
     """,
 )
 
+# A reference that is held already is not taken again.
+PARTIAL = Witness(
+    "get_page_and_type_from_mfn",
+    """
+    test {_}, {PTF_partial_set}
+    jne {_}
+    call __mfn_valid
+    """,
+)
+
 # Frame number to PDX, and the bound on frame numbers.
 MFN_TO_PDX = Witness(
     "__mfn_valid",
@@ -339,6 +349,7 @@ VALUES: dict[str, tuple[Witness, ...]] = {
     "PGT_writable_page": (WRITABLE,),
     "PGT_validated": (VALIDATED_TESTED, VALIDATED_SET),
     "PGT_count_mask": (ONE_MORE_TYPE_REFERENCE,),
+    "PTF_partial_set": (PARTIAL,),
     "IOMMUF_rw": (RETYPE, ORDER_BITS),
 }
 

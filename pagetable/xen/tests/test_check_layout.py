@@ -30,9 +30,11 @@ from layout_checker import payload, proofs  # noqa: E402
 from layout_checker.facts import check_all, same_build  # noqa: E402
 from layout_checker.header import parse_header, read_header  # noqa: E402
 from layout_checker.hypervisor import Hypervisor  # noqa: E402
+from layout_checker.loops import read_loops  # noqa: E402
 from layout_checker.report import Refused, Report, UnusableInput  # noqa: E402
 
 LAYOUT = XEN_DIR / "layout.h"
+SITES = XEN_DIR.parents[1] / "build/pagetable/xen/zero_run_sites.h"
 HEADER = read_header(LAYOUT)
 
 needs_xen = pytest.mark.skipif(
@@ -504,38 +506,46 @@ LIVEPATCH_PREREVERT_HOOK(before_revert);
 """
 
 
+# Payload, and what the checker refuses of it.
+VARIANTS = {
+    "trapless_pagetable": None,
+    "no-flush": None,
+    "wrong-build-id": "payload: build-ids",
+    "wrong-prologue": "payload: .livepatch.funcs",
+    "wrong-loop": "payload: .livepatch.funcs",
+}
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The payloads, built from a stub by the Makefile."""
     directory = tmp_path_factory.mktemp("payload")
     (directory / "payload.c").write_text(STUB)
-    (directory / "semi_writable.c").write_text("typedef int nothing;\n")
+    (directory / "features.c").write_text("unsigned char zero_runs_enabled;\n")
     make(directory)
     return directory
 
 
 def make(directory: Path) -> None:
+    """All but running the trampolines, which is for test_find_zero_runs.py."""
     command = ["make", "-s", "-C", str(XEN_DIR), f"SRC={directory}", f"O={directory}"]
+    command += ["SOURCES=payload.c features.c original.S zero_runs.S"]
+    command += [f"PAYLOADS={' '.join(VARIANTS)}", "trapless_pagetable_RUN="]
     if not shutil.which("make"):
         pytest.skip("make is not installed")
+    if SITES.exists():  # proven already
+        shutil.copy(SITES, directory)
     subprocess.run([*command, f"PYTHON={sys.executable}"], check=True)
 
 
-def check_payload(path: Path) -> int:
-    return check(DEFAULT_IMAGE, DEFAULT_SYMBOLS, LAYOUT, "--payload", str(path))
+def check_payload(path: Path, sites: Path | None = None) -> int:
+    more = ["--loops", str(sites)] if sites else []
+    return check(DEFAULT_IMAGE, DEFAULT_SYMBOLS, LAYOUT, "--payload", str(path), *more)
 
 
-@pytest.mark.parametrize(
-    ("name", "item"),
-    [
-        ("trapless_pagetable", None),
-        ("no-flush", None),
-        ("wrong-build-id", "payload: build-ids"),
-        ("wrong-prologue", "payload: .livepatch.funcs"),
-    ],
-)
+@pytest.mark.parametrize(("name", "item"), VARIANTS.items())
 def test_built_payloads(name: str, item: str | None, built: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = check_payload(built / f"{name}.livepatch")
+    status = check_payload(built / f"{name}.livepatch", built / SITES.name)
     output = capsys.readouterr().out
     assert status == (1 if item else 0)
     assert (f"REFUSED {item}:" in output) if item else "REFUSED" not in output
@@ -575,8 +585,58 @@ def test_a_payload_that_xen_could_not_take_is_refused(
     assert f"REFUSED payload: {item}" in capsys.readouterr().out
 
 
+def payload_refusals(path: Path, sites: Path) -> list[str]:
+    report = Report()
+    payload.check_payload(report, path, HEADER, Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS), read_loops(sites))
+    return report.refused
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "item"),
+    [
+        ("offset=0x", "offset=0x1", ".livepatch.funcs"),
+        ("name=demote_l3", "name=demote_l5", "trampolines"),
+        ('size=7, bytes="0x49,0x8b,0x3c,0x24,', 'size=6, bytes="0x49,0x8b,0x3c,', ".livepatch.funcs"),
+        ('function="devalidate_page"', 'function="arch/x86/mm.c#devalidate_page"', "undefined symbols"),
+        ('function="devalidate_page"', 'function="put_page"', ".livepatch.funcs"),
+    ],
+)
+def test_a_trampoline_into_something_else_is_refused(
+    old: str, new: str, item: str, built: Path, tmp_path: Path
+) -> None:
+    sites = tmp_path / "sites.h"
+    text = (built / SITES.name).read_text()
+    assert old in text
+    sites.write_text(text.replace(old, new))
+    assert f"payload: {item}" in payload_refusals(built / "trapless_pagetable.livepatch", sites)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (".Lstock_\\name:\n", ".Lstock_\\name:\n\tnop\n"),
+        ("\tjmp\t.Lstock_\\name\n", "\tjmp\tdevalidate_page\n"),
+        ("+ \\offset + \\size", "+ \\offset + \\size + 1"),
+        ("\tjmp\t.Lnext_\\name\n", "\tcall\t.Lnext_\\name\n"),
+        ("\tjmp\t.Lnext_\\name\n", "\tmovq\t$0, \\entry\n\tjmp\t.Lnext_\\name\n"),
+        ("\tjmp\t.Lnext_\\name\n", "\tret\n"),
+    ],
+)
+def test_a_trampoline_of_another_form_is_refused(old: str, new: str, built: Path, tmp_path: Path) -> None:
+    source, compiled, linked = (tmp_path / f"x.{suffix}" for suffix in ("S", "o", "livepatch"))
+    text = (XEN_DIR / "zero_runs.S").read_text()
+    assert old in text
+    source.write_text(text.replace(old, new))
+    subprocess.run(["gcc", f"-I{XEN_DIR}", f"-I{built}", "-c", source, "-o", compiled], check=True)
+    objects = sorted((built / "trapless_pagetable").glob("*.o"))
+    others = [path for path in objects if path.name != "zero_runs.S.o"]
+    subprocess.run(["ld", "-r", "--build-id=sha1", "-o", linked, *others, compiled], check=True)
+    assert payload_refusals(linked, built / SITES.name) == ["payload: trampolines"]
+
+
 def test_garbage_payloads_never_give_a_traceback(built: Path, tmp_path: Path) -> None:
     chance = random.Random(5)
+    loops = read_loops(built / SITES.name)
     hypervisor = Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
     good = (built / "trapless_pagetable.livepatch").read_bytes()
     path = tmp_path / "x.livepatch"
@@ -588,7 +648,7 @@ def test_garbage_payloads_never_give_a_traceback(built: Path, tmp_path: Path) ->
         path.write_bytes(changed[: chance.choice([len(changed), chance.randrange(len(changed))])])
         report = Report()
         try:
-            payload.check_payload(report, path, HEADER, hypervisor)
+            payload.check_payload(report, path, HEADER, hypervisor, loops)
         except UnusableInput:
             verdicts.add("unusable")
         else:

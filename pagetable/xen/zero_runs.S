@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Zero runs: Xen's eight loops over the entries of a page table, validation and
+ * devalidation of each level, led past entries that are zero, eight at a time.
+ *
+ * Xen's livepatch jump stands on the head of a loop, where the index names the
+ * next entry and nothing has been done about it yet. From there:
+ *
+ *  - An entry that is not zero is Xen's: the loop goes on as if we had not been.
+ *  - A zero entry is passed by doing what a round of the loop leaves behind for
+ *    one: index and pointer a step further, partial_flags clear. Nothing is
+ *    written to memory, and no register that the loop still needs is touched.
+ *  - The last entry of every group is Xen's, zero or not. A group ends with the
+ *    table, and in a loop that looks for preemption also every 64 entries. So
+ *    the end of the loop and the preemption check stay Xen's own code, which
+ *    finds the index exact.
+ *  - Eight entries are read at once only where they are one cache line: never
+ *    from beyond the table. No address depends on an entry's contents.
+ *  - With zero_runs_enabled at 0 the loop is Xen's from its head.
+ *
+ * Where the loops are and which register is what differs from build to build:
+ * zero_run_sites.h has one zero_run for each loop, and find_zero_runs.py, which
+ * writes it, has proven every argument in the installed hypervisor.
+ * docs/zero-runs.md says why no check of Xen's is lost.
+ *
+ * Reached by Xen's direct jump, left by direct jumps: no endbr64, no stack.
+ */
+#include "livepatch.h"
+
+/* The slots of a cache line beyond the one that the entry operand names. */
+#ifdef TPT_NEGATIVE_CONTROL_SKIP_UNCHECKED
+#define OTHER_SLOTS	1, 2, 3, 4, 5, 6
+#else
+#define OTHER_SLOTS	1, 2, 3, 4, 5, 6, 7
+#endif
+
+/* The loop that is guarded by a byte that does not stand there. */
+#ifdef TPT_NEGATIVE_CONTROL_WRONG_LOOP
+#define WRONG_LOOP	promote_l2
+#else
+#define WRONG_LOOP	none
+#endif
+
+	/* Go @count entries further, back if negative. */
+	.macro go count, step, index, pointer
+	.ifnb \index
+	add	$((\count) * (\step)), \index
+	.endif
+	.ifnb \pointer
+	add	$((\count) * (\step) * 8), \pointer
+	.endif
+	.endm
+
+	/* Set the zero flag where a group of @slots begins: the next is its first. */
+	.macro test_first slots, step, key, unit, scratch
+	.if \step > 0
+	test	$((\slots - 1) * \unit), \key
+	.else
+	lea	\unit(\key), \scratch
+	test	$((\slots - 1) * \unit), \scratch
+	.endif
+	.endm
+
+	.macro expect_bytes name, first, rest:vararg
+	.ifc \name, WRONG_LOOP
+	.byte	\first ^ 0xff, \rest
+	.else
+	.byte	\first, \rest
+	.endif
+	.endm
+
+	/*
+	 * One loop:
+	 * @name:     whose
+	 * @function: Xen's name of the function it is in
+	 * @offset:   of its head from there
+	 * @size:     how many bytes Xen's jump overwrites: whole instructions
+	 * @bytes:    they, which mean the same at another address
+	 * @entry:    memory operand: the entry that is due
+	 * @step:     1 or -1: upwards or downwards
+	 * @index:    register that counts with the entries, if one does
+	 * @pointer:  register that points to the entry, if one does
+	 * @key:      register with the entry's slot, times @unit, in its low bits
+	 * @unit:     1 or 8
+	 * @clear:    register that a zero entry leaves 0 (partial_flags), if any
+	 * @group:    slots of which the last is Xen's
+	 * @scratch:  register whose value nothing needs; nor the flags
+	 */
+	.macro zero_run name, function, offset, size, bytes, entry, step, \
+		index, pointer, key, unit, clear, group, scratch
+	.text
+	.balign	16, 0xcc
+	.type	zero_run_\name, @function
+zero_run_\name:
+	cmpb	$0, zero_runs_enabled(%rip)
+	je	.Lstock_\name
+.Lnext_\name:
+	cmpq	$0, \entry
+	jne	.Lstock_\name
+	test_first 8, \step, \key, \unit, \scratch
+	jz	.Lline_\name
+.Lone_\name:
+	go	1, \step, \index, \pointer
+	test_first \group, \step, \key, \unit, \scratch
+	jz	.Llast_\name
+	.ifnb \clear
+	xor	\clear, \clear
+	.endif
+	jmp	.Lnext_\name
+
+.Lline_\name:
+	mov	\entry, \scratch
+	.irp	slot, OTHER_SLOTS
+	or	8 * \slot * \step\entry, \scratch
+	.endr
+	jnz	.Lmixed_\name
+	.ifnb \clear
+	xor	\clear, \clear
+	.endif
+	go	8, \step, \index, \pointer
+	test_first \group, \step, \key, \unit, \scratch
+	jnz	.Lline_\name
+.Llast_\name:
+	go	-1, \step, \index, \pointer
+	jmp	.Lstock_\name
+
+.Lmixed_\name:
+	cmpq	$0, \entry
+	je	.Lone_\name
+.Lstock_\name:
+	.byte	\bytes
+	jmp	"\function" + \offset + \size
+	.size	zero_run_\name, . - zero_run_\name
+
+	.section .rodata.str1.1, "aMS", @progbits, 1
+.Lname_\name:
+	.asciz	"\name"
+
+	/* struct livepatch_func */
+	.section .livepatch.funcs, "aw", @progbits
+	.balign	8
+	.quad	.Lname_\name, zero_run_\name, "\function" + \offset
+	.long	LIVEPATCH_JUMP_SIZE, \size
+	.byte	LIVEPATCH_PAYLOAD_VERSION
+	.zero	LIVEPATCH_PAD
+	.byte	1 | \size << 1	/* enabled, len */
+	expect_bytes \name, \bytes
+	.zero	LIVEPATCH_MAX_EXPECT - \size
+	.endm
+
+#include "zero_run_sites.h"
+
+	.section .note.GNU-stack, "", @progbits
