@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The pages that the calls are about: data pages and tables of each level.
+ *
+ * Data pages are writable in the kernel's direct map all the time, tables are
+ * made read-only for a round, by the hypercall that the kernel itself uses. A
+ * page that Xen will not give back as writable is retired: stock Xen leaves
+ * some tables typed after some refused pins. What matters is that it is the
+ * same pages at the same call.
+ *
+ * A copy of each page tells what Xen, and nobody else, has changed.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/module.h>
+#include <linux/vmalloc.h>
+
+#include <asm/xen/hypercall.h>
+#include <xen/interface/memory.h>
+#include <xen/mem-reservation.h>
+
+#include "table_test.h"
+
+struct tt_page tt_pages[TT_PAGES];
+unsigned int tt_first[TT_LEVELS];
+unsigned int tt_count[TT_LEVELS] = { TT_DATA, TT_L1, TT_L2, TT_L3, TT_L4 };
+unsigned int tt_retired;
+module_param_named(retired, tt_retired, uint, 0444);
+MODULE_PARM_DESC(retired, "tables that stayed typed");
+
+static unsigned int kept_data, kept_tables;
+module_param(kept_data, uint, 0444);
+MODULE_PARM_DESC(kept_data, "data pages and L1 tables that Xen did not free");
+module_param(kept_tables, uint, 0444);
+MODULE_PARM_DESC(kept_tables, "tables of other levels that Xen did not free");
+
+static u64 (*copies)[TT_SLOTS];
+static DEFINE_HASHTABLE(by_mfn, 8);
+
+/* No machine has that much memory: names of frames do not meet real ones. */
+#define NAMED		0x800000000ULL
+/*
+ * A write of half an entry can join the pool's frame number with what stood
+ * above it. The lab's machines have less than 4 GiB.
+ */
+#define MFN_BITS	0x000fffffULL
+
+static int find(u64 mfn)
+{
+	struct tt_page *page;
+	int special;
+
+	hash_for_each_possible(by_mfn, page, node, mfn)
+		if (page->mfn == mfn)
+			return page - tt_pages;
+	special = tt_special_find(mfn);
+	return special < 0 ? special : TT_PAGES + special;
+}
+
+/* An entry as every boot would write it: frames by name, silly bits kept. */
+u64 tt_canonical(u64 entry)
+{
+	u64 frame = (entry & TT_FRAME_MASK) >> PAGE_SHIFT;
+	int named = find(frame & MFN_BITS);
+
+	if (named < 0)
+		return entry;
+	frame = (frame & ~MFN_BITS) ^ (NAMED + named);
+	return (entry & ~TT_FRAME_MASK) | frame << PAGE_SHIFT;
+}
+
+/* What Xen writes into its own slots is its own business. */
+static u64 canonical_slot(unsigned int slot, u64 entry)
+{
+	if (slot >= TT_XEN_FIRST && slot <= TT_XEN_LAST &&
+	    (entry & _PAGE_PRESENT) &&
+	    find((entry & TT_FRAME_MASK) >> PAGE_SHIFT) < 0)
+		return _PAGE_PRESENT;
+	return tt_canonical(entry);
+}
+
+/* What became of one entry since the copy was made, or 0. */
+u64 tt_change(unsigned int page, unsigned int slot)
+{
+	u64 now = READ_ONCE(tt_pages[page].entry[slot]);
+	u64 was = copies[page][slot];
+
+	if (now == was)
+		return 0;
+	copies[page][slot] = now;
+	now = canonical_slot(slot, now);
+	if (now == canonical_slot(slot, was))
+		return 0;
+	return tt_mix(tt_mix(page << 16 | slot, 1), now);
+}
+
+u64 tt_changes(unsigned int page)
+{
+	unsigned int slot;
+	u64 hash = 0;
+
+	if (!memcmp(tt_pages[page].entry, copies[page], PAGE_SIZE))
+		return 0;
+	for (slot = 0; slot < TT_SLOTS; slot++) {
+		u64 change = tt_change(page, slot);
+
+		if (change)
+			hash = tt_mix(hash, change);
+	}
+	return hash;
+}
+
+void tt_expect_contents(unsigned int page)
+{
+	memcpy(copies[page], tt_pages[page].entry, PAGE_SIZE);
+}
+
+static int map(const struct tt_page *page, u64 entry)
+{
+	return HYPERVISOR_update_va_mapping((unsigned long)page->entry,
+					    __pte_ma(entry), UVMF_INVLPG);
+}
+
+static u64 mapping(const struct tt_page *page, bool read_only)
+{
+	u64 flags = _KERNPG_TABLE | TT_NX;
+
+	if (read_only)
+		flags &= ~(u64)_PAGE_RW;
+	return page->mfn << PAGE_SHIFT | flags;
+}
+
+int tt_protect(unsigned int page, bool read_only)
+{
+	int rc = map(&tt_pages[page], mapping(&tt_pages[page], read_only));
+
+	if (!rc)
+		tt_pages[page].read_only = read_only;
+	return rc;
+}
+
+static void adopt(struct tt_page *p, struct page *page)
+{
+	p->page = page;
+	p->entry = page_address(page);
+	p->mfn = pfn_to_mfn(page_to_pfn(page));
+	p->pinned = 0;
+	p->read_only = false;
+	hash_add(by_mfn, &p->node, p->mfn);
+}
+
+/*
+ * Make all tables of the round writable. One that stays typed goes for good:
+ * its frame can hold nothing else any more. Return how many.
+ */
+unsigned int tt_retire_typed(void)
+{
+	unsigned int page, retired = 0;
+
+	for (page = 0; page < TT_PAGES; page++) {
+		struct tt_page *p = &tt_pages[page];
+		struct page *fresh;
+
+		if (!p->read_only || !tt_protect(page, false))
+			continue;
+		retired++;
+		fresh = alloc_page(GFP_KERNEL | __GFP_ZERO);
+		if (!fresh)
+			continue;
+		hash_del(&p->node);
+		adopt(p, fresh);
+	}
+	tt_retired += retired;
+	return retired;
+}
+
+/* What a page holds when a run begins. */
+static void set_contents(unsigned int page)
+{
+	unsigned int slot;
+
+	memset(tt_pages[page].entry, 0, PAGE_SIZE);
+	for (slot = 0; page < TT_DATA && slot < 8; slot++)
+		tt_pages[page].entry[slot] = (page + 1) << 8 | slot;
+	tt_expect_contents(page);
+}
+
+/*
+ * A data page with a type reference too many cannot become a table. One bit
+ * for each such page. All data pages must be out of all tables.
+ */
+u64 tt_data_typed(void)
+{
+	unsigned int page;
+	u64 typed = 0;
+
+	for (page = 0; page < TT_DATA; page++) {
+		struct tt_page *p = &tt_pages[page];
+
+		memset(p->entry, 0, PAGE_SIZE);
+		if (tt_protect(page, true) || tt_pin(page, 1))
+			typed |= 1ULL << page;
+		else
+			tt_unpin(page);
+		if (p->read_only && tt_protect(page, false))
+			typed |= 1ULL << page;
+		set_contents(page);
+	}
+	return typed;
+}
+
+static long reservation(void)
+{
+	domid_t self = DOMID_SELF;
+
+	return HYPERVISOR_memory_op(XENMEM_current_reservation, &self);
+}
+
+/*
+ * Give every frame of the pool back to Xen and take new ones. Xen frees a frame
+ * with its last reference, which the size of the domain tells.
+ */
+void tt_pool_renew(bool count)
+{
+	unsigned int page;
+
+	for (page = 0; page < TT_PAGES; page++) {
+		struct tt_page *p = &tt_pages[page];
+		xen_pfn_t frame = p->mfn;
+		long before = reservation();
+
+		if (p->read_only)
+			continue;
+		hash_del(&p->node);
+		xenmem_reservation_va_mapping_reset(1, &p->page);
+		if ((xenmem_reservation_decrease(1, &frame) != 1 ||
+		     reservation() != before - 1) && count)
+			(*(p->level > 1 ? &kept_tables : &kept_data))++;
+		frame = page_to_pfn(p->page);
+		/* As the balloon driver: without it the page has no memory. */
+		BUG_ON(xenmem_reservation_increase(1, &frame) != 1);
+		xenmem_reservation_va_mapping_update(1, &p->page, &frame);
+		adopt(p, p->page);
+		set_contents(page);
+	}
+	/* What was nobody's may be ours by now, and the other way round. */
+	tt_special_init();
+}
+
+int tt_pool_init(void)
+{
+	unsigned int level, i, page = 0;
+
+	copies = vzalloc(array_size(TT_PAGES, PAGE_SIZE));
+	if (!copies)
+		return -ENOMEM;
+	for (level = 0; level < TT_LEVELS; level++) {
+		tt_first[level] = page;
+		for (i = 0; i < tt_count[level]; i++, page++) {
+			struct page *fresh = alloc_page(GFP_KERNEL | __GFP_ZERO);
+
+			if (!fresh) {
+				tt_pool_exit();
+				return -ENOMEM;
+			}
+			tt_pages[page].level = level;
+			adopt(&tt_pages[page], fresh);
+		}
+	}
+	return 0;
+}
+
+/* A page that is still a table stays what it is, and is never used again. */
+void tt_pool_exit(void)
+{
+	unsigned int page;
+
+	for (page = 0; page < TT_PAGES; page++) {
+		struct tt_page *p = &tt_pages[page];
+
+		if (p->page && !p->read_only)
+			__free_page(p->page);
+	}
+	vfree(copies);
+}
