@@ -11,7 +11,22 @@ from . import artifacts, compiler
 
 SOURCES = Path(__file__).parent / "guest"
 INIT = SOURCES / "init"
-PROGRAMS = ("coldmap", "forkdirty", "mark", "nothing", "pattern", "profiled", "pvops", "spawn")
+PROGRAMS = (
+    "coldmap",
+    "cow",
+    "cowthreads",
+    "filemap",
+    "forkdirty",
+    "mark",
+    "nothing",
+    "pattern",
+    "pinned",
+    "profiled",
+    "pvops",
+    "samepage",
+    "spawn",
+    "tracked",
+)
 
 # Static, so that what a process costs does not depend on the host's dynamic loader.
 _FLAGS = ("-O2", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Werror")

@@ -6,7 +6,7 @@ cannot get there fails.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import artifacts
@@ -76,9 +76,26 @@ def _pvmmu_part() -> Part:
     )
 
 
+def _rest_off_part() -> Part:
+    module = _pvmmu_part()
+    # Without the payload its switches (xen_*) cannot be set.
+    off = f"for switch in {PVMMU_SWITCHES}/[!x]*; do echo 0 >$switch; done"
+    step = Step("all but PiBooster off", f"insmod {module.guest_path} && {off}")
+    return Part("rest-off", module.guest_path, module.built, (step,), module.unload)
+
+
+def _bare_payload_part() -> Part:
+    payload = _payload_part()
+    off = f"for switch in {PVMMU_SWITCHES}/xen_*; do echo 0 >$switch; done"
+    return replace(payload, load=(*payload.load, Step("all but PiBooster off in Xen", off)))
+
+
 PAYLOAD_PART, POOL_PART, PVMMU_PART = _payload_part(), _pool_part(), _pvmmu_part()
 PIBOOSTER = (PAYLOAD_PART, POOL_PART)
 """The parts that make semi-writable page tables."""
+
+PIBOOSTER_ALONE = (_rest_off_part(), _bare_payload_part(), POOL_PART)
+"""The same with all that goes beyond the paper switched off, for comparison with it."""
 
 
 def everything(machine: Machine) -> tuple[Part, ...]:

@@ -8,6 +8,10 @@
  * bit. The caller holds the table's lock, so only the hardware can write the
  * entry, and in one that is present and not writable it can set nothing but the
  * accessed bit, a hint that is lost. Any other entry takes the stock path.
+ *
+ * Whose TLBs may hold the entry is asked after it is cleared. A CPU that comes to
+ * the address space meanwhile sets its bit in mm_cpumask() before it loads the
+ * page tables: either its bit is seen, or its walk finds the entry cleared.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -25,29 +29,39 @@
 #include "pvmmu.h"
 
 static enum paravirt_lazy_mode (*stock_get_lazy_mode)(void);
+static void (*stock_flush_tlb_mm_range)(struct mm_struct *mm,
+					unsigned long start, unsigned long end,
+					unsigned int stride_shift,
+					bool freed_tables);
 
 /**
- * pvmmu_clear_flush_resolve - find the stock function needed here
+ * pvmmu_clear_flush_resolve - find the stock functions needed here
  *
  * Return: 0, or -ENOENT after naming what is missing.
  */
 int pvmmu_clear_flush_resolve(void)
 {
-	const struct stock_symbol symbol = { "paravirt_get_lazy_mode",
-					     &stock_get_lazy_mode };
+	const struct stock_symbol symbols[] = {
+		{ "paravirt_get_lazy_mode", &stock_get_lazy_mode },
+		{ "flush_tlb_mm_range", &stock_flush_tlb_mm_range },
+	};
 
-	return stock_symbols_resolve(&symbol, 1);
+	return stock_symbols_resolve(symbols, ARRAY_SIZE(symbols));
 }
 
 typedef pte_t clear_flush_t(struct vm_area_struct *vma, unsigned long address,
 			    pte_t *ptep);
 
-/* Do the CPU's page tables, and its TLB alone, hold what @ptep says? */
-static bool only_here(struct mm_struct *mm, pte_t *ptep)
+static bool is_elsewhere(struct mm_struct *mm)
 {
-	return mm == current->mm && PagePinned(virt_to_page(ptep)) &&
-	       cpumask_any_but(mm_cpumask(mm), smp_processor_id()) >=
-		       nr_cpu_ids;
+	return cpumask_any_but(mm_cpumask(mm), smp_processor_id()) <
+	       nr_cpu_ids;
+}
+
+/* Nobody but the hardware can change the entry, and that only by its hint. */
+static bool is_stable(pte_t pte)
+{
+	return (pte_flags(pte) & (_PAGE_PRESENT | _PAGE_RW)) == _PAGE_PRESENT;
 }
 
 /* Called by entry.S with the arguments of ptep_clear_flush(). */
@@ -56,13 +70,21 @@ pte_t pvmmu_clear_flush(struct vm_area_struct *vma, unsigned long address,
 			pte_t *ptep)
 {
 	clear_flush_t *stock = (clear_flush_t *)pvmmu_hook_clear_flush.body;
+	struct mm_struct *mm = vma->vm_mm;
 	pte_t pte = READ_ONCE(*ptep);
 
-	if ((pte_flags(pte) & (_PAGE_PRESENT | _PAGE_RW)) != _PAGE_PRESENT ||
-	    !only_here(vma->vm_mm, ptep) ||
+	address &= PAGE_MASK;
+	/* Elsewhere already: stock flushes once, we would do so twice. */
+	if (!is_stable(pte) || mm != current->mm || is_elsewhere(mm) ||
+	    !PagePinned(virt_to_page(ptep)) ||
 	    stock_get_lazy_mode() != PARAVIRT_LAZY_NONE ||
-	    HYPERVISOR_update_va_mapping(address & PAGE_MASK, __pte_ma(0),
+	    HYPERVISOR_update_va_mapping(address, __pte_ma(0),
 					 UVMF_INVLPG | UVMF_LOCAL))
 		return stock(vma, address, ptep);
+
+	smp_mb(); /* the entry cleared before the mask is read: see above */
+	if (is_elsewhere(mm))
+		stock_flush_tlb_mm_range(mm, address, address + PAGE_SIZE,
+					 PAGE_SHIFT, false);
 	return pte;
 }

@@ -24,6 +24,7 @@
 #include <xen/features.h>
 #include <xen/xen.h>
 
+#include "trapless_pagetable.h"
 #include "pvmmu.h"
 
 static DEFINE_MUTEX(pvmmu_lock);
@@ -41,28 +42,45 @@ struct pvmmu_switch pvmmu_switches[] = {
 	HOOKED("reuse_around", &pvmmu_hook_set_access_flags),
 	{ .name = "thunks", .enable = pvmmu_thunks_enable,
 	  .disable = pvmmu_thunks_disable },
+	{ .name = "xen_zero_runs", .xen = TPT_SWITCH_ZERO_RUNS },
+	{ .name = "xen_l1_update", .xen = TPT_SWITCH_L1_UPDATE },
+	{ .name = "xen_table_refs", .xen = TPT_SWITCH_TABLE_REFS },
 };
 
 const unsigned int pvmmu_switch_count = ARRAY_SIZE(pvmmu_switches);
+
+/**
+ * pvmmu_switch_get - is a part in force?
+ * @part: the part
+ *
+ * Return: 1, 0, or -ENODEV for a part of a payload that is not there.
+ */
+int pvmmu_switch_get(struct pvmmu_switch *part)
+{
+	return part->xen ? pvmmu_hypervisor_get(part->xen) :
+			   READ_ONCE(part->on);
+}
 
 /**
  * pvmmu_switch_set - turn a part on or off
  * @part: the part
  * @on:   whether it is to be in force; no change is no error
  *
- * Return: 0, or why it cannot be turned on.
+ * Return: 0, or why it cannot be changed.
  */
 int pvmmu_switch_set(struct pvmmu_switch *part, bool on)
 {
 	int rc = 0;
 
 	mutex_lock(&pvmmu_lock);
-	if (on && !part->on)
+	if (part->xen)
+		rc = pvmmu_hypervisor_set(part->xen, on);
+	else if (on && !part->on)
 		rc = part->enable(part);
 	else if (!on && part->on)
 		part->disable(part);
 	if (!rc)
-		part->on = on;
+		WRITE_ONCE(part->on, on);
 	mutex_unlock(&pvmmu_lock);
 	return rc;
 }
@@ -72,7 +90,8 @@ static void all_off(void)
 	unsigned int i;
 
 	for (i = pvmmu_switch_count; i--;)
-		pvmmu_switch_set(&pvmmu_switches[i], false);
+		if (!pvmmu_switches[i].xen)
+			pvmmu_switch_set(&pvmmu_switches[i], false);
 	/* See hooks.c and thunks.c: nobody is inside our code after this. */
 	synchronize_rcu_tasks();
 }
@@ -82,11 +101,12 @@ static int all_on(void)
 	unsigned int i;
 
 	for (i = 0; i < pvmmu_switch_count; i++) {
-		int rc = pvmmu_switch_set(&pvmmu_switches[i], true);
+		struct pvmmu_switch *part = &pvmmu_switches[i];
+		int rc = part->xen ? 0 : pvmmu_switch_set(part, true);
 
 		if (rc) {
-			pr_err("%s cannot be turned on: %d\n",
-			       pvmmu_switches[i].name, rc);
+			pr_err("%s cannot be turned on: %d\n", part->name,
+			       rc);
 			all_off();
 			return rc;
 		}

@@ -15,6 +15,7 @@
  *   reuse_around.c  a page found to be one's own again: its neighbours too
  *   batch.h         updates of one table for one hypercall
  *   clear_flush.c   an entry cleared and flushed: one hypercall, no trap
+ *   hypervisor.c    the switches of the hypervisor's payload
  *   thunks.c        between machine and guest frames in a few instructions
  */
 #ifndef TRAPLESS_PVMMU_H
@@ -27,7 +28,9 @@
 /**
  * struct pvmmu_switch - a part that can be turned on and off at run time
  * @name:    its file in sysfs
- * @on:      in force, or being brought in; guarded by main.c's mutex
+ * @on:      in force; guarded by main.c's mutex
+ * @xen:     not 0: a part of the hypervisor's payload, TPT_SWITCH_ bit; Xen keeps
+ *           its state, and the fields below and @on are not used
  * @enable:  bring it in; on an error nothing has changed
  * @disable: take it out; tasks may be inside our code until the module waits
  *           for them, see pvmmu_exit()
@@ -36,6 +39,7 @@
 struct pvmmu_switch {
 	const char *name;
 	bool on;
+	u32 xen;
 	int (*enable)(struct pvmmu_switch *part);
 	void (*disable)(struct pvmmu_switch *part);
 	struct pvmmu_hook *hook;
@@ -59,6 +63,7 @@ extern struct pvmmu_switch pvmmu_switches[];
 extern const unsigned int pvmmu_switch_count;
 
 /* main.c */
+int pvmmu_switch_get(struct pvmmu_switch *part);
 int pvmmu_switch_set(struct pvmmu_switch *part, bool on);
 
 /* sysfs.c */
@@ -89,6 +94,10 @@ int pvmmu_clear_flush_resolve(void);
 
 /* fault_around.c */
 int pvmmu_fault_around_resolve(void);
+
+/* hypervisor.c */
+int pvmmu_hypervisor_get(u32 bit);
+int pvmmu_hypervisor_set(u32 bit, bool on);
 
 /* reuse_around.c */
 int pvmmu_reuse_around_resolve(void);

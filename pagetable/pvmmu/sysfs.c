@@ -5,6 +5,8 @@
 #include <linux/slab.h>
 #include <linux/sysfs.h>
 
+#include <xen/xen.h>
+
 #include "pvmmu.h"
 
 static struct kobject *root;
@@ -18,7 +20,9 @@ static struct pvmmu_switch *switch_of(struct kobj_attribute *attr)
 static ssize_t show(struct kobject *kobj, struct kobj_attribute *attr,
 		    char *buf)
 {
-	return sysfs_emit(buf, "%d\n", READ_ONCE(switch_of(attr)->on));
+	int on = pvmmu_switch_get(switch_of(attr));
+
+	return on < 0 ? on : sysfs_emit(buf, "%d\n", on);
 }
 
 static ssize_t store(struct kobject *kobj, struct kobj_attribute *attr,
@@ -50,6 +54,9 @@ int pvmmu_sysfs_init(void)
 	for (i = 0; i < pvmmu_switch_count; i++) {
 		struct kobj_attribute *attr = &attrs[i];
 
+		/* Xen obeys one domain only. */
+		if (pvmmu_switches[i].xen && !xen_initial_domain())
+			continue;
 		sysfs_attr_init(&attr->attr);
 		attr->attr.name = pvmmu_switches[i].name;
 		attr->attr.mode = 0644;

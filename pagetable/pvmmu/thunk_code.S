@@ -17,7 +17,6 @@
 #include <asm/unwind_hints.h>
 
 #define PRESENT		1
-#define FLAGS		0xfff0000000000fff	/* all bits that are no frame */
 #define NOT_OWN_BITS	62			/* foreign, identity, invalid: above */
 
 	/* rcx and rdx are saved already, in this order */
@@ -41,12 +40,11 @@
 	RET
 	.endm
 
-	/* rax: flags of rdi with the frame in rcx */
-	.macro combine
-	movabsq	$FLAGS, %rax
-	andq	%rdi, %rax
+	/* rax: rdi with its frame, which is in \old, replaced by the one in rcx */
+	.macro combine old
+	subq	\old, %rcx
 	shlq	$12, %rcx
-	orq	%rcx, %rax
+	leaq	(%rdi, %rcx), %rax
 	popq	%rdx
 	popq	%rcx
 	RET
@@ -75,7 +73,7 @@ SYM_FUNC_START(pvmmu_val)
 	movq	xen_p2m_addr(%rip), %rdx
 	cmpq	(%rdx, %rcx, 8), %rax
 	jne	3f
-	combine
+	combine	%rax
 2:	movq	%rdi, %rax
 	RET
 3:	stock	pvmmu_stock_val
@@ -86,15 +84,15 @@ SYM_FUNC_START(pvmmu_make)
 	jz	2f
 	pushq	%rcx
 	pushq	%rdx
-	frame_of %rcx
-	cmpq	xen_p2m_size(%rip), %rcx
+	frame_of %rax
+	cmpq	xen_p2m_size(%rip), %rax
 	jae	3f
 	movq	xen_p2m_addr(%rip), %rdx
-	movq	(%rdx, %rcx, 8), %rcx
+	movq	(%rdx, %rax, 8), %rcx
 	movq	%rcx, %rdx
 	shrq	$NOT_OWN_BITS, %rdx
 	jnz	3f
-	combine
+	combine	%rax
 2:	movq	%rdi, %rax
 	RET
 3:	stock	pvmmu_stock_make

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Zero runs: Xen's eight loops over the entries of a page table, validation and
- * devalidation of each level, led past entries that are zero, eight at a time.
+ * devalidation of each level, led past entries that are zero, 32 or eight at a time.
  *
  * Xen's livepatch jump stands on the head of a loop, where the index names the
  * next entry and nothing has been done about it yet. From there:
@@ -14,8 +14,9 @@
  *    table, and in a loop that looks for preemption also every 64 entries. So
  *    the end of the loop and the preemption check stay Xen's own code, which
  *    finds the index exact.
- *  - Eight entries are read at once only where they are one cache line: never
- *    from beyond the table. No address depends on an entry's contents.
+ *  - Eight entries are read at once only where they are one cache line, 32 only
+ *    where they are four of the same 64: never from beyond the table or its
+ *    group. No address depends on an entry's contents.
  *  - With zero_runs_enabled at 0 the loop is Xen's from its head.
  *
  * Where the loops are and which register is what differs from build to build:
@@ -27,7 +28,11 @@
  */
 #include "livepatch.h"
 
-/* The slots of a cache line beyond the one that the entry operand names. */
+/* The slots of a cache line beyond the one that the entry operand names, and of
+ * the three lines that follow it.
+ */
+#define NEXT_LINES	8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, \
+			20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31
 #ifdef TPT_NEGATIVE_CONTROL_SKIP_UNCHECKED
 #define OTHER_SLOTS	1, 2, 3, 4, 5, 6
 #else
@@ -109,6 +114,22 @@ zero_run_\name:
 	jmp	.Lnext_\name
 
 .Lline_\name:
+	test_first 32, \step, \key, \unit, \scratch
+	jnz	.Lone_line_\name
+	mov	\entry, \scratch
+	.irp	slot, OTHER_SLOTS, NEXT_LINES
+	or	8 * \slot * \step\entry, \scratch
+	.endr
+	jnz	.Lone_line_\name
+	.ifnb \clear
+	xor	\clear, \clear
+	.endif
+	go	32, \step, \index, \pointer
+	test_first \group, \step, \key, \unit, \scratch
+	jnz	.Lline_\name
+	jmp	.Llast_\name
+
+.Lone_line_\name:
 	mov	\entry, \scratch
 	.irp	slot, OTHER_SLOTS
 	or	8 * \slot * \step\entry, \scratch

@@ -141,7 +141,10 @@ def _run_baseline(context: Context, steady: int) -> Series:
 def _run_pre(context: Context, steady: int) -> tuple[Series, Row]:
     workload = Step("workload", _spawn(WARM_UP + steady), timeout_s=600)
     transcript = context.run(
-        "pre", MACHINE, [*pagetable.load_steps(), workload, *_tail_steps()], pagetable.files()
+        "pre",
+        MACHINE,
+        [*pagetable.load_steps(pagetable.PIBOOSTER_ALONE), workload, *_tail_steps()],
+        pagetable.files(pagetable.PIBOOSTER_ALONE),
     )
     found = series(
         transcript, workload="workload", report=transcript["workload"], enabled_by=pagetable.LOAD_MODULE
@@ -151,15 +154,17 @@ def _run_pre(context: Context, steady: int) -> tuple[Series, Row]:
 
 def _run_dyn(context: Context, steady: int) -> tuple[Series, Row]:
     workload = _spawn(BEFORE_ENABLED + WARM_UP + steady)
+    rest_off, *boost = pagetable.PIBOOSTER_ALONE
     steps = [
+        *pagetable.load_steps([rest_off]),
         Step("start the workload", f"mkfifo /tmp/done; ({workload} >/tmp/workload 2>&1; echo >/tmp/done) &"),
         Step("let it run stock", "sleep 0.5"),
-        *pagetable.load_steps(),
+        *pagetable.load_steps(boost),
         # Waits in the shell itself: polling would put processes of its own beside the workload's.
         Step("let it run boosted", "read -r _ </tmp/done; cat /tmp/workload", timeout_s=900),
         *_tail_steps(),
     ]
-    transcript = context.run("dyn", MACHINE, steps, pagetable.files())
+    transcript = context.run("dyn", MACHINE, steps, pagetable.files(pagetable.PIBOOSTER_ALONE))
     found = series(
         transcript,
         workload="start the workload",
@@ -261,7 +266,7 @@ def _plot(directory: Path, curves: Mapping[str, Mapping[str, list[float]]]) -> N
 )
 def pagetable_flushes(context: Context) -> Result:
     """Count flushes stock, boosted before the workload, and boosted while it runs."""
-    pagetable.files()  # or the first boot would be for nothing
+    pagetable.files(pagetable.PIBOOSTER_ALONE)  # or the first boot would be for nothing
     steady = QUICK_STEADY if context.quick else STEADY
     stock = _run_baseline(context, steady)
     pre, pre_pool = _run_pre(context, steady)

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The switches of the hypervisor's payload, where it is loaded and this is the
+ * domain it obeys. They are Xen's: this module shows them and sets them when it
+ * is told to, and neither loading nor unloading touches them.
+ */
+#include <linux/errno.h>
+
+#include <asm/xen/hypercall.h>
+
+#include "trapless_pagetable.h"
+#include "pvmmu.h"
+
+static int call(unsigned int op, u32 *switches)
+{
+	/* Stock Xen refuses the number, each version in its own way. */
+	return _hypercall2(long, xenoprof_op, op, switches) ? -ENODEV : 0;
+}
+
+/**
+ * pvmmu_hypervisor_get - is a part of the payload in force?
+ * @bit: TPT_SWITCH_ bit of the part
+ *
+ * Return: 1, 0, or -ENODEV if there is no payload of our version.
+ */
+int pvmmu_hypervisor_get(u32 bit)
+{
+	u32 on;
+	int rc = call(TPT_OP_GET_SWITCHES, &on);
+
+	return rc ?: !!(on & bit);
+}
+
+/**
+ * pvmmu_hypervisor_set - put a part of the payload in force, or out of it
+ * @bit: TPT_SWITCH_ bit of the part
+ * @on:  which
+ *
+ * The caller keeps others from doing so at the same time.
+ *
+ * Return: 0, or -ENODEV if there is no payload of our version.
+ */
+int pvmmu_hypervisor_set(u32 bit, bool on)
+{
+	u32 switches;
+	int rc = call(TPT_OP_GET_SWITCHES, &switches);
+
+	if (rc)
+		return rc;
+	switches = on ? switches | bit : switches & ~bit;
+	return call(TPT_OP_SET_SWITCHES, &switches);
+}
