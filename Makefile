@@ -40,8 +40,8 @@ demo: all
 
 # The summary of the last command is what is read: a test runner's own.
 check: all lint host-tests dirty-tests
-	@echo "check: all tests, the machines' too"
-	@$(PYTEST) lab pagetable dirty
+	@echo "check: all tests, the machines' too, two at a time"
+	@$(PYTEST) -n 2 --dist loadfile lab pagetable dirty
 
 check-fast: all lint host-tests
 	@echo "check-fast: unit tests"

@@ -12,6 +12,7 @@ from trapless_lab.transcript import Transcript
 CASES = (
     "version",
     "unknown_operation",
+    "switches",
     "other_operations",
     "bad_pointer",
     "bad_count",

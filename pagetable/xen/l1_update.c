@@ -23,7 +23,7 @@
  *  - A domain with a paging mode (log-dirty, shadow) is stock Xen's.
  */
 #include "l1_update.h"
-#include "features.h"
+#include "switches.h"
 #include "livepatch.h"
 #include "original.h"
 #include "pte.h"

@@ -15,7 +15,7 @@
  *  - Applying and loading allocate nothing and change no state of Xen, so there
  *    is nothing to undo when either fails.
  */
-#include "features.h"
+#include "switches.h"
 #include "semi_writable.h"
 #include "livepatch.h"
 #include "original.h"
@@ -124,7 +124,7 @@ static long op_stats(void *arg)
 
 static long op_get_switches(void *arg)
 {
-	u32 on = features_get();
+	u32 on = switches_get();
 
 	return copy_to_guest_pv(arg, &on, sizeof(on)) ? -EFAULT : 0;
 }
@@ -135,7 +135,7 @@ static long op_set_switches(const void *arg)
 
 	if (copy_from_guest_pv(&on, arg, sizeof(on)))
 		return -EFAULT;
-	return features_set(on);
+	return switches_set(on);
 }
 
 static long new_do_xenoprof_op(int op, void *arg)

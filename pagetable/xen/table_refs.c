@@ -20,7 +20,7 @@
  *  - Everything else is left to stock Xen before anything has changed, every
  *    error included.
  */
-#include "features.h"
+#include "switches.h"
 #include "livepatch.h"
 #include "original.h"
 #include "pte.h"

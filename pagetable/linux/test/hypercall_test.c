@@ -93,8 +93,28 @@ static bool case_unknown_operation(void)
 	u64 scratch[64] = { };
 
 	return EXPECT("op 0", tpt_call(TPT_OP_BASE, scratch), -ENOSYS) &&
-	       EXPECT("op 5", tpt_call(TPT_OP_BASE + 5, scratch), -ENOSYS) &&
+	       EXPECT("op 7", tpt_call(TPT_OP_BASE + 7, scratch), -ENOSYS) &&
 	       EXPECT("last", tpt_call(TPT_OP_BASE + 0xffff, scratch), -ENOSYS);
+}
+
+static bool case_switches(void)
+{
+	u32 before, on, now;
+	bool ok = EXPECT("get", tpt_call(TPT_OP_GET_SWITCHES, &before), 0);
+
+	for (on = 0; ok && on <= TPT_SWITCH_ALL; on++) {
+		u32 bad = on | (TPT_SWITCH_ALL + 1);
+
+		ok = EXPECT("set", tpt_call(TPT_OP_SET_SWITCHES, &on), 0) &&
+		     EXPECT("bad", tpt_call(TPT_OP_SET_SWITCHES, &bad),
+			    -EINVAL) &&
+		     EXPECT("get", tpt_call(TPT_OP_GET_SWITCHES, &now), 0) &&
+		     EXPECT("on", now, on);
+	}
+	ok &= EXPECT("set at 0", tpt_call(TPT_OP_SET_SWITCHES, NULL), -EFAULT);
+	ok &= EXPECT("get at 0", tpt_call(TPT_OP_GET_SWITCHES, NULL), -EFAULT);
+	ok &= EXPECT("restore", tpt_call(TPT_OP_SET_SWITCHES, &before), 0);
+	return ok;
 }
 
 /* Numbers outside our range keep their stock meaning: none of these exist. */
@@ -391,6 +411,7 @@ static const struct {
 } cases[] = {
 	{ "version", case_version },
 	{ "unknown_operation", case_unknown_operation },
+	{ "switches", case_switches },
 	{ "other_operations", case_other_operations },
 	{ "bad_pointer", case_bad_pointer },
 	{ "bad_count", case_bad_count },

@@ -521,7 +521,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The payloads, built from a stub by the Makefile."""
     directory = tmp_path_factory.mktemp("payload")
     (directory / "payload.c").write_text(STUB)
-    (directory / "features.c").write_text("unsigned char zero_runs_enabled;\n")
+    (directory / "switches.c").write_text("unsigned char zero_runs_enabled;\n")
     make(directory)
     return directory
 
@@ -529,7 +529,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(directory: Path) -> None:
     """All but running the trampolines, which is for test_find_zero_runs.py."""
     command = ["make", "-s", "-C", str(XEN_DIR), f"SRC={directory}", f"O={directory}"]
-    command += ["SOURCES=payload.c features.c original.S zero_runs.S"]
+    command += ["SOURCES=payload.c switches.c original.S zero_runs.S"]
     command += [f"PAYLOADS={' '.join(VARIANTS)}", "trapless_pagetable_RUN="]
     if not shutil.which("make"):
         pytest.skip("make is not installed")

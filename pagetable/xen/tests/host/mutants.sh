@@ -17,7 +17,7 @@ mutant() {
 	dir=$out/mutant-$1
 	rm -rf "$dir"
 	mkdir -p "$dir"
-	ln -s "$out"/src/*.h "$dir"
+	ln -s "$out"/src/*.h "$xen/switches.c" "$dir"
 	sed -E "$3" "$xen/semi_writable.c" > "$dir/semi_writable.c"
 	sed -E "$3" "$xen/payload.c" > "$dir/payload.c"
 	if [ -z "$2" ] && cmp -s "$xen/semi_writable.c" "$dir/semi_writable.c" &&

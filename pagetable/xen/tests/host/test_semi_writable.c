@@ -540,8 +540,41 @@ static void other_numbers_reach_stock(void **state)
 static void unknown_numbers_in_range(void **state)
 {
 	assert_int_equal(payload_xenoprof(TPT_OP_BASE, NULL), -ENOSYS);
-	assert_int_equal(payload_xenoprof(TPT_OP_BASE + 5, NULL), -ENOSYS);
+	assert_int_equal(payload_xenoprof(TPT_OP_BASE + 7, NULL), -ENOSYS);
 	assert_int_equal(payload_xenoprof(TPT_OP_BASE | 0xffff, NULL), -ENOSYS);
+}
+
+static u32 switches(void)
+{
+	u32 on;
+
+	memset(guest_memory[0], 0xff, sizeof(on));
+	assert_int_equal(payload_xenoprof(TPT_OP_GET_SWITCHES, guest_memory[0]),
+			 0);
+	memcpy(&on, guest_memory[0], sizeof(on));
+	return on;
+}
+
+static long set_switches(u32 on)
+{
+	memcpy(guest_memory[0], &on, sizeof(on));
+	return payload_xenoprof(TPT_OP_SET_SWITCHES, guest_memory[0]);
+}
+
+static void switches_as_told(void **state)
+{
+	u32 on;
+
+	for (on = 0; on <= TPT_SWITCH_ALL; on++) {
+		assert_int_equal(set_switches(on), 0);
+		assert_int_equal(switches(), on);
+		assert_int_equal(set_switches(TPT_SWITCH_ALL + 1), -EINVAL);
+		assert_int_equal(set_switches(~0u), -EINVAL);
+		assert_int_equal(switches(), on);
+	}
+	assert_int_equal(payload_xenoprof(TPT_OP_GET_SWITCHES, NULL), -EFAULT);
+	assert_int_equal(payload_xenoprof(TPT_OP_SET_SWITCHES, NULL), -EFAULT);
+	assert_int_equal(switches(), TPT_SWITCH_ALL);
 }
 
 static void version_and_statistics(void **state)
@@ -847,6 +880,7 @@ int main(void)
 		TEST(hvm_hardware_domain_is_not_served),
 		TEST(other_numbers_reach_stock),
 		TEST(unknown_numbers_in_range),
+		TEST(switches_as_told),
 		TEST(version_and_statistics),
 		TEST(hooks_skip_only_what_is_marked),
 		TEST(mark_races),

@@ -7,10 +7,9 @@
  * turns on one table, and a part keeps no state. So a switch is a plain byte,
  * changed without a lock and without waiting for anyone.
  *
- * Xen refuses to apply a payload again whose initialised data has been used, so
- * the switches start as 0 and are turned on when the payload is applied.
+ * They start as 0 and are turned on once the payload is applied, on every CPU.
  */
-#include "features.h"
+#include "switches.h"
 #include "l1_update.h"
 #include "livepatch.h"
 #include "../include/trapless_pagetable.h"
@@ -21,7 +20,7 @@ u8 table_refs_enabled;
 
 static const struct {
 	u8 *enabled;
-	u32 feature;
+	u32 bit;
 } switches[] = {
 	{ &zero_runs_enabled, TPT_SWITCH_ZERO_RUNS },
 	{ &l1_update_enabled, TPT_SWITCH_L1_UPDATE },
@@ -31,31 +30,30 @@ static const struct {
 #define SWITCHES	(sizeof(switches) / sizeof(*switches))
 
 /* Return: the TPT_SWITCH_ bits of the parts in force. */
-u32 features_get(void)
+u32 switches_get(void)
 {
 	u32 on = 0;
 	u32 i;
 
 	for (i = 0; i < SWITCHES; i++)
-		on |= *switches[i].enabled ? switches[i].feature : 0;
+		on |= *switches[i].enabled ? switches[i].bit : 0;
 	return on;
 }
 
 /**
- * features_set - put exactly these parts in force
- * @features: TPT_SWITCH_ bits
+ * switches_set - put exactly these parts in force
+ * @on: TPT_SWITCH_ bits
  *
  * Return: 0, or -EINVAL for a bit that is none, with nothing changed.
  */
-long features_set(u32 features)
+long switches_set(u32 on)
 {
 	u32 i;
 
-	if (features & ~TPT_SWITCH_ALL)
+	if (on & ~TPT_SWITCH_ALL)
 		return -EINVAL;
 	for (i = 0; i < SWITCHES; i++)
-		__atomic_store_n(switches[i].enabled,
-				 !!(features & switches[i].feature),
+		__atomic_store_n(switches[i].enabled, !!(on & switches[i].bit),
 				 __ATOMIC_RELAXED);
 	return 0;
 }
@@ -63,7 +61,7 @@ long features_set(u32 features)
 static void all_on(struct payload *payload)
 {
 	l1_update_init();
-	features_set(TPT_SWITCH_ALL);
+	switches_set(TPT_SWITCH_ALL);
 }
 
 LIVEPATCH_POSTAPPLY_HOOK(all_on);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /* The parts of the payload that the hardware domain turns on and off. */
-#ifndef TRAPLESS_XEN_FEATURES_H
-#define TRAPLESS_XEN_FEATURES_H
+#ifndef TRAPLESS_XEN_SWITCHES_H
+#define TRAPLESS_XEN_SWITCHES_H
 
 #include "layout.h"
 
@@ -14,7 +14,7 @@ extern u8 table_refs_enabled;
 
 #pragma GCC visibility pop
 
-u32 features_get(void);
-long features_set(u32 features);
+u32 switches_get(void);
+long switches_set(u32 on);
 
-#endif /* TRAPLESS_XEN_FEATURES_H */
+#endif /* TRAPLESS_XEN_SWITCHES_H */
