@@ -3,8 +3,8 @@
  * Updates of entries of one page table, for as few hypercalls as possible.
  *
  * The caller holds the table's lock from batch_start() to batch_flush(). Stock
- * Linux gives these updates to Xen one by one and looks at no result either: Xen
- * refuses only what is not the guest's to ask, which is a bug of the kernel's.
+ * Linux gives these updates to Xen one by one and looks at no result: a refused
+ * one is not done and the others are. So it is here.
  */
 #ifndef PVMMU_BATCH_H
 #define PVMMU_BATCH_H
@@ -43,9 +43,14 @@ static inline void batch_start(struct batch *batch, const pte_t *ptep)
 
 static inline void batch_flush(struct batch *batch)
 {
-	if (batch->count)
-		WARN_ON_ONCE(HYPERVISOR_mmu_update(batch->update, batch->count,
-						   NULL, DOMID_SELF));
+	unsigned int i;
+
+	/* Xen stops at what it refuses. What is done already may be done again. */
+	if (batch->count &&
+	    HYPERVISOR_mmu_update(batch->update, batch->count, NULL, DOMID_SELF))
+		for (i = 0; i < batch->count; i++)
+			WARN_ON_ONCE(HYPERVISOR_mmu_update(batch->update + i, 1,
+							   NULL, DOMID_SELF));
 	batch->count = 0;
 }
 

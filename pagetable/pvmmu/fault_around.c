@@ -109,6 +109,9 @@ static bool folio_has_more(struct folio *folio, pgoff_t index, pgoff_t max)
 /* inc_mm_counter_fast(): the task's share is added to the mm's by the stock code. */
 static void count_page(struct mm_struct *mm, int member)
 {
+#ifdef TPT_NEGATIVE_CONTROL_NO_COUNT
+	return;
+#endif
 	if (likely(current->mm == mm))
 		current->rss_stat.count[member]++;
 	else

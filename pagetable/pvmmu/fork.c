@@ -51,8 +51,14 @@ static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
 	batch_start(&batch, first);
 	for (ptep = first; addr != end; ptep++, addr += PAGE_SIZE)
 		if (is_writable(*ptep))
+#ifdef TPT_NEGATIVE_CONTROL_FORK_CLEAN
+			batch_add(&batch, ptep,
+				  ptep->pte & ~(_PAGE_RW | _PAGE_DIRTY),
+				  MMU_NORMAL_PT_UPDATE);
+#else
 			batch_add(&batch, ptep, ptep->pte & ~_PAGE_RW,
 				  MMU_PT_UPDATE_PRESERVE_AD);
+#endif
 	batch_flush(&batch);
 out:
 	pte_unmap_unlock(first, ptl);

@@ -14,7 +14,9 @@
  *    the page's lock. It is then marked exclusive, as there.
  *  - It becomes neither dirty nor accessed: the hardware says so when it is
  *    written. So whoever tracks writes by the dirty bit misses nothing. Where
- *    they are tracked by faults (soft-dirty, userfaultfd) nothing is done.
+ *    they are tracked by faults nothing is done (userfaultfd), or only for
+ *    entries that are reported as written already (soft-dirty): the area's own
+ *    flag does not do, as it is lost when areas merge.
  *  - The table's lock is held throughout and the hypercall is done under it.
  *  - Giving a permission needs no flush of any TLB.
  *
@@ -74,8 +76,6 @@ static bool is_plain_area(const struct vm_area_struct *vma)
 {
 	return (vma->vm_flags & (VM_WRITE | VM_SHARED)) == VM_WRITE &&
 	       !(vma->vm_flags & (VM_HUGETLB | VM_PFNMAP | VM_MIXEDMAP)) &&
-	       (!IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) ||
-		(vma->vm_flags & VM_SOFTDIRTY)) &&
 	       !userfaultfd_wp((struct vm_area_struct *)vma);
 }
 
@@ -89,6 +89,9 @@ static bool make_exclusive(struct page *page, struct vm_area_struct *vma)
 {
 	bool alone;
 
+#ifdef TPT_NEGATIVE_CONTROL_REUSE_SHARED
+	return true; /* an oracle that does not notice is worth nothing */
+#endif
 	if (PageAnonExclusive(page))
 		return true;
 	if (!is_ours_alone(page) || !trylock_page(page))
@@ -105,6 +108,7 @@ static bool is_reusable(pte_t pte, struct vm_area_struct *vma)
 	struct page *page;
 
 	if (!is_protected(pte) || pte_special(pte) || pte_devmap(pte) ||
+	    (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && !pte_soft_dirty(pte)) ||
 	    !pfn_valid(pte_pfn(pte)))
 		return false;
 	page = pte_page(pte);

@@ -5,11 +5,16 @@
  * fork fills the child's tables that way. Stock Linux does so for the three
  * upper levels (xen_set_pmd and its kin); here it is done for the lowest.
  *
- * Invariant: an entry is written directly only while its table's page is not
- * marked pinned. xen_pin_page() and xen_unpin_page() change that mark with the
- * table's lock held until Xen has acted on it, and callers of set_pte() on a
- * live table hold the same lock. While a table is unpinned none of its entries
- * is waiting in a lazy batch: the unpinning went through the same queue.
+ * Invariant: an entry is written directly only if its table's page is not marked
+ * pinned (PagePinned). xen_pin_page() and xen_unpin_page() change the mark first
+ * and take the table's lock then, which callers of set_pte() on a live table hold:
+ *
+ *  - Pinning: who saw no mark has written under the lock, before Xen is asked to
+ *    validate. Who sees the mark early asks Xen, which writes an ordinary page too.
+ *  - Unpinning: who sees no mark while the table is still Xen's writes to a page
+ *    that is mapped read-only. Xen takes that trap and does the write: slow, and
+ *    right. The last entries that waited in a batch go out before the unpinning,
+ *    in the same queue.
  */
 #include <linux/mm.h>
 #include <linux/pgtable.h>

@@ -10,18 +10,22 @@
  *    pushes, a call of the function it is named for, eight pops, a return.
  *  - Nobody is between the bytes that are overwritten. They are the ends of
  *    several instructions, so the jump is written while every other CPU is
- *    stopped, and only where tasks are not preempted inside the kernel: a
- *    stopped task is then at a point where it gave up the CPU itself, and none
- *    of these is in a thunk. Putting the stock bytes back needs no such rule:
+ *    stopped, and only where tasks are not preempted inside the kernel, nor have
+ *    been since each last gave up the CPU itself: every task is then at a point
+ *    where it did so, and none of these is in a thunk. Putting the stock bytes back needs no such rule:
  *    a task is before the jump or behind it.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/atomic.h>
+#include <linux/cpumask.h>
 #include <linux/kernel.h>
 #include <linux/mutex.h>
+#include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/stop_machine.h>
 
+#include <asm/sync_core.h>
 #include <asm/text-patching.h>
 
 #include "stock_symbols.h"
@@ -64,6 +68,9 @@ static const u8 pushes[] = {
 };
 
 static const u8 pops[] = {
+#ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_THUNK
+	0x90,
+#endif
 	0x41, 0x5b, 0x41, 0x5a, 0x41, 0x59, 0x41, 0x58, 0x5f, 0x5e, 0x5a, 0x59,
 };
 
@@ -90,6 +97,9 @@ int pvmmu_thunks_resolve(void)
 		{ "text_mutex", &stock_text_mutex },
 		{ "xen_pte_val", &pvmmu_stock_val },
 		{ "xen_make_pte", &pvmmu_stock_make },
+#ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_SYMBOL
+		{ "trapless_no_such_symbol", &pvmmu_stock_make },
+#endif
 	};
 	struct thunk *thunk;
 	int rc = stock_symbols_resolve(symbols, ARRAY_SIZE(symbols));
@@ -115,7 +125,13 @@ int pvmmu_thunks_resolve(void)
 	return rc;
 }
 
-static int poke_all(void *to_ours)
+struct poke {
+	bool to_ours;
+	atomic_t arrived;
+	bool done;
+};
+
+static void poke_all(bool to_ours)
 {
 	struct thunk *thunk;
 
@@ -128,13 +144,33 @@ static int poke_all(void *to_ours)
 		stock_text_poke(thunk->address, to_ours ? jump : thunk->stock,
 				JMP32_INSN_SIZE);
 	}
+}
+
+/*
+ * On every CPU, with interrupts off: the first to come changes the code, and the
+ * others serialise before they go on, for they may have fetched the old bytes.
+ */
+static int poke_together(void *data)
+{
+	struct poke *poke = data;
+
+	if (atomic_inc_return(&poke->arrived) == 1) {
+		poke_all(poke->to_ours);
+		smp_store_release(&poke->done, true); /* after the code */
+	} else {
+		while (!smp_load_acquire(&poke->done)) /* before it */
+			cpu_relax();
+		sync_core();
+	}
 	return 0;
 }
 
 static void poke(bool to_ours)
 {
+	struct poke poke = { .to_ours = to_ours };
+
 	mutex_lock(stock_text_mutex);
-	stop_machine(poke_all, to_ours ? thunks : NULL, NULL);
+	stop_machine(poke_together, &poke, cpu_online_mask);
 	mutex_unlock(stock_text_mutex);
 }
 
@@ -146,13 +182,17 @@ static void poke(bool to_ours)
  */
 int pvmmu_thunks_enable(struct pvmmu_switch *part)
 {
-	if (preempt_model_preemptible()) {
-		pr_err("%s: not while the kernel preempts itself (preempt=full)\n",
-		       part->name);
-		return -EOPNOTSUPP;
+	/* The model can be changed at run time: whom it preempted must go on. */
+	if (!preempt_model_preemptible()) {
+		synchronize_rcu_tasks();
+		if (!preempt_model_preemptible()) {
+			poke(true);
+			return 0;
+		}
 	}
-	poke(true);
-	return 0;
+	pr_err("%s: not while the kernel preempts itself (preempt=full)\n",
+	       part->name);
+	return -EOPNOTSUPP;
 }
 
 /**

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Updates of lowest-level entries that a domain makes in its own tables to its
- * own pages, in front of do_mmu_update() and do_update_va_mapping(): the same
+ * own pages, in front of do_mmu_update() and do_update_va_mapping(), and the
+ * references that such entries drop, in front of put_page_from_l1e(): the same
  * checks and the same references, without the generality.
  *
  * Invariants:
@@ -109,16 +110,43 @@ static struct page_info *own_page(u64 entry, const struct domain *d)
 /* A new reference to the page of @entry, of the kind the entry needs. */
 static bool take_page(u64 entry, struct domain *d)
 {
-	struct page_info *page = own_page(entry, d);
+	u64 mfn = pte_frame(entry);
+	struct page_info *page;
 
-	/* get_page() looks at the owner again, with the reference in hand. */
-	if (!page || !get_page(page, d))
+	if (!__mfn_valid(mfn))
+		return false;
+	block_speculation();
+	page = mfn_to_page(mfn);
+	/* Only if it is the domain's own. */
+	if (!get_page(page, d))
 		return false;
 	if ((entry & PTE_RW) && !get_page_type(page, PGT_writable_page)) {
 		put_page(page);
 		return false;
 	}
 	return true;
+}
+
+/*
+ * The references of an entry that is gone, or whose table is torn down. They
+ * keep the page from leaving its owner, so what is seen here stays. A page of
+ * descriptors is stock's: its last read-only mapping takes LDTs along.
+ */
+static void new_put_page_from_l1e(u64 entry, struct domain *d)
+{
+	struct page_info *page;
+
+	if (!(entry & PTE_PRESENT))
+		return;
+	page = l1_update_enabled ? own_page(entry, d) : NULL;
+	if (!page || (!(entry & PTE_RW) && (page->type_info & PGT_type_mask) ==
+						   PGT_seg_desc_page)) {
+		original_put_page_from_l1e(entry, d);
+		return;
+	}
+	if (entry & PTE_RW)
+		put_page_type(page);
+	put_page(page);
 }
 
 /*
@@ -162,7 +190,7 @@ static bool l1_update(u64 *entry, u64 new, bool preserve_ad, struct domain *d)
 		if (preserve_ad)
 			return false;
 		write_entry(entry, old, new, false);
-		put_page_from_l1e(old, d);
+		new_put_page_from_l1e(old, d);
 		return true;
 	}
 	if (!(new & PTE_PRESENT))
@@ -332,3 +360,4 @@ static long new_do_update_va_mapping(u64 va, u64 value, u64 flags)
 
 LIVEPATCH_FUNC(do_mmu_update);
 LIVEPATCH_FUNC(do_update_va_mapping);
+LIVEPATCH_FUNC(put_page_from_l1e);

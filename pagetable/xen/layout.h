@@ -39,6 +39,10 @@
 #define XEN_SIZE_do_update_va_mapping		93
 #define XEN_PROLOGUE_do_update_va_mapping	0x41, 0x54, 0x49, 0x89, 0xd4
 
+/* mov %rdi,%rax; mov %edi,%edx */
+#define XEN_SIZE_put_page_from_l1e	304
+#define XEN_PROLOGUE_put_page_from_l1e	0x48, 0x89, 0xf8, 0x89, 0xfa
+
 /* Static functions of arch/x86/mm.c. */
 
 /* push %r13; mov %edi,%eax; push %r12 */
@@ -178,7 +182,6 @@ int get_page_type(struct page_info *page, unsigned long type);
 void put_page_type(struct page_info *page);
 int page_lock_unsafe(struct page_info *page);
 void page_unlock(struct page_info *page);
-void put_page_from_l1e(u64 l1e, struct domain *d);
 void *map_domain_page(u64 mfn);
 void unmap_domain_page(const void *va);
 u64 *map_guest_l1e(unsigned long va, u64 *mfn);

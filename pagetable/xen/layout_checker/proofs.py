@@ -294,6 +294,179 @@ ADJUST = Witness(
     """,
 )
 
+LOCK = Witness(
+    "page_unlock",
+    """
+    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    ...
+    movabs {addend}, {PGT_locked:complement}
+    ...
+    lea {new}, [{old} + {addend}]
+    ...
+    lock cmpxchg qword ptr [rdi], {new}
+    """,
+)
+
+OWNER = Witness(
+    "get_page",
+    """
+    mov e{owner}, dword ptr [rbx + {XEN_PAGE_INFO_OWNER}]
+    test e{owner}, e{owner}
+    je {_}
+    movabs {map}, {XEN_DIRECTMAP}
+    shl r{owner}, {XEN_PAGE_SHIFT}
+    lea {domain}, [r{owner} + {map}]
+    cmp {_}, {domain}
+    """,
+)
+
+COUNT = Witness(
+    "put_page",
+    """
+    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_COUNT_INFO}]
+    lea {count}, [rdi + {XEN_PAGE_INFO_COUNT_INFO}]
+    lea {new}, [{old} - 1]
+    mov rax, {old}
+    lock cmpxchg qword ptr [{count}], {new}
+    """,
+)
+
+ONE_MORE_TYPE_REFERENCE = Witness(
+    "_get_page_type",
+    """
+    movabs {mask}, {PGT_count_mask}
+    ...
+    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    lea {new}, [{old} + 1]
+    test {new}, {mask}
+    je {_}
+    """,
+)
+
+SAME_TYPE = Witness(
+    "_get_page_type",
+    """
+    movabs {mask}, {PGT_type_mask}
+    ...
+    mov {wanted}, rsi
+    ...
+    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    ...
+    mov {type}, {old}
+    mov {_}, {old}
+    and {type}, {mask}
+    ...
+    cmp {wanted}, {type}
+    jne {_}
+    """,
+)
+
+VALIDATED_TESTED = Witness(
+    "_get_page_type",
+    """
+    lock cmpxchg qword ptr [{page} + {XEN_PAGE_INFO_TYPE_INFO}], {new}
+    ...
+    bt {new}, {PGT_validated:bit}
+    jae {_}
+    """,
+)
+
+VALIDATED_SET = Witness(
+    "_get_page_type",
+    """
+    movabs {info}, {PGT_validated}
+    or {info}, qword ptr [{page} + {XEN_PAGE_INFO_TYPE_INFO}]
+    ...
+    mov qword ptr [{page} + {XEN_PAGE_INFO_TYPE_INFO}], {info}
+    """,
+)
+
+# Each level's entry takes a reference to a table of the level below.
+ENTRY_L2 = Witness("get_page_from_l2e", "movabs rsi, {PGT_l1_page_table}\ncall get_page_and_type_from_mfn")
+ENTRY_L3 = Witness(
+    "get_page_from_l3e",
+    "movabs rsi, {PGT_l2_page_table}\n...\ncall get_page_and_type_from_mfn",
+)
+ENTRY_L4 = Witness(
+    "get_page_from_l4e",
+    "movabs rsi, {PGT_l3_page_table}\n...\ncall get_page_and_type_from_mfn",
+)
+CR3 = Witness("new_guest_cr3", "movabs rsi, {PGT_l4_page_table}\ncall get_page_and_type_from_mfn")
+DESCRIPTORS = Witness(
+    "_get_page_type",
+    """
+    movabs {type}, {PGT_seg_desc_page}
+    cmp {_}, {type}
+    jne {_}
+    mov rdi, {_}
+    call validate_segdesc_page
+    """,
+)
+
+# A reference that is held already is not taken again.
+PARTIAL = Witness(
+    "get_page_and_type_from_mfn",
+    """
+    test {_}, {PTF_partial_set}
+    jne {_}
+    call __mfn_valid
+    """,
+)
+
+# Frame number to PDX, and the bound on frame numbers.
+MFN_TO_PDX = Witness(
+    "__mfn_valid",
+    """
+    mov {top}, qword ptr [pfn_top_mask]
+    mov ecx, dword ptr [pfn_pdx_hole_shift]
+    and {top}, rdi
+    and rdi, qword ptr [pfn_pdx_bottom_mask]
+    shr {top}, cl
+    or {top}, rdi
+    """,
+)
+
+# A list of updates goes on only while no teardown of a table waits to be continued.
+OLD_TABLE = Witness(
+    "do_mmu_update",
+    """
+    cmp qword ptr [{vcpu} + {XEN_VCPU_OLD_GUEST_TABLE}], 0
+    jne {_}
+    """,
+)
+
+# Bit 11 of the paging mode refuses all updates: Xen counts the references itself.
+PAGING_MODE = Witness(
+    "do_mmu_update",
+    """
+    mov edx, dword ptr [{domain} + {XEN_DOMAIN_PAGING_MODE}]
+    test dh, 8
+    jne {_}
+    """,
+)
+
+# mod_l1_entry(): a new entry gets the bits of the guest's kernel or user, and is then compared
+# with the old one.
+ADJUST = Witness(
+    "mod_l1_entry.isra.0",
+    """
+    test {_}, 4
+    jne {_}
+    movabs {bits}, {XEN_L1_KERNEL_BITS}
+    or {new}, {bits}
+    ...
+    mov {user}, {new}
+    or {user}, {XEN_L1_USER_BITS}
+    and {_}, 0x1000
+    cmove {new}, {user}
+    movabs {mask}, {XEN_L1_REVALIDATED}
+    mov {changed}, {_}
+    xor {changed}, {new}
+    test {changed}, {mask}
+    je {_}
+    """,
+)
+
 # The old entry's page is dropped last.
 DROP_OLD = Witness(
     "mod_l1_entry.isra.0",
@@ -426,7 +599,6 @@ SYMBOLS: dict[str, Declared] = {
         "int page_lock_unsafe(struct page_info *page)",
         (LOCK, Witness("page_lock_unsafe", "mov eax, 1\njmp __x86_return_thunk\nxor eax, eax")),
     ),
-    "put_page_from_l1e": Declared("void put_page_from_l1e(u64 l1e, struct domain *d)", (DROP_OLD,)),
     "map_domain_page": Declared(
         "void *map_domain_page(u64 mfn)",
         (
