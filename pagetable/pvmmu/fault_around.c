@@ -212,8 +212,13 @@ unlock:
 						   mapping, &xas,
 						   end_pgoff)) != NULL);
 
+#ifndef TPT_NEGATIVE_CONTROL_LATE_BATCH
 	batch_flush(&batch);
+#endif
 	pte_unmap_unlock(vmf->pte, vmf->ptl);
+#ifdef TPT_NEGATIVE_CONTROL_LATE_BATCH
+	batch_flush(&batch);
+#endif
 out:
 	rcu_read_unlock();
 	WRITE_ONCE(file->f_ra.mmap_miss, mmap_miss);

@@ -36,6 +36,19 @@ static bool is_writable(pte_t pte)
 	return (pte_flags(pte) & wanted) == wanted;
 }
 
+static void protect_entry(struct batch *batch, const pte_t *ptep)
+{
+#ifdef TPT_NEGATIVE_CONTROL_FORK_CARELESS
+	/* Loses writes, and leaves pinned pages to whoever writes last. */
+	ClearPageAnonExclusive(pte_page(*ptep));
+	batch_add(batch, ptep, ptep->pte & ~(_PAGE_RW | _PAGE_DIRTY),
+		  MMU_NORMAL_PT_UPDATE);
+#else
+	batch_add(batch, ptep, ptep->pte & ~_PAGE_RW,
+		  MMU_PT_UPDATE_PRESERVE_AD);
+#endif
+}
+
 static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
 			  unsigned long end)
 {
@@ -51,14 +64,7 @@ static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
 	batch_start(&batch, first);
 	for (ptep = first; addr != end; ptep++, addr += PAGE_SIZE)
 		if (is_writable(*ptep))
-#ifdef TPT_NEGATIVE_CONTROL_FORK_CLEAN
-			batch_add(&batch, ptep,
-				  ptep->pte & ~(_PAGE_RW | _PAGE_DIRTY),
-				  MMU_NORMAL_PT_UPDATE);
-#else
-			batch_add(&batch, ptep, ptep->pte & ~_PAGE_RW,
-				  MMU_PT_UPDATE_PRESERVE_AD);
-#endif
+			protect_entry(&batch, ptep);
 	batch_flush(&batch);
 out:
 	pte_unmap_unlock(first, ptl);

@@ -19,6 +19,11 @@
 #include "stock_symbols.h"
 #include "pvmmu.h"
 
+/* Without it a cond_resched() of ours would count as giving up the CPU. */
+#ifndef CONFIG_TASKS_RCU
+#error "unloading relies on CONFIG_TASKS_RCU, which Debian's kernel has"
+#endif
+
 struct pvmmu_hook pvmmu_hook_pgd_walk = {
 	.symbol = "__xen_pgd_walk", .entry = pvmmu_entry_pgd_walk,
 };

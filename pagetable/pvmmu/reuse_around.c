@@ -39,6 +39,12 @@
 /* Entries that one fault looks at: an aligned block. */
 #define AROUND	16
 
+#ifdef TPT_NEGATIVE_CONTROL_REUSE_UNTRACKED
+#define HEEDS_TRACKING	false
+#else
+#define HEEDS_TRACKING	true
+#endif
+
 typedef int set_access_flags_t(struct vm_area_struct *vma,
 			       unsigned long address, pte_t *ptep, pte_t entry,
 			       int dirty);
@@ -76,7 +82,8 @@ static bool is_plain_area(const struct vm_area_struct *vma)
 {
 	return (vma->vm_flags & (VM_WRITE | VM_SHARED)) == VM_WRITE &&
 	       !(vma->vm_flags & (VM_HUGETLB | VM_PFNMAP | VM_MIXEDMAP)) &&
-	       !userfaultfd_wp((struct vm_area_struct *)vma);
+	       !(HEEDS_TRACKING &&
+		 userfaultfd_wp((struct vm_area_struct *)vma));
 }
 
 /* As do_wp_page() decides: is the page its only user's, once it is locked? */
@@ -108,7 +115,8 @@ static bool is_reusable(pte_t pte, struct vm_area_struct *vma)
 	struct page *page;
 
 	if (!is_protected(pte) || pte_special(pte) || pte_devmap(pte) ||
-	    (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && !pte_soft_dirty(pte)) ||
+	    (HEEDS_TRACKING && IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) &&
+	     !pte_soft_dirty(pte)) ||
 	    !pfn_valid(pte_pfn(pte)))
 		return false;
 	page = pte_page(pte);

@@ -18,6 +18,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/atomic.h>
+#include <linux/cpu.h>
 #include <linux/cpumask.h>
 #include <linux/kernel.h>
 #include <linux/mutex.h>
@@ -60,6 +61,8 @@ static struct thunk thunks[] = {
 };
 
 static void *(*stock_text_poke)(void *address, const void *bytes, size_t size);
+static int (*stock_stop_machine_cpuslocked)(cpu_stop_fn_t fn, void *data,
+					    const struct cpumask *cpus);
 static struct mutex *stock_text_mutex;
 
 /* PV_CALLEE_SAVE_REGS_THUNK, up to its return. */
@@ -95,6 +98,7 @@ int pvmmu_thunks_resolve(void)
 	const struct stock_symbol symbols[] = {
 		{ "text_poke", &stock_text_poke },
 		{ "text_mutex", &stock_text_mutex },
+		{ "stop_machine_cpuslocked", &stock_stop_machine_cpuslocked },
 		{ "xen_pte_val", &pvmmu_stock_val },
 		{ "xen_make_pte", &pvmmu_stock_make },
 #ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_SYMBOL
@@ -165,13 +169,16 @@ static int poke_together(void *data)
 	return 0;
 }
 
+/* The CPUs before the text, as everywhere: bringing up a CPU changes code too. */
 static void poke(bool to_ours)
 {
 	struct poke poke = { .to_ours = to_ours };
 
+	cpus_read_lock();
 	mutex_lock(stock_text_mutex);
-	stop_machine(poke_together, &poke, cpu_online_mask);
+	stock_stop_machine_cpuslocked(poke_together, &poke, cpu_online_mask);
 	mutex_unlock(stock_text_mutex);
+	cpus_read_unlock();
 }
 
 /**
