@@ -87,16 +87,30 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     // SAFETY: the kernel's, or that of a handler which passes the kernel's on.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     // SAFETY: as above.
-    let is_ours = code == SEGV_ACCERR
-        && unsafe { is_store(context, address) }
-        && (registry::read(|table| table.is_some_and(|table| resolve(table, address)))
-            || is_writable_by_now(address));
+    let is_ours = code == SEGV_ACCERR && unsafe { is_store(context, address) } && settle(address);
     if !is_ours {
         // SAFETY: as above; the table is not in use any more.
         unsafe { pass_on(signal, info, context) };
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
+}
+
+/// Let the store at `address` go on, whether it met a watched page or one that no longer is. False when the fault
+/// is not ours.
+fn settle(address: usize) -> bool {
+    loop {
+        let before = registry::changes();
+        if registry::read(|table| table.is_some_and(|table| resolve(table, address)))
+            || is_writable_by_now(address)
+        {
+            return true;
+        }
+        // Not watched when the table was read, and watched again when the page was tried?
+        if registry::changes() == before {
+            return false;
+        }
+    }
 }
 
 /// Lift the protection of the page at `address` and mark it. False when the fault is not ours.

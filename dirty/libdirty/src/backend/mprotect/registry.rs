@@ -178,6 +178,8 @@ impl Table {
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(null_mut());
 static READERS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static TURN: AtomicUsize = AtomicUsize::new(0);
+/// Tables so far.
+static CHANGES: AtomicUsize = AtomicUsize::new(0);
 /// Held by the one who changes. No `Mutex`: a forked child must be able to open it.
 static CHANGING: AtomicBool = AtomicBool::new(false);
 
@@ -190,6 +192,11 @@ pub(super) fn read<T>(look: impl FnOnce(Option<&Table>) -> T) -> T {
     let seen = look(unsafe { TABLE.load(SeqCst).as_ref() });
     counter.fetch_sub(1, SeqCst);
     seen
+}
+
+/// A number that is another one once the table has changed, before what that change watches is armed.
+pub(super) fn changes() -> usize {
+    CHANGES.load(SeqCst)
 }
 
 /// Look at the table; for those who may wait.
@@ -233,6 +240,7 @@ pub(super) fn change<T>(change: impl FnOnce(&mut Table), then: impl FnOnce() -> 
     let mut table = unsafe { old.as_ref() }.cloned().unwrap_or_default();
     change(&mut table);
     TABLE.store(Box::into_raw(Box::new(table)), SeqCst);
+    CHANGES.fetch_add(1, SeqCst);
     let result = then();
     if wait_for_readers() && !old.is_null() {
         // SAFETY: made by `Box::into_raw` here, replaced, and no reader is left that could have seen it.
