@@ -284,13 +284,21 @@ static bool batch_table(struct table *table, u64 mfn, struct domain *d)
 	return true;
 }
 
+/* As stock, which looks where the list begins, and then at no address of it. */
+static bool copy_request(struct mmu_update *req, const struct mmu_update *guest,
+			 bool is_first)
+{
+	return !(is_first ? copy_from_guest_pv(req, guest, sizeof(*req)) :
+			    copy_from_guest_ll(req, guest, sizeof(*req)));
+}
+
 static bool batch_update(struct table *table, const struct mmu_update *guest,
-			 struct domain *d)
+			 bool is_first, struct domain *d)
 {
 	struct mmu_update req;
 	u64 command;
 
-	if (copy_from_guest_pv(&req, guest, sizeof(req)))
+	if (!copy_request(&req, guest, is_first))
 		return false;
 	command = req.ptr & MMU_COMMAND_MASK;
 	if (command != MMU_NORMAL_PT_UPDATE &&
@@ -318,7 +326,7 @@ static long new_do_mmu_update(const struct mmu_update *updates, u32 count,
 	if (is_served(v, d) && !done && foreigndom == DOMID_SELF &&
 	    count <= MOST_UPDATES) {
 		while (i < count && !(i && softirq_pending(cpu)) &&
-		       batch_update(&table, updates + i, d))
+		       batch_update(&table, updates + i, !i, d))
 			i++;
 		batch_end(&table);
 		if (count && i == count)
