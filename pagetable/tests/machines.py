@@ -14,10 +14,10 @@ def payload_file(variant: str) -> dict[str, File]:
     return {f"{GUEST}/{variant}.livepatch": File(artifacts.payload("pagetable", variant))}
 
 
-def module_file(path: str, name: str | None = None) -> dict[str, File]:
-    """Return a module of the build tree, under its base name or another."""
+def module_file(path: str, name: str | None = None, part: str = "linux") -> dict[str, File]:
+    """Return a module of the build tree, under its base name or another; ``part`` as in ``artifacts``."""
     name = name or path.rsplit("/", 1)[-1]
-    return {f"{GUEST}/{name}.ko": File(artifacts.module("pagetable", path))}
+    return {f"{GUEST}/{name}.ko": File(artifacts.module("pagetable", path, part))}
 
 
 def insmod(module: str = NAME, parameters: str = "", name: str | None = None, expect: int | None = 0) -> Step:

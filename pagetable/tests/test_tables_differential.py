@@ -26,8 +26,10 @@ ACCEPTED, REFUSED = 100, 50
 CONTINUATIONS = 100  # a leg with interrupts; over 300 are usual
 
 # Stock Xen itself loses a reference to a table, and rarely a type, if it leaves a pin of that table in the
-# middle: in 1 round of 100, and in 1 of 7 if processors race. So may these, in twice as many.
-LOST_OF_ROUNDS, LOST_OF_RACES = 50, 3
+# middle: in 1 round of 100, in 1 of 7 if processors race, and where the clock is the host's in as many as the
+# host's load makes it (1 of 40 without any payload). So may these, in a few times as many; a part that lost
+# references of its own would lose one in almost every round.
+LOST_OF_ROUNDS, LOST_OF_DOMU_ROUNDS, LOST_OF_RACES = 50, 8, 3
 
 LEGS = ("boosted", "boosted, interrupted", "reverted")
 UNDISTURBED = ("boosted", "reverted")
@@ -169,7 +171,7 @@ def test_nothing_is_left_behind_in_dom0(dom0: Transcript, leg: str) -> None:
 
 @pytest.mark.parametrize("leg", ["stock", *LEGS])
 def test_nothing_is_left_behind_in_a_domu(guest: Transcript, leg: str) -> None:
-    lost = len(DOMU_SEEDS) * ROUNDS // LOST_OF_ROUNDS
+    lost = len(DOMU_SEEDS) * ROUNDS // LOST_OF_DOMU_ROUNDS
     _nothing_is_left(tables.parse(guest[leg]), tables.parse(guest["stock"]), lost)
 
 

@@ -82,6 +82,11 @@ static void soft_dirty(void)
 	check(memory, PAGES, "soft-dirty");
 }
 
+static char *align_up(char *memory, size_t to)
+{
+	return memory + (-(uintptr_t)memory & (to - 1));
+}
+
 /*
  * Four areas side by side: written; the same but read-only; written; new. The
  * last joins the third, which from then on counts as new all over. Then the
@@ -90,7 +95,8 @@ static void soft_dirty(void)
 static void merged(void)
 {
 	const unsigned long run = 16;
-	char *memory = map_private(4 * run);
+	/* Where pvmmu's blocks begin, too. */
+	char *memory = align_up(map_private(5 * run), run * PAGE);
 	char *third = memory + 2 * run * PAGE;
 
 	munmap(memory + 3 * run * PAGE, run * PAGE);
