@@ -18,6 +18,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/delay.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
 #include <linux/pgtable.h>
@@ -217,6 +218,7 @@ unlock:
 #endif
 	pte_unmap_unlock(vmf->pte, vmf->ptl);
 #ifdef TPT_NEGATIVE_CONTROL_LATE_BATCH
+	mdelay(1);	/* room for the mistake to show */
 	batch_flush(&batch);
 #endif
 out:

@@ -273,7 +273,7 @@ def test_entries_written_after_the_lock_are_caught() -> None:
     """A file is cut while a read fault's entries still wait: pages leave the file with entries left."""
     transcript = runner.run(
         MACHINES["xen-relaxed-smp"],
-        [step("load", f"insmod {GUEST}/late-batch.ko"), step("race", "filemap race 40", None)],
+        [step("load", f"insmod {GUEST}/late-batch.ko"), step("race", "filemap race 10", None)],
         files=_variants("late-batch"),
     )
     assert any("Bad page cache" in line for line in transcript.kernel_warnings())
