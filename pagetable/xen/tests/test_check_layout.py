@@ -125,7 +125,16 @@ def test_the_installed_hypervisor_is_accepted(tmp_path: Path, capsys: pytest.Cap
     assert re.fullmatch(r"[0-9a-f]{40}\n", build_id.read_text())
     for item in [*HEADER.values, *HEADER.declarations]:
         assert f"ok      {item}\n" in output
-    assert HEADER.replaced == ["do_xenoprof_op", "iommu_legacy_map", "iommu_legacy_unmap"]
+    assert HEADER.replaced == [
+        "do_mmu_update",
+        "do_update_va_mapping",
+        "do_xenoprof_op",
+        "get_page_from_l4e",
+        "iommu_legacy_map",
+        "iommu_legacy_unmap",
+        "put_page_from_l1e",
+        "put_pt_page",
+    ]
     assert not refused(output)
 
 
