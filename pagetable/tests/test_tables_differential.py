@@ -26,9 +26,9 @@ ACCEPTED, REFUSED = 100, 50
 CONTINUATIONS = 100  # a leg with interrupts; over 300 are usual
 
 # Stock Xen itself loses a reference to a table, and rarely a type, if it leaves a pin of that table in the
-# middle: in 1 round of 100, in 1 of 7 if processors race, and where the clock is the host's in as many as the
-# host's load makes it (1 of 40 without any payload). So may these, in a few times as many; a part that lost
-# references of its own would lose one in almost every round.
+# middle: in 1 round of 100, in 1 of 7 if processors race, and oftener in a domU. So may these, in a few times
+# as many; a part that lost references of its own would lose one in almost every round. Interrupts come by the
+# guest's clock, which counts instructions: by the host's, results would depend on its load.
 LOST_OF_ROUNDS, LOST_OF_DOMU_ROUNDS, LOST_OF_RACES = 50, 8, 3
 
 LEGS = ("boosted", "boosted, interrupted", "reverted")
@@ -82,7 +82,7 @@ def guest() -> Transcript:
 
     frame = other.run(f"cat {tables.PARAMETERS}/frame")
     return runner.run(
-        MACHINES["xen-strict"],
+        MACHINES["xen-strict"].with_icount(),
         [
             domu.toolstack(),
             other.create(),
