@@ -17,7 +17,7 @@ C_SOURCES	= $(wildcard pagetable/include/*.h pagetable/xen/*.[chS] \
 			lab/trapless_lab/plugin/*.[ch] \
 			dirty/capi/include/*.h dirty/capi/examples/*.c \
 			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c)
-PYTHON_SOURCES	= lab pagetable dirty
+PYTHON_SOURCES	= conftest.py lab pagetable dirty
 
 .PHONY: all setup build demo check check-fast lint host-tests dirty-tests clean
 .NOTPARALLEL:
@@ -41,7 +41,7 @@ demo: all
 # The summary of the last command is what is read: a test runner's own.
 check: all lint host-tests dirty-tests
 	@echo "check: all tests, the machines' too, two at a time"
-	@$(PYTEST) -n 2 --dist loadfile lab pagetable dirty
+	@$(PYTEST) -n 2 --dist loadgroup lab pagetable dirty
 
 check-fast: all lint host-tests
 	@echo "check-fast: unit tests"

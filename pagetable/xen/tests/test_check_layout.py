@@ -391,9 +391,9 @@ def test_a_new_caller_of_the_iommu_functions_is_refused(
         b"",
         b"not an ELF file, and not a gzip either",
         DEFAULT_IMAGE.read_bytes()[:5000] if DEFAULT_IMAGE.exists() else b"",
-        gzip.compress(b""),
-        gzip.compress(b"\x7fELF"),
-        gzip.compress(Path(sys.executable).resolve().read_bytes()[:4096]),
+        gzip.compress(b"", mtime=0),
+        gzip.compress(b"\x7fELF", mtime=0),
+        gzip.compress(Path(sys.executable).resolve().read_bytes()[:4096], mtime=0),
     ],
 )
 def test_a_garbage_image_is_one_clear_line(
