@@ -61,14 +61,33 @@ def run(
         outputs = qemu.Outputs(
             work_dir / "console.log", work_dir / "steps.log", work_dir / "trace.log", work_dir / "qemu.log"
         )
-        for stale in (outputs.console, outputs.steps, outputs.trace):
-            stale.unlink(missing_ok=True)
         argv = qemu.argv(host.qemu(), machine, qemu.Images(kernel.image, image, xen, disk), outputs, plugins)
-        watched = session.Session(machine.name, log, outputs, progress or Progress())
-        watched.follow(stack.enter_context(session.process(argv, outputs.complaints)))
+        watched = _boot(machine, argv, log, outputs, progress or Progress())
         with outputs.trace.open() as lines:
             buckets = trace.parse(lines)
         return Transcript(machine, tuple(log.results), buckets, watched.console)
+
+
+def _boot(
+    machine: Machine, argv: Sequence[str], log: StepLog, outputs: qemu.Outputs, progress: Progress
+) -> session.Session:
+    """Run the machine to its end. With several CPUs QEMU's emulation of stock Xen and Linux sometimes stands
+    still before the first step; such a boot is made once more, and nothing that came later ever is.
+    """
+    again = machine.cpus > 1
+    while True:
+        for stale in (outputs.console, outputs.steps, outputs.trace):
+            stale.unlink(missing_ok=True)
+        watched = session.Session(machine.name, log, outputs, progress)
+        try:
+            with session.process(argv, outputs.complaints) as running:
+                watched.follow(running)
+        except session.BootTimeout:
+            if not again:
+                raise
+            again = False
+        else:
+            return watched
 
 
 def _guest_tree(

@@ -34,6 +34,10 @@ class GuestError(LabError):
     """A machine did not do what it was asked to."""
 
 
+class BootTimeout(GuestError):
+    """A machine did not get as far as its first step."""
+
+
 class _Tail:
     """Reads what a growing file gained since the last look."""
 
@@ -106,7 +110,8 @@ class Session:
             if ended:
                 self._fail(f"ended (QEMU exit code {process.returncode}) while waiting for {waiting_for}")
             if time.monotonic() - since > limit:
-                self._fail(f"timed out after {limit:g} s waiting for {waiting_for}")
+                kind = GuestError if self._log.running or self._log.results else BootTimeout
+                self._fail(f"timed out after {limit:g} s waiting for {waiting_for}", kind)
             time.sleep(_POLL_S)
 
     def _position(self) -> tuple[int, bool]:
@@ -133,13 +138,13 @@ class Session:
         if self._log.running is not None and self._log.running is not was_running:
             self._progress.started(self._log.running.name)
 
-    def _fail(self, what: str) -> NoReturn:
+    def _fail(self, what: str, kind: type[GuestError] = GuestError) -> NoReturn:
         if self._log.running:
             step_log = self._log.partial
         else:
             step_log = self._log.results[-1].output if self._log.results else ""
         complaint = self._complaints.read_text(errors="replace")
-        raise GuestError(
+        raise kind(
             f"machine {self._machine}: {what}\n"
             f"  the step's last lines:\n{_last_lines(step_log)}\n"
             f"  the console's last lines:\n{_last_lines(self.console)}"
