@@ -23,17 +23,20 @@ struct stock_symbol {
 
 typedef unsigned long kallsyms_lookup_name_t(const char *name);
 
-/* The kernel tells a kprobe the address of any function, this one included. */
+/*
+ * The kernel tells a kprobe the address of any function, this one included. It is
+ * asked once a file: each time it waits for all CPUs.
+ */
 static inline kallsyms_lookup_name_t *find_kallsyms_lookup_name(void)
 {
+	static kallsyms_lookup_name_t *found;
 	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
-	void *address;
 
-	if (register_kprobe(&probe))
-		return NULL;
-	address = probe.addr;
-	unregister_kprobe(&probe);
-	return address;
+	if (!found && !register_kprobe(&probe)) {
+		found = (void *)probe.addr;
+		unregister_kprobe(&probe);
+	}
+	return found;
 }
 
 /**

@@ -25,6 +25,7 @@
 
 #include <xen/interface/xen.h>
 
+#include "permission.h"
 #include "stock_symbols.h"
 #include "pvmmu.h"
 
@@ -64,12 +65,6 @@ static bool is_elsewhere(struct mm_struct *mm)
 #define FLUSH	(UVMF_INVLPG | UVMF_LOCAL)
 #endif
 
-/* Nobody but the hardware can change the entry, and that only by its hint. */
-static bool is_stable(pte_t pte)
-{
-	return (pte_flags(pte) & (_PAGE_PRESENT | _PAGE_RW)) == _PAGE_PRESENT;
-}
-
 /* Called by entry.S with the arguments of ptep_clear_flush(). */
 clear_flush_t pvmmu_clear_flush;
 pte_t pvmmu_clear_flush(struct vm_area_struct *vma, unsigned long address,
@@ -81,7 +76,7 @@ pte_t pvmmu_clear_flush(struct vm_area_struct *vma, unsigned long address,
 
 	address &= PAGE_MASK;
 	/* Elsewhere already: stock flushes once, we would do so twice. */
-	if (!is_stable(pte) || mm != current->mm || is_elsewhere(mm) ||
+	if (!is_protected(pte) || mm != current->mm || is_elsewhere(mm) ||
 	    !PagePinned(virt_to_page(ptep)) ||
 	    stock_get_lazy_mode() != PARAVIRT_LAZY_NONE ||
 	    HYPERVISOR_update_va_mapping(address, __pte_ma(0), FLUSH))

@@ -27,14 +27,8 @@
 #include <linux/sched.h>
 
 #include "batch.h"
+#include "permission.h"
 #include "pvmmu.h"
-
-static bool is_writable(pte_t pte)
-{
-	const pteval_t wanted = _PAGE_PRESENT | _PAGE_RW;
-
-	return (pte_flags(pte) & wanted) == wanted;
-}
 
 static void protect_entry(struct batch *batch, const pte_t *ptep)
 {

@@ -13,6 +13,7 @@
  *   fault_around.c  the entries of one fault-around: one hypercall
  *   fork.c          write protection of the parent: one hypercall for many
  *   reuse_around.c  a page found to be one's own again: its neighbours too
+ *   permission.h    what an entry lets its process do
  *   batch.h         updates of one table for one hypercall
  *   clear_flush.c   an entry cleared and flushed: one hypercall, no trap
  *   hypervisor.c    the switches of the hypervisor's payload

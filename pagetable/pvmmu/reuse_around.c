@@ -33,6 +33,7 @@
 #include <linux/userfaultfd_k.h>
 
 #include "batch.h"
+#include "permission.h"
 #include "stock_symbols.h"
 #include "pvmmu.h"
 
@@ -63,18 +64,6 @@ int pvmmu_reuse_around_resolve(void)
 					     &stock_page_move_anon_rmap };
 
 	return stock_symbols_resolve(&symbol, 1);
-}
-
-static bool is_writable(pte_t pte)
-{
-	const pteval_t wanted = _PAGE_PRESENT | _PAGE_RW;
-
-	return (pte_flags(pte) & wanted) == wanted;
-}
-
-static bool is_protected(pte_t pte)
-{
-	return (pte_flags(pte) & (_PAGE_PRESENT | _PAGE_RW)) == _PAGE_PRESENT;
 }
 
 /* The area's writes are nobody's business but the hardware's. */

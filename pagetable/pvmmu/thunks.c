@@ -12,8 +12,8 @@
  *    several instructions, so the jump is written while every other CPU is
  *    stopped, and only where tasks are not preempted inside the kernel, nor have
  *    been since each last gave up the CPU itself: every task is then at a point
- *    where it did so, and none of these is in a thunk. Putting the stock bytes back needs no such rule:
- *    a task is before the jump or behind it.
+ *    where it did so, and none of these is in a thunk. Putting the stock bytes
+ *    back needs no such rule: a task is before the jump or behind it.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

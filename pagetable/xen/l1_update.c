@@ -97,28 +97,18 @@ static void write_entry(u64 *entry, u64 old, u64 new, bool preserve_ad)
  */
 static struct page_info *own_page(u64 entry, const struct domain *d)
 {
-	u64 mfn = pte_frame(entry);
-	struct page_info *page;
+	struct page_info *page = valid_page(pte_frame(entry));
 
-	if (!__mfn_valid(mfn))
-		return NULL;
-	block_speculation();
-	page = mfn_to_page(mfn);
-	return page_owner(page) == d ? page : NULL;
+	return page && page_owner(page) == d ? page : NULL;
 }
 
 /* A new reference to the page of @entry, of the kind the entry needs. */
 static bool take_page(u64 entry, struct domain *d)
 {
-	u64 mfn = pte_frame(entry);
-	struct page_info *page;
+	struct page_info *page = valid_page(pte_frame(entry));
 
-	if (!__mfn_valid(mfn))
-		return false;
-	block_speculation();
-	page = mfn_to_page(mfn);
 	/* Only if it is the domain's own. */
-	if (!get_page(page, d))
+	if (!page || !get_page(page, d))
 		return false;
 	if ((entry & PTE_RW) && !get_page_type(page, PGT_writable_page)) {
 		put_page(page);
@@ -223,16 +213,18 @@ static bool l1_update(u64 *entry, u64 new, bool preserve_ad, struct domain *d)
 	return false;
 }
 
+static void table_drop(struct page_info *page)
+{
+	page_unlock(page);
+	put_page(page);
+}
+
 /* The domain's own level 1 table in frame @mfn, referenced and locked; or NULL. */
 static struct page_info *table_take(u64 mfn, struct domain *d)
 {
-	struct page_info *page;
+	struct page_info *page = valid_page(mfn);
 
-	if (!__mfn_valid(mfn))
-		return NULL;
-	block_speculation();
-	page = mfn_to_page(mfn);
-	if (!get_page(page, d))
+	if (!page || !get_page(page, d))
 		return NULL;
 	if (!page_lock_unsafe(page)) {
 		block_speculation();
@@ -242,17 +234,10 @@ static struct page_info *table_take(u64 mfn, struct domain *d)
 	block_speculation();
 	if ((__atomic_load_n(&page->type_info, __ATOMIC_RELAXED) &
 	     PGT_type_mask) != PGT_l1_page_table) {
-		page_unlock(page);
-		put_page(page);
+		table_drop(page);
 		return NULL;
 	}
 	return page;
-}
-
-static void table_drop(struct page_info *page)
-{
-	page_unlock(page);
-	put_page(page);
 }
 
 /* The table of the update before, kept for the next one. */

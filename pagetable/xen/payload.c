@@ -2,7 +2,8 @@
 /*
  * PiBooster's hypervisor half as a Xen livepatch payload: the three stock
  * functions it replaces, the hypercalls, and what happens when the payload is
- * reverted. The other parts of the payload are zero_runs.S and l1_update.c.
+ * reverted. The other parts of the payload are zero_runs.S,
+ * l1_update.c and table_refs.c.
  *
  * Invariants:
  *

@@ -66,13 +66,13 @@ static bool take(struct page_info *page, struct domain *d)
 static int new_get_page_from_l4e(u64 l4e, u64 l4mfn, struct domain *d,
 				 u32 flags)
 {
-	u64 mfn = pte_frame(l4e);
+	struct page_info *page;
 
 	/* The other flags say what to do with a reference that is not complete. */
 	if (table_refs_enabled && !(flags & PTF_partial_set) &&
-	    !(l4e & ~L4_PLAIN) && __mfn_valid(mfn)) {
-		block_speculation();
-		if (take(mfn_to_page(mfn), d))
+	    !(l4e & ~L4_PLAIN)) {
+		page = valid_page(pte_frame(l4e));
+		if (page && take(page, d))
 			return 0;
 	}
 	return original_get_page_from_l4e(l4e, l4mfn, d, flags);

@@ -28,7 +28,8 @@
  */
 #include "livepatch.h"
 
-/* The slots of a cache line beyond the one that the entry operand names, and of
+/*
+ * The slots of a cache line beyond the one that the entry operand names, and of
  * the three lines that follow it.
  */
 #define NEXT_LINES	8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, \
