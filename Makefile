@@ -11,7 +11,7 @@
 #   make clean       remove what was built (.venv stays)
 
 PYTEST		= .venv/bin/python -m pytest
-C_SOURCES	= $(wildcard pagetable/include/*.h pagetable/xen/*.[chS] \
+C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
 			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch] \
 			pagetable/pvmmu/*.[chS] \
 			lab/trapless_lab/plugin/*.[ch] \

@@ -23,7 +23,6 @@ PAGES_PER_TABLE = {"pgd": 2}
 
 LOAD_MODULE = "load pagetable module"
 
-_LIVEPATCH = f"/sys/kernel/livepatch/{NAME}"
 _SYSFS = f"/sys/kernel/{NAME}"
 
 POOL_SWITCH = f"{_SYSFS}/enabled"
@@ -54,14 +53,12 @@ def _payload_part() -> Part:
 
 def _pool_part() -> Part:
     path = f"/lib/trapless/{NAME}.ko"
-    wait = f"until [ $(cat {_LIVEPATCH}/transition) = 0 ]; do sleep 0.2; done"
-    disable = f"echo 0 >{_LIVEPATCH}/enabled && while [ -e {_LIVEPATCH} ]; do sleep 0.2; done"
     return Part(
         "pool",
         path,
         lambda: artifacts.module("pagetable", NAME),
-        (Step(LOAD_MODULE, f"insmod {path}"), Step("wait for the transition", wait)),
-        (Step("unload pagetable module", f"{disable} && rmmod {NAME}"),),
+        (Step(LOAD_MODULE, f"insmod {path}"),),
+        (Step("unload pagetable module", f"rmmod {NAME}"),),
     )
 
 

@@ -11,20 +11,48 @@
  *  - What pop hands out looks as if it came from the kernel's allocator: zero,
  *    charged to the current memory cgroup where the kernel would charge it,
  *    with the struct page fields that page tables use at rest.
- *  - A page enters a list only while the cache serves; tpt_cache_serve(false)
+ *  - A page enters a list only while the cache serves: tpt_cache_serve(false)
  *    is final once it has returned.
  *
- * Locking: tables come back from RCU callbacks, so the locks disable
- * interrupts. They are leaves: nothing is called under them.
+ * Zero without being cleared: a table above the lowest level holds nothing but
+ * pointers to tables, and the kernel clears each one before it frees what it
+ * points to (free_pgd_range() and below), or the freed table would still be
+ * walked. So such a table comes back zero, and other architectures rely on it
+ * (powerpc's and sparc64's caches of upper tables clear once, when a page first
+ * comes in). What the two top tables hold besides is written anew by whoever
+ * takes them, see tables.c and clear_for(). A table of the lowest level points
+ * to data, where a mistake of the kernel's would hand one process's pages to
+ * another: these are cleared each time, as are pages whose way back we did not
+ * see (tpt_cache_put()). The module parameter `verify` looks for itself.
+ *
+ * Locking: tables come back from RCU callbacks and wherever a process ends.
+ * They are pushed without a lock and with preemption off, which
+ * synchronize_rcu() waits for; no state but the list and its length is touched.
+ * Tables are taken by tasks only, and under `pop`, as llist_del_first() asks.
+ * It is a leaf: nothing is called under it.
  */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
+#include <linux/moduleparam.h>
+#include <linux/percpu.h>
+#include <linux/preempt.h>
 #include <linux/rcupdate.h>
+#include <linux/string.h>
 
 #include "trapless.h"
 
 /* GFP_PGTABLE_USER, as <asm-generic/pgalloc.h> has it. */
 #define GFP_TABLE	(GFP_KERNEL | __GFP_ZERO | __GFP_ACCOUNT)
+
+/* The hypervisor's own slots of a top table, which it writes at each pin. */
+#define XEN_FIRST_SLOT	256
+#define XEN_SLOTS	16
+
+static bool verify;
+module_param(verify, bool, 0444);
+MODULE_PARM_DESC(verify, "look whether tables come back zero (slow, for tests)");
 
 struct tpt_cache tpt_caches[TPT_LEVELS] = {
 	[TPT_PTE] = { .name = "pte", .gfp = GFP_TABLE },
@@ -35,13 +63,20 @@ struct tpt_cache tpt_caches[TPT_LEVELS] = {
 	[TPT_USER_PGD] = { .name = "user_pgd", .gfp = GFP_KERNEL | __GFP_ZERO },
 };
 
-void tpt_cache_init(void)
-{
-	struct tpt_cache *cache;
+/* Counted without the lock, so that a miss costs a handful of instructions. */
+static DEFINE_PER_CPU(u64 [TPT_LEVELS], misses);
 
-	for (cache = tpt_caches; cache < tpt_caches + TPT_LEVELS; cache++) {
-		spin_lock_init(&cache->lock);
-		INIT_LIST_HEAD(&cache->free);
+/**
+ * tpt_cache_init - before anything else
+ * @bare: on bare metal top tables have a second half that nobody writes anew
+ */
+void tpt_cache_init(bool bare)
+{
+	enum tpt_level level;
+
+	for (level = 0; level < TPT_LEVELS; level++) {
+		spin_lock_init(&tpt_caches[level].pop);
+		tpt_caches[level].comes_zero = level > TPT_PTE && !bare;
 	}
 }
 
@@ -51,8 +86,10 @@ static bool charge(struct tpt_cache *cache, struct page *page)
 	/* A build that breaks the second invariant, to prove the tests see it. */
 	return true;
 #endif
+	/* No waiting here: the kernel's allocator can, and reports the limit. */
 	return !(cache->gfp & __GFP_ACCOUNT) || !memcg_kmem_enabled() ||
-	       !tpt_stock.memcg_kmem_charge_page(page, cache->gfp,
+	       !tpt_stock.memcg_kmem_charge_page(page, GFP_NOWAIT |
+						 __GFP_ACCOUNT | __GFP_NOWARN,
 						 cache->order);
 }
 
@@ -65,49 +102,132 @@ static void uncharge(struct tpt_cache *cache, struct page *page)
 		tpt_stock.memcg_kmem_uncharge_page(page, cache->order);
 }
 
+static void clear(struct tpt_cache *cache, struct page *page)
+{
+	unsigned int i;
+
+	for (i = 0; i < 1U << cache->order; i++)
+		clear_page(page_address(page + i));
+}
+
+/* Is a table that came back what cache.c takes it for? */
+static void verify_zero(enum tpt_level level, struct page *page)
+{
+	const u64 *entries = page_address(page);
+	/* The kernel's half of the top table is copied anew at each use. */
+	unsigned int i, count = level == TPT_PGD ? PTRS_PER_PGD / 2 :
+						   PTRS_PER_PGD;
+
+	for (i = 0; i < count; i++) {
+		if (!entries[i])
+			continue;
+		if (level == TPT_USER_PGD &&
+		    (i == PTRS_PER_PGD - 1 ||
+		     (i >= XEN_FIRST_SLOT && i < XEN_FIRST_SLOT + XEN_SLOTS)))
+			continue;
+		WARN(1, "a %s table came back with entry %u set: %llx\n",
+		     tpt_caches[level].name, i, entries[i]);
+		clear(&tpt_caches[level], page);
+		return;
+	}
+}
+
+/* What the kernel's allocator would hand out; see the head of this file. */
+static void clear_for(enum tpt_level level, struct page *page)
+{
+	if (!tpt_caches[level].comes_zero)
+		clear(&tpt_caches[level], page);
+	else if (level == TPT_USER_PGD)
+		memset((u64 *)page_address(page) + XEN_FIRST_SLOT, 0,
+		       XEN_SLOTS * sizeof(u64));
+}
+
+/* Nothing there, or nobody to serve. */
+static noinline struct page *miss(enum tpt_level level)
+{
+	if (READ_ONCE(tpt_caches[level].serving)) {
+		this_cpu_inc(misses[level]);
+		tpt_pool_wants_more();
+	}
+	return NULL;
+}
+
+static struct llist_node *node_of(struct page *page)
+{
+	BUILD_BUG_ON(sizeof(struct llist_node) > sizeof(page->lru));
+	return (struct llist_node *)&page->lru;
+}
+
+/* Called with the lock held. */
+static struct page *take(struct tpt_cache *cache, int *left)
+{
+	struct llist_node *node = llist_del_first(&cache->free);
+
+	if (!node)
+		return NULL;
+	*left = atomic_dec_return(&cache->cached);
+	return list_entry((struct list_head *)node, struct page, lru);
+}
+
+/* Return: whether the page is in the cache now; it serves no more otherwise. */
+static bool push(struct tpt_cache *cache, struct page *page)
+{
+	if (!READ_ONCE(cache->serving))
+		return false;
+	llist_add(node_of(page), &cache->free);
+	atomic_inc(&cache->cached);
+	return true;
+}
+
+/* Ready tables of a level, at this moment. */
+unsigned int tpt_cache_cached(const struct tpt_cache *cache)
+{
+	/* A page may be taken before whoever pushed it has counted it. */
+	return max(atomic_read(&cache->cached), 0);
+}
+
 /**
  * tpt_cache_pop - take a page table
  * @level: its level
  *
  * Return: a zeroed page that the caller now possesses, or NULL: use the
- * kernel's allocator.
+ * kernel's allocator. Does not sleep.
  */
 struct page *tpt_cache_pop(enum tpt_level level)
 {
 	struct tpt_cache *cache = &tpt_caches[level];
-	struct page *page = NULL;
-	unsigned long flags;
-	unsigned int i;
-	bool low;
+	struct page *page;
+	int left;
 
-	if (!READ_ONCE(cache->serving))
-		return NULL;
-	spin_lock_irqsave(&cache->lock, flags);
-	if (cache->cached) {
-		page = list_first_entry(&cache->free, struct page, lru);
-		list_del(&page->lru);
-		cache->cached--;
-		cache->hits++;
-	} else {
-		cache->misses++;
-		cache->missing++;
+	if (llist_empty(&cache->free))
+		return miss(level);
+	spin_lock(&cache->pop);
+	page = take(cache, &left);
+	if (unlikely(!page)) {
+		spin_unlock(&cache->pop);
+		return miss(level);
 	}
-	low = cache->cached < TPT_RESERVE;
-	spin_unlock_irqrestore(&cache->lock, flags);
+	if (left < (int)cache->lowest)
+		cache->lowest = max(left, 0);
+	if (unlikely(left < (int)TPT_POLICY_RESERVE))
+		cache->wanting = max(cache->wanting, TPT_POLICY_RESERVE -
+				     max(left, 0));
+	cache->hits++;
+	spin_unlock(&cache->pop);
 
-	if (low)
+	if (unlikely(left < (int)TPT_POLICY_RESERVE))
 		tpt_pool_wants_more();
-	if (!page)
-		return NULL;
-	if (!charge(cache, page)) {
-		/* Let the kernel's allocator meet the limit and report it. */
+	if (unlikely(!charge(cache, page))) {
+		spin_lock(&cache->pop);
+		cache->hits--;
+		cache->refused++;
+		spin_unlock(&cache->pop);
 		if (!tpt_pool_return(page))
 			__free_pages(page, cache->order);
 		tpt_pool_wants_sweep();
 		return NULL;
 	}
-	for (i = 0; i < 1U << cache->order; i++)
-		clear_page(page_address(page + i));
+	clear_for(level, page);
 	set_page_private(page, 0);
 	page->index = 0;
 	return page;
@@ -115,49 +235,91 @@ struct page *tpt_cache_pop(enum tpt_level level)
 
 /**
  * tpt_cache_return - take back a page table that nobody uses any more
- * @cache: its level
- * @page:  a page of the pool, whose possession the caller gives up
+ * @level: its level
+ * @page:  a page of the pool, as the kernel's memory management frees it, whose
+ *         possession the caller gives up
+ *
+ * Called with preemption off, from before the caller saw that the page is the
+ * pool's.
  *
  * Return: true, or false if the cache does not serve and the caller still
  * possesses the page.
  */
-bool tpt_cache_return(struct tpt_cache *cache, struct page *page)
+bool tpt_cache_return(enum tpt_level level, struct page *page)
 {
-	unsigned long flags;
-	bool serving;
+	struct tpt_cache *cache = &tpt_caches[level];
 
+#ifdef TPT_NEGATIVE_CONTROL_DIRTY_TABLE
+	/* A build that breaks what the head of this file relies on. */
+	*((u64 *)page_address(page) + 7) = 0xbad0;
+#endif
+	if (unlikely(verify) && cache->comes_zero)
+		verify_zero(level, page);
 	uncharge(cache, page);
-	spin_lock_irqsave(&cache->lock, flags);
-	serving = cache->serving;
-	if (serving) {
-		list_add(&page->lru, &cache->free);
-		cache->cached++;
-	}
-	spin_unlock_irqrestore(&cache->lock, flags);
-	return serving;
-}
-
-/* Start or stop serving at every level. May sleep. */
-void tpt_cache_serve(bool on)
-{
-	struct tpt_cache *cache;
-
-	for (cache = tpt_caches; cache < tpt_caches + TPT_LEVELS; cache++) {
-		spin_lock_irq(&cache->lock);
-		WRITE_ONCE(cache->serving, on);
-		spin_unlock_irq(&cache->lock);
-	}
+	return push(cache, page);
 }
 
 /**
- * tpt_cache_take_all - empty a list
- * @cache: its level
- * @pages: out: the pages, now the caller's
+ * tpt_cache_put - put a page into a cache whatever it holds
+ * @level: the level
+ * @page:  a page of the pool that we possess
+ *
+ * If the cache does not serve, possession is dropped and the page is left to the
+ * pool's next look.
  */
-void tpt_cache_take_all(struct tpt_cache *cache, struct list_head *pages)
+void tpt_cache_put(enum tpt_level level, struct page *page)
 {
-	spin_lock_irq(&cache->lock);
-	list_splice_init(&cache->free, pages);
-	cache->cached = 0;
-	spin_unlock_irq(&cache->lock);
+	struct tpt_cache *cache = &tpt_caches[level];
+
+	bool taken;
+
+	clear(cache, page);
+	uncharge(cache, page);
+	preempt_disable();
+	taken = push(cache, page);
+	preempt_enable();
+	if (!taken)
+		__free_pages(page, cache->order);
+}
+
+/* Start or stop serving at every level. Sleeps. */
+void tpt_cache_serve(bool on)
+{
+	enum tpt_level level;
+
+	for (level = 0; level < TPT_LEVELS; level++)
+		WRITE_ONCE(tpt_caches[level].serving, on);
+	if (!on)
+		synchronize_rcu();	/* nobody is still pushing */
+}
+
+/**
+ * tpt_cache_take - take a page out of a cache, not to be used as a table
+ * @cache: its level
+ *
+ * Return: the page, now the caller's, or NULL.
+ */
+struct page *tpt_cache_take(struct tpt_cache *cache)
+{
+	struct page *page;
+	int left;
+
+	spin_lock(&cache->pop);
+	page = take(cache, &left);
+	/* What is given back was not drawn: there would have been one fewer. */
+	if (page && cache->lowest)
+		cache->lowest--;
+	spin_unlock(&cache->pop);
+	return page;
+}
+
+/* Allocations of a level that found its cache empty. */
+u64 tpt_cache_misses(enum tpt_level level)
+{
+	u64 sum = 0;
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		sum += per_cpu(misses[level], cpu);
+	return sum;
 }

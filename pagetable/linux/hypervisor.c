@@ -16,18 +16,26 @@ static long call(unsigned int op, void *arg)
 	return _hypercall2(long, xenoprof_op, op, arg);
 }
 
+/* No hypervisor to tell: every page is as good as marked. */
+static bool without;
+
 /**
  * tpt_hypervisor_check - is the hypervisor half there, ours, and of use?
+ * @bare: there is no hypervisor, and none of the calls below is to reach one
  *
  * Return: 0, -ENODEV without it, -EPROTO if it speaks another version,
  * -EOPNOTSUPP if this domain's IOMMU does not follow page types, so that there
  * is nothing to save.
  */
-int tpt_hypervisor_check(void)
+int tpt_hypervisor_check(bool bare)
 {
 	struct tpt_version version = { };
-	long rc = call(TPT_OP_VERSION, &version);
+	long rc;
 
+	without = bare;
+	if (bare)
+		return 0;
+	rc = call(TPT_OP_VERSION, &version);
 	if (rc) {
 		pr_err("no hypervisor half (hypercall: %ld): load the payload first\n",
 		       rc);
@@ -52,7 +60,7 @@ static int batch(unsigned int op, u64 *mfns, unsigned int count,
 {
 	long rc = 0;
 
-	*done = 0;
+	*done = without ? count : 0;
 	while (*done < count && !rc) {
 		struct tpt_batch arg = {
 			.count = min(count - *done, TPT_MAX_BATCH + 0u),
@@ -80,6 +88,20 @@ int tpt_hypervisor_mark(u64 *mfns, unsigned int count, unsigned int *done)
 	return batch(TPT_OP_MARK, mfns, count, done);
 }
 
+/**
+ * tpt_hypervisor_release - give semi-writable pages back that nobody uses
+ * @mfns:  machine frame numbers of pages that are no page tables and cannot
+ *         become one meanwhile
+ * @count: how many, without limit
+ * @done:  out: the first @done are no longer semi-writable
+ *
+ * Return: 0, or the error of frame @done; see struct tpt_batch.
+ */
+int tpt_hypervisor_release(u64 *mfns, unsigned int count, unsigned int *done)
+{
+	return batch(TPT_OP_RELEASE, mfns, count, done);
+}
+
 struct release {
 	u64 *mfns;
 	unsigned int count;
@@ -90,11 +112,11 @@ static int release_alone(void *data)
 {
 	struct release *r = data;
 
-	return batch(TPT_OP_RELEASE, r->mfns, r->count, r->done);
+	return tpt_hypervisor_release(r->mfns, r->count, r->done);
 }
 
 /**
- * tpt_hypervisor_release - give semi-writable pages back, live tables too
+ * tpt_hypervisor_release_live - the same for pages that may be in use
  * @mfns:  machine frame numbers
  * @count: how many; every other CPU waits meanwhile, so a few dozen
  * @done:  out: the first @done are no longer semi-writable
@@ -106,7 +128,8 @@ static int release_alone(void *data)
  *
  * Return: 0, or the error of frame @done; see struct tpt_batch. Sleeps.
  */
-int tpt_hypervisor_release(u64 *mfns, unsigned int count, unsigned int *done)
+int tpt_hypervisor_release_live(u64 *mfns, unsigned int count,
+				unsigned int *done)
 {
 	struct release r = { mfns, count, done };
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The pool: which pages are ours, how it grows, and how it gives all back.
+ * The pool: which pages are ours, how it grows and shrinks, and how it gives all
+ * back.
  *
  * Invariants:
  *
- *  - `owned` maps the page frame number of every page that the hypervisor
- *    holds semi-writable for us to its level. A page that may carry the mark
- *    is never freed to the kernel: its next user could want it for DMA.
+ *  - `owner` says of every page frame whether the hypervisor holds it
+ *    semi-writable for us, and if so for which level. A page that may carry the
+ *    mark is never freed to the kernel: its next user could want it for DMA.
  *  - The pool holds one reference to each owned page, its ownership. A second
  *    one, possession, belongs to the cache or to whoever uses the page as a
  *    page table. Code that frees a table without passing through tables.c
@@ -14,14 +15,18 @@
  *    file page frees its spare table so) thereby only drops possession and
  *    leaves the count at 1; sweep() finds such pages. Others may hold short
  *    speculative references: they delay sweep(), no more.
- *  - Giving a page back: first the hypervisor forgets the mark, then `owned`
+ *  - Giving a page back: first the hypervisor forgets the mark, then `owner`
  *    forgets the page, then ownership is dropped, at which the page is free or
  *    stays with its present user like any page of the kernel's.
  *
- * Locking: `resize` serialises growing, sweeping and giving back. Page tables
- * come back under rcu_read_lock() (tpt_pool_return): a grace period after the
- * caches have stopped serving no page enters a list, and one after `owned` has
- * forgotten the pages no reader knows them any more.
+ * Locking: `resize` serialises growing, sweeping, shrinking and giving back, and
+ * guards `owner`. It is taken around allocations, so reclaim may only try it.
+ * Whoever frees a table reads `owner` without it, with preemption off from before
+ * the look until the page is in its cache. An entry is cleared only while the
+ * page is in our own hands, out of the cache, where nobody else can be freeing
+ * it; or after the caches have stopped serving and synchronize_rcu(), when
+ * whoever saw it set is done, and whoever still sees it set is told that the page
+ * is his to free.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -29,21 +34,29 @@
 #include <linux/mm.h>
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
-#include <linux/rcupdate.h>
+#include <linux/preempt.h>
 #include <linux/slab.h>
+#include <linux/vmalloc.h>
 #include <linux/workqueue.h>
-#include <linux/xarray.h>
 
 #include <asm/xen/page.h>
 
 #include "trapless.h"
 
-/* Pages that one RELEASE gives back, while all other CPUs wait. */
-#define RELEASE_BATCH	64
+/* Pages that one RELEASE gives back; with live tables all other CPUs wait. */
+#define RELEASE_BATCH	64u
+/*
+ * Misses say that tables were lacking, not how many at a time: one run adds at
+ * most half as much again as a level has, or this.
+ */
+#define GROWTH_STEP	8u
 /* How long a run that could not grow the pool keeps others from trying. */
 #define GROWTH_PAUSE	HZ
-/* How long a table that was freed behind our back waits to be found. */
-#define SWEEP_INTERVAL	(10 * HZ)
+/*
+ * How long a table that was freed behind our back waits to be found, and how
+ * often the policy is asked.
+ */
+#define TICK		(10 * HZ)
 /* How often, and how long apart, a page that changes type is tried again. */
 #define BUSY_RETRIES	100
 #define BUSY_WAIT_MS	10
@@ -60,22 +73,69 @@ static unsigned int max_tables;
 module_param(max_tables, uint, 0444);
 MODULE_PARM_DESC(max_tables, "most tables the pool may own (default: 1/128 of memory)");
 
-static DEFINE_XARRAY(owned);
+/* One byte a page frame: 0, or 1 more than the level. */
+static u8 *owner;
+static unsigned long owner_frames;
+
 static DEFINE_MUTEX(resize);
 static bool enabled;
+static u64 shrunk;
+
+/* The paper's own limit on its cache, and the draft's proportion. */
+static struct tpt_policy policy = {
+	.kind = TPT_POLICY_ADAPTIVE, .number = 180, .percent = 100,
+};
+static struct tpt_demand demand[TPT_LEVELS];
+static u64 misses_seen[TPT_LEVELS];
+/* Allocations that missed since the pool last grew. */
+static unsigned int missing[TPT_LEVELS];
 
 static void grow_work(struct work_struct *work);
 static DECLARE_WORK(growth, grow_work);
-static unsigned long next_growth = INITIAL_JIFFIES;
+static bool growth_asked;
 
-static void sweep_work(struct work_struct *work);
-static DECLARE_DEFERRABLE_WORK(sweeping, sweep_work);
+static void growth_allow_work(struct work_struct *work);
+static DECLARE_DEFERRABLE_WORK(growth_allow, growth_allow_work);
 
-static void set_owned(struct tpt_cache *cache, int delta)
+static void tick_work(struct work_struct *work);
+static DECLARE_DEFERRABLE_WORK(ticking, tick_work);
+
+/* 0, or 1 more than the level of a page that is ours. */
+static u8 owner_of(struct page *page)
 {
-	spin_lock_irq(&cache->lock);
-	cache->owned += delta;
-	spin_unlock_irq(&cache->lock);
+	unsigned long pfn = page_to_pfn(page);
+
+	return pfn < owner_frames ? READ_ONCE(owner[pfn]) : 0;
+}
+
+/**
+ * tpt_pool_owns - is this page the pool's?
+ * @page: any page
+ *
+ * It may have been given back when this returns, unless the caller has
+ * preemption off.
+ */
+bool tpt_pool_owns(struct page *page)
+{
+	return owner_of(page);
+}
+
+static enum tpt_level level_of(unsigned long pfn)
+{
+	return owner[pfn] - 1;
+}
+
+/* First frame of ours from @pfn on, or one beyond all. */
+static unsigned long next_owned(unsigned long pfn)
+{
+	while (pfn < owner_frames && !owner[pfn]) {
+		/* Memory is long and tables are few: eight at a time. */
+		if (IS_ALIGNED(pfn, 8) && !*(u64 *)(owner + pfn))
+			pfn += 8;
+		else
+			pfn++;
+	}
+	return pfn;
 }
 
 static unsigned int owned_tables(void)
@@ -96,46 +156,37 @@ static struct page *new_page(struct tpt_cache *cache)
 	 * Compound, so that a stock free of a larger table drops possession of
 	 * the whole (see __free_pages()). Charged when used, not when cached.
 	 */
-	page = alloc_pages(GFP_KERNEL | __GFP_NOWARN | __GFP_NORETRY |
-			   (order ? __GFP_COMP : 0), order);
-	if (!page)
-		return NULL;
-	if (xa_reserve(&owned, page_to_pfn(page), GFP_KERNEL)) {
+	page = alloc_pages(GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN |
+			   __GFP_NORETRY | (order ? __GFP_COMP : 0), order);
+	/* Memory that came after us has no entry in `owner`. */
+	if (page && page_to_pfn(page) >= owner_frames) {
 		__free_pages(page, order);
 		return NULL;
 	}
 	return page;
 }
 
-static void drop_new_page(struct tpt_cache *cache, struct page *page)
-{
-	xa_release(&owned, page_to_pfn(page));
-	__free_pages(page, cache->order);
-}
-
 /* The page is semi-writable: own it, and hand possession to the cache. */
-static void adopt(struct tpt_cache *cache, struct page *page)
+static void adopt(enum tpt_level level, struct page *page)
 {
-	unsigned long pfn = page_to_pfn(page);
-
 	get_page(page);
-	xa_store(&owned, pfn, xa_mk_value(cache - tpt_caches), GFP_KERNEL);
-	set_owned(cache, 1);
-	if (!tpt_cache_return(cache, page))
-		__free_pages(page, cache->order);	/* for sweep() to find */
+	WRITE_ONCE(owner[page_to_pfn(page)], level + 1);
+	tpt_caches[level].owned++;
+	tpt_cache_put(level, page);
 }
 
 /* Add up to @count tables to a level in one batch. Return: how many. */
-static unsigned int add_batch(struct tpt_cache *cache, unsigned int count)
+static unsigned int add_batch(enum tpt_level level, unsigned int count)
 {
+	struct tpt_cache *cache = &tpt_caches[level];
 	struct page **pages;
 	unsigned int i, done, n = 0;
 	u64 *mfns;
 	int rc;
 
 	count = min(count, TPT_MAX_BATCH + 0u);
-	pages = kmalloc_array(count, sizeof(*pages), GFP_KERNEL);
-	mfns = kmalloc_array(count, sizeof(*mfns), GFP_KERNEL);
+	pages = kmalloc_array(count, sizeof(*pages), GFP_KERNEL | __GFP_NOWARN);
+	mfns = kmalloc_array(count, sizeof(*mfns), GFP_KERNEL | __GFP_NOWARN);
 	while (pages && mfns && n < count) {
 		pages[n] = new_page(cache);
 		if (!pages[n])
@@ -150,21 +201,21 @@ static unsigned int add_batch(struct tpt_cache *cache, unsigned int count)
 
 	rc = tpt_hypervisor_mark(mfns, n, &done);
 	for (i = 0; i < done; i++)
-		adopt(cache, pages[i]);
+		adopt(level, pages[i]);
 	if (rc)
 		pr_warn_ratelimited("%u of %u %s pages not made semi-writable: %d\n",
 				    n - done, n, cache->name, rc);
 	/* After -EIO the rest may be beyond the reach of devices: keep it. */
 	if (rc != -EIO)
 		for (; i < n; i++)
-			drop_new_page(cache, pages[i]);
+			__free_pages(pages[i], cache->order);
 out:
 	kfree(mfns);
 	kfree(pages);
 	return done;
 }
 
-static void grow(struct tpt_cache *cache, unsigned int count)
+static void grow(enum tpt_level level, unsigned int count)
 {
 	unsigned int all = owned_tables();
 
@@ -172,7 +223,7 @@ static void grow(struct tpt_cache *cache, unsigned int count)
 		return;
 	count = min(count, max_tables - all);
 	while (count) {
-		unsigned int done = add_batch(cache, count);
+		unsigned int done = add_batch(level, count);
 
 		if (!done)
 			return;
@@ -184,67 +235,74 @@ static void grow(struct tpt_cache *cache, unsigned int count)
 static void sweep(void)
 {
 	unsigned long pfn;
-	void *entry;
 
-	xa_for_each(&owned, pfn, entry) {
-		struct tpt_cache *cache = &tpt_caches[xa_to_value(entry)];
+	for (pfn = next_owned(0); pfn < owner_frames; pfn = next_owned(pfn + 1)) {
 		struct page *page = pfn_to_page(pfn);
 
 		cond_resched();
 		if (page_count(page) != 1)
 			continue;
 		get_page(page);
-		if (!tpt_cache_return(cache, page)) {
-			__free_pages(page, cache->order);
-			return;
-		}
+		tpt_cache_put(level_of(pfn), page);
 	}
+}
+
+/* What has missed since this was last asked concerns growth and policy alike. */
+static void count_misses(enum tpt_level level)
+{
+	u64 misses = tpt_cache_misses(level);
+	unsigned int new = misses - misses_seen[level];
+
+	misses_seen[level] = misses;
+	demand[level].missed += new;
+	missing[level] += new;
+}
+
+/* Return: how many tables the level lacked since it was last asked. */
+static unsigned int lacking(enum tpt_level level)
+{
+	struct tpt_cache *cache = &tpt_caches[level];
+	unsigned int lacked, wanting;
+
+	count_misses(level);
+	spin_lock(&cache->pop);
+	lacked = min(missing[level], max(cache->owned / 2, GROWTH_STEP));
+	wanting = lacked ? TPT_POLICY_RESERVE : cache->wanting;
+	cache->wanting = 0;
+	spin_unlock(&cache->pop);
+	missing[level] = 0;
+	return lacked + wanting;
 }
 
 static void grow_work(struct work_struct *work)
 {
-	struct tpt_cache *cache;
-	unsigned int before;
+	unsigned int before, lacked = 0;
+	enum tpt_level level;
 
 	mutex_lock(&resize);
 	if (!enabled)
 		goto out;
+	WRITE_ONCE(growth_asked, false);
 	sweep();
 	before = owned_tables();
-	for (cache = tpt_caches; cache < tpt_caches + TPT_LEVELS; cache++) {
-		unsigned int missing, cached;
+	for (level = 0; level < TPT_LEVELS; level++) {
+		unsigned int count = lacking(level);
 
-		spin_lock_irq(&cache->lock);
-		missing = cache->missing;
-		cached = cache->cached;
-		cache->missing = 0;
-		spin_unlock_irq(&cache->lock);
-		/* What was missing may have come back meanwhile. */
-		if (missing + TPT_RESERVE > cached)
-			grow(cache, missing + TPT_RESERVE - cached);
+		lacked += count;
+		grow(level, count);
 	}
 	/* At the limit, or without memory, not at every allocation again. */
-	if (owned_tables() == before)
-		WRITE_ONCE(next_growth, jiffies + GROWTH_PAUSE);
+	if (lacked && owned_tables() == before) {
+		WRITE_ONCE(growth_asked, true);
+		schedule_delayed_work(&growth_allow, GROWTH_PAUSE);
+	}
 out:
 	mutex_unlock(&resize);
 }
 
-/* A cache is nearly empty: grow soon, outside the caller's path. */
-void tpt_pool_wants_more(void)
+static void growth_allow_work(struct work_struct *work)
 {
-	if (time_after_eq(jiffies, READ_ONCE(next_growth)))
-		schedule_work(&growth);
-}
-
-static void sweep_work(struct work_struct *work)
-{
-	mutex_lock(&resize);
-	if (enabled) {
-		sweep();
-		schedule_delayed_work(&sweeping, SWEEP_INTERVAL);
-	}
-	mutex_unlock(&resize);
+	WRITE_ONCE(growth_asked, false);
 }
 
 /*
@@ -253,7 +311,16 @@ static void sweep_work(struct work_struct *work)
  */
 void tpt_pool_wants_sweep(void)
 {
-	mod_delayed_work(system_wq, &sweeping, 0);
+	schedule_work(&growth);
+}
+
+/* A cache is nearly empty: grow soon, outside the caller's path. */
+void tpt_pool_wants_more(void)
+{
+	if (READ_ONCE(growth_asked))
+		return;
+	WRITE_ONCE(growth_asked, true);
+	schedule_work(&growth);
 }
 
 /**
@@ -266,23 +333,191 @@ void tpt_pool_wants_sweep(void)
 bool tpt_pool_return(struct page *page)
 {
 	bool taken = false;
-	void *entry;
+	u8 entry;
 
-	rcu_read_lock();
-	entry = xa_load(&owned, page_to_pfn(page));
+	preempt_disable();
+	entry = owner_of(page);
 	if (entry)
-		taken = tpt_cache_return(&tpt_caches[xa_to_value(entry)], page);
-	rcu_read_unlock();
+		taken = tpt_cache_return(entry - 1, page);
+	preempt_enable();
 	return taken;
 }
 
 static void disown(unsigned long pfn)
 {
-	struct tpt_cache *cache =
-		&tpt_caches[xa_to_value(xa_erase(&owned, pfn))];
+	struct tpt_cache *cache = &tpt_caches[level_of(pfn)];
 
-	set_owned(cache, -1);
+	WRITE_ONCE(owner[pfn], 0);
+	cache->owned--;
 	__free_pages(pfn_to_page(pfn), cache->order);
+}
+
+/*
+ * Release cached pages in one hypercall and drop them. What the hypervisor does
+ * not release goes back into the cache. Nobody else can be using them, so unlike
+ * give_back() no CPU has to wait. Return: how many went; *@rc says why not all.
+ */
+static unsigned int shrink_batch(enum tpt_level level, unsigned int count,
+				 int *rc)
+{
+	struct tpt_cache *cache = &tpt_caches[level];
+	struct page *page, *next;
+	u64 mfns[RELEASE_BATCH];
+	unsigned int done, n = 0;
+	LIST_HEAD(pages);
+
+	*rc = 0;
+	while (n < min(count, RELEASE_BATCH)) {
+		page = tpt_cache_take(cache);
+		if (!page)
+			break;
+		list_add_tail(&page->lru, &pages);
+		mfns[n++] = pfn_to_mfn(page_to_pfn(page));
+	}
+	if (!n)
+		return 0;
+	*rc = tpt_hypervisor_release(mfns, n, &done);
+	n = 0;
+	list_for_each_entry_safe(page, next, &pages, lru) {
+		list_del(&page->lru);
+		if (n++ >= done) {
+			tpt_cache_put(level, page);
+			continue;
+		}
+		/* Possession first: ownership is the last reference. */
+		__free_pages(page, cache->order);
+		disown(page_to_pfn(page));
+	}
+	shrunk += done;
+	demand[level].before -= min(demand[level].before, done);
+	return done;
+}
+
+static unsigned int shrink_level(enum tpt_level level, unsigned int count,
+				 int *rc)
+{
+	unsigned int sum = 0;
+
+	*rc = 0;
+	while (sum < count && !*rc) {
+		unsigned int done = shrink_batch(level, count - sum, rc);
+
+		if (!done)
+			break;
+		sum += done;
+	}
+	return sum;
+}
+
+/**
+ * tpt_pool_shrink - give cached tables back to the kernel
+ * @counts: at most so many of each level
+ *
+ * Return: 0, or why the hypervisor kept some; those stay cached.
+ */
+int tpt_pool_shrink(const unsigned int counts[TPT_LEVELS])
+{
+	enum tpt_level level;
+	int rc, failed = 0;
+
+	mutex_lock(&resize);
+	for (level = 0; level < TPT_LEVELS; level++) {
+		shrink_level(level, counts[level], &rc);
+		if (rc)
+			failed = rc;
+	}
+	mutex_unlock(&resize);
+	return failed;
+}
+
+/**
+ * tpt_pool_try_shrink - the same for reclaim, which must not wait
+ * @count: so many cached tables, the lowest level's first
+ *
+ * Return: pages given back, or -EBUSY if the pool is at work.
+ */
+int tpt_pool_try_shrink(unsigned int count)
+{
+	unsigned int sum = 0, pages = 0;
+	enum tpt_level level;
+	int rc;
+
+	if (!mutex_trylock(&resize))
+		return -EBUSY;
+	for (level = 0; level < TPT_LEVELS; level++) {
+		unsigned int done = shrink_level(level, count - sum, &rc);
+
+		sum += done;
+		pages += done << tpt_caches[level].order;
+	}
+	mutex_unlock(&resize);
+	return pages;
+}
+
+/* Tables given back by shrinking since the module was loaded. */
+u64 tpt_pool_shrunk(void)
+{
+	return READ_ONCE(shrunk);
+}
+
+static void ask_policy(void)
+{
+	unsigned int surplus[TPT_LEVELS];
+	enum tpt_level level;
+	int rc;
+
+	for (level = 0; level < TPT_LEVELS; level++) {
+		struct tpt_cache *cache = &tpt_caches[level];
+
+		count_misses(level);
+		spin_lock(&cache->pop);
+		demand[level].cached = min(tpt_cache_cached(cache),
+					   cache->owned);
+		demand[level].in_use = cache->owned - demand[level].cached;
+		demand[level].lowest = min(cache->lowest, demand[level].cached);
+		cache->lowest = demand[level].cached;
+		spin_unlock(&cache->pop);
+	}
+	tpt_policy_tick(&policy, demand, TPT_LEVELS, surplus);
+	for (level = 0; level < TPT_LEVELS; level++) {
+		demand[level].missed = 0;
+		shrink_level(level, surplus[level], &rc);
+		if (rc)
+			pr_warn_ratelimited("%s pages not given back: %d\n",
+					    tpt_caches[level].name, rc);
+	}
+}
+
+static void tick_work(struct work_struct *work)
+{
+	mutex_lock(&resize);
+	if (enabled) {
+		sweep();
+		ask_policy();
+		schedule_delayed_work(&ticking, TICK);
+	}
+	mutex_unlock(&resize);
+}
+
+
+struct tpt_policy tpt_pool_policy(void)
+{
+	struct tpt_policy copy;
+
+	mutex_lock(&resize);
+	copy = policy;
+	mutex_unlock(&resize);
+	return copy;
+}
+
+/* In force at once: the thresholds are looked at now, not at the next tick. */
+void tpt_pool_set_policy(struct tpt_policy new)
+{
+	mutex_lock(&resize);
+	policy = new;
+	if (enabled)
+		ask_policy();
+	mutex_unlock(&resize);
 }
 
 /*
@@ -296,7 +531,8 @@ static int give_back(const unsigned long *pfns, u64 *mfns, unsigned int count)
 	int rc, failed = 0;
 
 	while (from < count) {
-		rc = tpt_hypervisor_release(mfns + from, count - from, &done);
+		rc = tpt_hypervisor_release_live(mfns + from, count - from,
+						 &done);
 		for (i = from; i < from + done; i++)
 			disown(pfns[i]);
 		from += done;
@@ -316,34 +552,25 @@ static int give_back(const unsigned long *pfns, u64 *mfns, unsigned int count)
 
 static int give_all_back(void)
 {
-	unsigned long *pfns, pfn, next = 0;
-	unsigned int n;
+	/* Not on the stack, and not allocated: this must not fail. */
+	static unsigned long pfns[RELEASE_BATCH];
+	static u64 mfns[RELEASE_BATCH];
+	unsigned long pfn = next_owned(0);
 	int rc, failed = 0;
-	void *entry;
-	u64 *mfns;
 
-	pfns = kmalloc_array(RELEASE_BATCH, sizeof(*pfns), GFP_KERNEL);
-	mfns = kmalloc_array(RELEASE_BATCH, sizeof(*mfns), GFP_KERNEL);
-	if (!pfns || !mfns) {
-		failed = -ENOMEM;
-		goto out;
-	}
-	do {
-		n = 0;
-		xa_for_each_start(&owned, pfn, entry, next) {
+	while (pfn < owner_frames) {
+		unsigned int n = 0;
+
+		for (; n < RELEASE_BATCH && pfn < owner_frames; n++) {
 			pfns[n] = pfn;
 			mfns[n] = pfn_to_mfn(pfn);
-			next = pfn + 1;
-			if (++n == RELEASE_BATCH)
-				break;
+			pfn = next_owned(pfn + 1);
 		}
 		rc = give_back(pfns, mfns, n);
 		if (rc)
 			failed = rc;
-	} while (n == RELEASE_BATCH);
-out:
-	kfree(mfns);
-	kfree(pfns);
+		cond_resched();
+	}
 	return failed;
 }
 
@@ -351,15 +578,11 @@ out:
 static void empty_caches(void)
 {
 	struct tpt_cache *cache;
+	struct page *page;
 
-	for (cache = tpt_caches; cache < tpt_caches + TPT_LEVELS; cache++) {
-		struct page *page, *next;
-		LIST_HEAD(pages);
-
-		tpt_cache_take_all(cache, &pages);
-		list_for_each_entry_safe(page, next, &pages, lru)
+	for (cache = tpt_caches; cache < tpt_caches + TPT_LEVELS; cache++)
+		while ((page = tpt_cache_take(cache)))
 			__free_pages(page, cache->order);
-	}
 }
 
 /**
@@ -370,7 +593,7 @@ static void empty_caches(void)
  */
 int tpt_pool_enable(void)
 {
-	unsigned int level;
+	enum tpt_level level;
 	int rc = 0;
 
 	mutex_lock(&resize);
@@ -379,11 +602,19 @@ int tpt_pool_enable(void)
 	if (!max_tables)
 		max_tables = totalram_pages() / 128;
 	tpt_cache_serve(true);
-	for (level = 0; level < TPT_LEVELS; level++)
-		grow(&tpt_caches[level], prefill[level]);
+	for (level = 0; level < TPT_LEVELS; level++) {
+		grow(level, prefill[level]);
+		demand[level].cached = tpt_cache_cached(&tpt_caches[level]);
+		tpt_caches[level].lowest = demand[level].cached;
+		count_misses(level);
+		demand[level].missed = 0;
+		missing[level] = 0;
+	}
+	tpt_policy_start(demand, TPT_LEVELS);
 	enabled = owned_tables() > 0;
 	if (enabled) {
-		schedule_delayed_work(&sweeping, SWEEP_INTERVAL);
+		WRITE_ONCE(growth_asked, false);
+		schedule_delayed_work(&ticking, TICK);
 	} else {
 		tpt_cache_serve(false);
 		rc = -ENOMEM;
@@ -408,10 +639,8 @@ int tpt_pool_disable(void)
 	mutex_lock(&resize);
 	enabled = false;
 	tpt_cache_serve(false);
-	synchronize_rcu();	/* no tpt_pool_return() is still serving */
 	empty_caches();
 	rc = give_all_back();
-	synchronize_rcu();	/* nobody still holds an entry that went now */
 	mutex_unlock(&resize);
 	return rc;
 }
@@ -421,6 +650,18 @@ bool tpt_pool_enabled(void)
 	return READ_ONCE(enabled);
 }
 
+/**
+ * tpt_pool_init - make room for one byte a page frame
+ *
+ * Return: 0, or -ENOMEM.
+ */
+int tpt_pool_init(void)
+{
+	owner_frames = round_up(*tpt_stock.max_pfn, 8);
+	owner = vzalloc(owner_frames);
+	return owner ? 0 : -ENOMEM;
+}
+
 /* For unloading: nobody calls into the caches any more. */
 void tpt_pool_exit(void)
 {
@@ -428,9 +669,10 @@ void tpt_pool_exit(void)
 
 	/* Disabled, they do nothing more, and do not come again. */
 	cancel_work_sync(&growth);
-	cancel_delayed_work_sync(&sweeping);
+	cancel_delayed_work_sync(&growth_allow);
+	cancel_delayed_work_sync(&ticking);
 	if (rc)
 		pr_err("%u page tables leak: the payload cannot be reverted any more\n",
 		       owned_tables());
-	xa_destroy(&owned);
+	vfree(owner);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* What tables.c and cache.c need and the kernel does not export to modules. */
+/* What tables.c, cache.c and pool.c need and the kernel does not export to modules. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include "stock_symbols.h"
@@ -20,8 +20,7 @@ int tpt_stock_resolve(void)
 		{ "init_top_pgt", &tpt_stock.init_top_pgt },
 		{ "level3_user_vsyscall", &tpt_stock.level3_user_vsyscall },
 		{ "init_mm", &tpt_stock.init_mm },
-		{ "huge_zero_page", &tpt_stock.huge_zero_page },
-		{ "free_swap_cache", &tpt_stock.free_swap_cache },
+		{ "max_pfn", &tpt_stock.max_pfn },
 		{ "__memcg_kmem_charge_page",
 		  &tpt_stock.memcg_kmem_charge_page },
 		{ "__memcg_kmem_uncharge_page",

@@ -3,9 +3,13 @@
  * trapless_pagetable, the guest half of PiBooster: what its files share.
  *
  *   main.c        load, unload, refusals
- *   tables.c      the kernel functions it replaces
+ *   tables.c      the kernel functions through which tables come and go
+ *   entry.S       how each of those reaches ours
  *   cache.c       one list of ready pages per level (the hot path)
- *   pool.c        which pages are ours: grow, sweep, give back
+ *   pool.c        which pages are ours: grow, shrink, sweep, give back
+ *   policy.c      when tables are given back of our own accord
+ *   pressure.c    giving back when the kernel needs memory
+ *   power.c       giving all back while the domain is saved or sleeps
  *   hypervisor.c  the hypercalls
  *   stock.c       kernel symbols that are not exported to modules
  *   sysfs.c       /sys/kernel/trapless_pagetable
@@ -13,11 +17,13 @@
 #ifndef TRAPLESS_H
 #define TRAPLESS_H
 
-#include <linux/list.h>
+#include <linux/atomic.h>
+#include <linux/llist.h>
 #include <linux/mm_types.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
 
+#include "policy.h"
 #include "trapless_pagetable.h"
 
 struct kobject;
@@ -32,65 +38,77 @@ enum tpt_level {
 	TPT_LEVELS
 };
 
-/*
- * A level with fewer cached pages than this grows: once the pool has seen the
- * workload's peak, a little more than the peak does not make it miss.
- */
-#define TPT_RESERVE	2
-
 /**
  * struct tpt_cache - ready semi-writable pages of one page-table level
- * @name:    the level's name, as in sysfs
- * @order:   allocation order of one table
- * @gfp:     how the kernel itself allocates one
- * @lock:    guards all fields below
- * @free:    the pages, linked by page->lru, last pushed first
- * @cached:  length of @free
- * @owned:   pages of this level that are ours: cached, in use, or waiting for
- *           an RCU grace period
- * @missing: misses since the pool last grew
- * @serving: page tables come from here and return to here
- * @hits:    allocations served
- * @misses:  allocations left to the kernel's allocator
- * @kobj:    the level's directory in sysfs
+ * @free:       the pages, linked by page->lru, last pushed first
+ * @cached:     length of @free, or a little more or less while pages move
+ * @pop:        whoever takes from @free holds it; guards the fields up to @refused
+ * @lowest:     smallest @cached since the policy was last asked
+ * @wanting:    by how much @cached has been below the reserve since the pool
+ *              last grew
+ * @hits:       allocations served
+ * @refused:    allocations that a memory cgroup refused a ready page
+ * @serving:    page tables come from here and return to here
+ * @owned:      pages of this level that are ours: cached, in use, or waiting
+ *              for an RCU grace period; guarded by the pool's lock
+ * @name:       the level's name, as in sysfs
+ * @order:      allocation order of one table
+ * @gfp:        how the kernel itself allocates one
+ * @comes_zero: the kernel gives such tables back zero, see cache.c
+ * @kobj:       the level's directory in sysfs
  */
 struct tpt_cache {
+	struct llist_head free;
+	atomic_t cached;
+	spinlock_t pop;
+	unsigned int lowest;
+	unsigned int wanting;
+	u64 hits;
+	u64 refused;
+	bool serving;
+	unsigned int owned;
+
 	const char *name;
 	unsigned int order;
 	gfp_t gfp;
-	spinlock_t lock;
-	struct list_head free;
-	unsigned int cached;
-	unsigned int owned;
-	unsigned int missing;
-	bool serving;
-	u64 hits;
-	u64 misses;
+	bool comes_zero;
 	struct kobject *kobj;
 };
 
 extern struct tpt_cache tpt_caches[TPT_LEVELS];
 
 /* cache.c */
-void tpt_cache_init(void);
+void tpt_cache_init(bool bare);
 struct page *tpt_cache_pop(enum tpt_level level);
-bool tpt_cache_return(struct tpt_cache *cache, struct page *page);
+bool tpt_cache_return(enum tpt_level level, struct page *page);
+void tpt_cache_put(enum tpt_level level, struct page *page);
 void tpt_cache_serve(bool on);
-void tpt_cache_take_all(struct tpt_cache *cache, struct list_head *pages);
+struct page *tpt_cache_take(struct tpt_cache *cache);
+unsigned int tpt_cache_cached(const struct tpt_cache *cache);
+u64 tpt_cache_misses(enum tpt_level level);
 
 /* pool.c */
+bool tpt_pool_owns(struct page *page);
 bool tpt_pool_return(struct page *page);
 void tpt_pool_wants_more(void);
 void tpt_pool_wants_sweep(void);
+int tpt_pool_init(void);
 int tpt_pool_enable(void);
 int tpt_pool_disable(void);
 bool tpt_pool_enabled(void);
 void tpt_pool_exit(void);
+int tpt_pool_shrink(const unsigned int counts[TPT_LEVELS]);
+int tpt_pool_try_shrink(unsigned int count);
+u64 tpt_pool_shrunk(void);
+struct tpt_policy tpt_pool_policy(void);
+void tpt_pool_set_policy(struct tpt_policy policy);
 
 /* hypervisor.c */
-int tpt_hypervisor_check(void);
+int tpt_hypervisor_check(bool bare);
 int tpt_hypervisor_mark(u64 *mfns, unsigned int count, unsigned int *done);
 int tpt_hypervisor_release(u64 *mfns, unsigned int count, unsigned int *done);
+int tpt_hypervisor_release_live(u64 *mfns, unsigned int count,
+				unsigned int *done);
 
 /* stock.c */
 struct tpt_stock {
@@ -99,8 +117,7 @@ struct tpt_stock {
 	pgd_t *init_top_pgt;
 	void *level3_user_vsyscall;
 	struct mm_struct *init_mm;
-	struct page **huge_zero_page;
-	void (*free_swap_cache)(struct page *page);
+	unsigned long *max_pfn;
 	int (*memcg_kmem_charge_page)(struct page *page, gfp_t gfp, int order);
 	void (*memcg_kmem_uncharge_page)(struct page *page, int order);
 };
@@ -108,8 +125,26 @@ struct tpt_stock {
 extern struct tpt_stock tpt_stock;
 int tpt_stock_resolve(void);
 
+/* entry.S */
+void tpt_entry_pte_alloc_one(void);
+void tpt_entry_pmd_alloc(void);
+void tpt_entry_pud_alloc(void);
+void tpt_entry_pgd_alloc(void);
+void tpt_entry_pgd_free(void);
+void tpt_entry_free_table(void);
+
 /* tables.c */
-int tpt_tables_patch(void);
+int tpt_tables_resolve(void);
+int tpt_tables_hook(bool bare);
+void tpt_tables_unhook(void);
+
+/* pressure.c */
+int tpt_pressure_init(void);
+void tpt_pressure_exit(void);
+
+/* power.c */
+int tpt_power_init(void);
+void tpt_power_exit(void);
 
 /* sysfs.c */
 int tpt_sysfs_init(void);

@@ -25,8 +25,8 @@
 
 #include <xen/interface/xen.h>
 
+#include "direct_hook.h"
 #include "permission.h"
-#include "stock_symbols.h"
 #include "pvmmu.h"
 
 static enum paravirt_lazy_mode (*stock_get_lazy_mode)(void);

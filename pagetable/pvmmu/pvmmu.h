@@ -26,6 +26,8 @@
 #include <linux/spinlock.h>
 #include <linux/types.h>
 
+struct direct_hook;
+
 /**
  * struct pvmmu_switch - a part that can be turned on and off at run time
  * @name:    its file in sysfs
@@ -43,21 +45,7 @@ struct pvmmu_switch {
 	u32 xen;
 	int (*enable)(struct pvmmu_switch *part);
 	void (*disable)(struct pvmmu_switch *part);
-	struct pvmmu_hook *hook;
-};
-
-/**
- * struct pvmmu_hook - a stock function that is led to ours
- * @symbol: the stock function
- * @entry:  where its first instruction leads, in entry.S
- * @ip:     its address, once resolved
- * @body:   its address behind the hook: calling it is calling stock
- */
-struct pvmmu_hook {
-	const char *symbol;
-	void (*entry)(void);
-	unsigned long ip;
-	unsigned long body;
+	struct direct_hook *hook;
 };
 
 extern struct pvmmu_switch pvmmu_switches[];
@@ -72,12 +60,12 @@ int pvmmu_sysfs_init(void);
 void pvmmu_sysfs_exit(void);
 
 /* hooks.c */
-extern struct pvmmu_hook pvmmu_hook_pgd_walk;
-extern struct pvmmu_hook pvmmu_hook_set_pte;
-extern struct pvmmu_hook pvmmu_hook_map_pages;
-extern struct pvmmu_hook pvmmu_hook_copy_range;
-extern struct pvmmu_hook pvmmu_hook_clear_flush;
-extern struct pvmmu_hook pvmmu_hook_set_access_flags;
+extern struct direct_hook pvmmu_hook_pgd_walk;
+extern struct direct_hook pvmmu_hook_set_pte;
+extern struct direct_hook pvmmu_hook_map_pages;
+extern struct direct_hook pvmmu_hook_copy_range;
+extern struct direct_hook pvmmu_hook_clear_flush;
+extern struct direct_hook pvmmu_hook_set_access_flags;
 int pvmmu_hooks_resolve(void);
 int pvmmu_hook(struct pvmmu_switch *part);
 void pvmmu_unhook(struct pvmmu_switch *part);

@@ -33,8 +33,8 @@
 #include <linux/userfaultfd_k.h>
 
 #include "batch.h"
+#include "direct_hook.h"
 #include "permission.h"
-#include "stock_symbols.h"
 #include "pvmmu.h"
 
 /* Entries that one fault looks at: an aligned block. */

@@ -23,10 +23,10 @@
 
 /*
  * Called by entry.S with the arguments of xen_set_pte(). Return: whether the
- * entry is written; otherwise the stock function follows.
+ * entry is written; if it is not, the stock function follows.
  */
-bool pvmmu_set_pte(pte_t *ptep, pte_t pte);
-bool pvmmu_set_pte(pte_t *ptep, pte_t pte)
+long pvmmu_set_pte(pte_t *ptep, pte_t pte);
+long pvmmu_set_pte(pte_t *ptep, pte_t pte)
 {
 	if (PagePinned(virt_to_page(ptep)))
 		return false;

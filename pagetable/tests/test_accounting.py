@@ -41,7 +41,6 @@ def _run(module: str) -> Transcript:
             Step("stock", _MEASURE, timeout_s=300),
             load[0],
             insmod,
-            load[2],
             Step("boosted", _MEASURE, timeout_s=300),
             *pagetable.unload_steps(),
         ],

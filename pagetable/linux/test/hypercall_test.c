@@ -8,7 +8,7 @@
  * fails with EPROTO if the hypervisor's answer is not the promised one, which
  * the kernel log then names. Each case but "mark" leaves all pages unmarked.
  * Counts (flushes a batch, say) are not asked of the payload: the machine's
- * own trace is the witness for those.
+ * own trace is the witness for those. Random calls are hypercall_fuzz.c's.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -27,14 +27,6 @@
 
 #define PAGES		TPT_MAX_BATCH
 #define MFN_NO_RAM	(~0ULL >> 12)
-
-static unsigned int fuzz_calls = 5000;
-module_param(fuzz_calls, uint, 0644);
-MODULE_PARM_DESC(fuzz_calls, "calls of the fuzz case");
-
-static unsigned int fuzz_seed = 1;
-module_param(fuzz_seed, uint, 0644);
-MODULE_PARM_DESC(fuzz_seed, "seed of the fuzz case");
 
 static struct page *pages[PAGES];
 static u64 mfns[PAGES + 1];	/* one more than a call may take */
@@ -290,54 +282,6 @@ static bool case_release(void)
 }
 
 /*
- * Random calls against a model of 32 pages. The model is this array and the
- * rules of struct tpt_batch; every answer of the hypervisor must be its own.
- */
-static bool case_fuzz(void)
-{
-	enum { MODELLED = 32, LONGEST = 48 };
-	bool marked[MODELLED] = { }, ok = true;
-	struct rnd_state rnd;
-	unsigned int call;
-
-	prandom_seed_state(&rnd, fuzz_seed);
-	for (call = 0; call < fuzz_calls && ok; call++) {
-		unsigned int count = 1 + prandom_u32_state(&rnd) % LONGEST;
-		bool mark = prandom_u32_state(&rnd) & 1;
-		unsigned int i, want_done = count, done;
-		long rc, want_rc = 0;
-		u64 list[LONGEST];
-
-		for (i = 0; i < count; i++) {
-			unsigned int pick = prandom_u32_state(&rnd) % 1000;
-
-			list[i] = MFN_NO_RAM;
-			if (pick)
-				list[i] = mfns[pick % MODELLED];
-			if (want_rc)
-				continue;
-			if (!pick)
-				want_rc = -EINVAL;
-			else if (marked[pick % MODELLED] == mark)
-				want_rc = mark ? -EEXIST : -ENOENT;
-			else
-				marked[pick % MODELLED] = mark;
-			if (want_rc)
-				want_done = i;
-		}
-		rc = tpt_call_batch(mark ? TPT_OP_MARK : TPT_OP_RELEASE, list,
-				    count, &done);
-		ok = EXPECT("rc", rc, want_rc) &&
-		     EXPECT("done", done, want_done);
-	}
-	pr_info("fuzz: %u calls, seed %u\n", call, fuzz_seed);
-	for (call = 0; call < MODELLED; call++)
-		if (marked[call])
-			ok &= move_all(TPT_OP_RELEASE, mfns + call, 1);
-	return ok;
-}
-
-/*
  * Two CPUs mark and release the same few pages. Which of them wins is open, so
  * a page may be found in either state; nothing else may come back, and at the
  * end every page is released exactly once or not at all.
@@ -425,7 +369,6 @@ static const struct {
 	{ "cycle_512", case_cycle_512 },
 	{ "mark", case_mark },
 	{ "release", case_release },
-	{ "fuzz", case_fuzz },
 	{ "race", case_race },
 };
 
@@ -455,7 +398,8 @@ static void free_pages_again(void)
 	for (i = 0; i < PAGES && pages[i]; i++) {
 		long rc = tpt_call_batch(TPT_OP_RELEASE, mfns + i, 1, &done);
 
-		if (rc && rc != -ENOENT && tpt_call(TPT_OP_STATS, NULL) == -EFAULT)
+		if (rc && rc != -ENOENT && rc != -EOPNOTSUPP &&
+		    tpt_call(TPT_OP_VERSION, NULL) == -EFAULT)
 			pr_err("page %u not released (%ld), leaking it\n", i, rc);
 		else
 			__free_page(pages[i]);

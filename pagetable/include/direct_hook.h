@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Stock functions led to ours by ftrace's direct calls, the mechanism under BPF
+ * trampolines: the five bytes that every traceable function begins with become
+ * a call to our entry code. The kernel's own ftrace keeps them consistent, and
+ * refuses a function that someone else has taken that way.
+ *
+ * What every function that is led to has to keep:
+ *
+ *  - It can run beside the stock one on another CPU: there is no state that
+ *    only one of the two keeps.
+ *  - It does not sleep of its own accord. So once a hook is out and
+ *    synchronize_rcu_tasks() has returned, no task is inside one.
+ *
+ * Include it after pr_fmt() and use it in one file of a module.
+ */
+#ifndef TRAPLESS_DIRECT_HOOK_H
+#define TRAPLESS_DIRECT_HOOK_H
+
+#include <linux/ftrace.h>
+
+#include "stock_symbols.h"
+
+/* Without it a cond_resched() of ours would count as giving up the CPU. */
+#ifndef CONFIG_TASKS_RCU
+#error "unloading relies on CONFIG_TASKS_RCU, which Debian's kernel has"
+#endif
+
+/**
+ * struct direct_hook - a stock function that is led to ours
+ * @symbol: the stock function
+ * @entry:  where its first instruction leads, made with direct_hook_entry.S
+ * @ip:     its address, once resolved
+ * @body:   its address behind the hook: calling it is calling stock
+ */
+struct direct_hook {
+	const char *symbol;
+	void (*entry)(void);
+	unsigned long ip;
+	unsigned long body;
+};
+
+/**
+ * direct_hook_resolve - find functions that are to be hooked
+ * @hooks: the hooks, @symbol and @entry set
+ * @count: how many
+ *
+ * Return: 0, or -ENOENT after naming what is missing.
+ */
+static inline int direct_hook_resolve(struct direct_hook *const *hooks,
+				      unsigned int count)
+{
+	unsigned long (*location)(unsigned long ip);
+	const struct stock_symbol symbol = { "ftrace_location", &location };
+	int rc = stock_symbols_resolve(&symbol, 1);
+	unsigned int i;
+
+	for (i = 0; !rc && i < count; i++) {
+		struct direct_hook *hook = hooks[i];
+		const struct stock_symbol function = { hook->symbol,
+						       &hook->ip };
+
+		rc = stock_symbols_resolve(&function, 1);
+		if (rc)
+			break;
+		/* Only then are the five bytes ours to lead away. */
+		if (location(hook->ip) != hook->ip) {
+			pr_err("unknown kernel: %s does not begin with a call to fentry\n",
+			       hook->symbol);
+			rc = -ENOENT;
+		}
+		hook->body = hook->ip + MCOUNT_INSN_SIZE;
+	}
+	return rc;
+}
+
+/**
+ * direct_hook_in - lead a stock function to ours
+ * @hook: resolved
+ *
+ * Return: 0, or why ftrace refused, with nothing changed; -EBUSY if another
+ * user of direct calls, such as a BPF program, holds the function.
+ */
+static inline int direct_hook_in(struct direct_hook *hook)
+{
+	return register_ftrace_direct(hook->ip, (unsigned long)hook->entry);
+}
+
+/**
+ * direct_hook_out - lead a stock function back to itself
+ * @hook: in force
+ */
+static inline void direct_hook_out(struct direct_hook *hook)
+{
+	WARN_ON(unregister_ftrace_direct(hook->ip,
+					 (unsigned long)hook->entry));
+}
+
+#endif /* TRAPLESS_DIRECT_HOOK_H */

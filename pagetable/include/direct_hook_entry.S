@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * How a hooked function reaches ours, for assembly. A direct call of ftrace
+ * arrives with the arguments in their registers and two return addresses on the
+ * stack: first the one into the stock function, behind the hook, then its
+ * caller's.
+ *
+ *   direct_replace  ours runs in place of stock: the first return address is
+ *                   dropped
+ *   direct_before   ours runs, then stock
+ *   direct_unless   ours runs, and stock does only if ours returned 0; what ours
+ *                   returned otherwise is returned to the caller
+ *
+ * Stock functions have at most three arguments where they are run after ours.
+ */
+#include <linux/linkage.h>
+#include <asm/nospec-branch.h>
+#include <asm/unwind_hints.h>
+
+	.macro direct_replace entry, function
+SYM_FUNC_START(\entry)
+	addq	$8, %rsp
+	UNWIND_HINT_FUNC
+	jmp	\function
+SYM_FUNC_END(\entry)
+	.endm
+
+	.macro direct_save_arguments arguments
+	pushq	%rdi
+	.if \arguments > 1
+	pushq	%rsi
+	.endif
+	.if \arguments > 2
+	pushq	%rdx
+	.endif
+	.endm
+
+	.macro direct_restore_arguments arguments
+	.if \arguments > 2
+	popq	%rdx
+	.endif
+	.if \arguments > 1
+	popq	%rsi
+	.endif
+	popq	%rdi
+	.endm
+
+	.macro direct_before entry, function, arguments
+SYM_FUNC_START(\entry)
+	direct_save_arguments \arguments
+	call	\function
+	direct_restore_arguments \arguments
+	RET
+SYM_FUNC_END(\entry)
+	.endm
+
+	/* With zero=1 the caller is told 0, success, where ours returned true. */
+	.macro direct_unless entry, function, arguments, zero=0
+SYM_FUNC_START(\entry)
+	direct_save_arguments \arguments
+	call	\function
+	direct_restore_arguments \arguments
+	testq	%rax, %rax
+	jz	1f
+	addq	$8, %rsp
+	UNWIND_HINT_FUNC
+	.if \zero
+	xorl	%eax, %eax
+	.endif
+1:	RET
+SYM_FUNC_END(\entry)
+	.endm
+

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * When the pool gives cached tables back of its own accord (PiBooster, sections
+ * 3.5.2 and 6.2; the draft's section 5.2). Asked at every tick.
+ *
+ *   number      what is cached beyond a number goes
+ *   proportion  what is cached beyond a part of the tables in use goes; at 100 %
+ *               that is the draft's num_in_pool - num_in_use
+ *   both        only what is beyond both goes
+ *   adaptive    for each level the need is the most tables that one tick drew
+ *               from its cache; it falls by an eighth a tick, rounded up, so a
+ *               burst is forgotten by half in five ticks. What is cached beyond
+ *               the need and a quarter more goes, but no table that was used
+ *               since the last tick, and nothing at all until enough has come
+ *               together to be worth an IOTLB flush.
+ *
+ * Invariant: a surplus never exceeds what is cached beyond the reserve, and the
+ * fixed policies depend on the present alone.
+ *
+ * Pure: no kernel, no clock, no state but the caller's.
+ */
+#include "policy.h"
+
+/* Adaptive gives back no fewer tables than these, nor than this part of all. */
+#define WORTH_A_FLUSH	16u
+#define WORTH_DIVISOR	8u
+
+static unsigned int least(unsigned int a, unsigned int b)
+{
+	return a < b ? a : b;
+}
+
+static unsigned int above(unsigned int value, unsigned int limit)
+{
+	return value > limit ? value - limit : 0;
+}
+
+static unsigned int spare(const struct tpt_demand *level)
+{
+	return above(level->cached, TPT_POLICY_RESERVE);
+}
+
+/* Of all levels together, what the thresholds call too much. */
+static unsigned int excess(const struct tpt_policy *policy,
+			   unsigned int cached, unsigned int in_use)
+{
+	unsigned long long part = (unsigned long long)in_use * policy->percent;
+	unsigned int by_number = above(cached, policy->number);
+	unsigned int by_part = part / 100 >= cached ? 0 : cached - part / 100;
+
+	switch (policy->kind) {
+	case TPT_POLICY_NUMBER:
+		return by_number;
+	case TPT_POLICY_PROPORTION:
+		return by_part;
+	case TPT_POLICY_BOTH:
+		return least(by_number, by_part);
+	default:
+		return 0;
+	}
+}
+
+/* Each level gives in proportion to what it can spare, the first ones first. */
+static unsigned int fixed(const struct tpt_policy *policy,
+			  const struct tpt_demand *levels, unsigned int count,
+			  unsigned int *surplus)
+{
+	unsigned int i, cached = 0, in_use = 0, spares = 0, wanted, left;
+
+	for (i = 0; i < count; i++) {
+		cached += levels[i].cached;
+		in_use += levels[i].in_use;
+		spares += spare(&levels[i]);
+	}
+	wanted = least(excess(policy, cached, in_use), spares);
+	left = wanted;
+	for (i = 0; i < count; i++) {
+		unsigned long long all = (unsigned long long)wanted *
+					 spare(&levels[i]);
+
+		surplus[i] = spares ? least(left, (all + spares - 1) / spares) : 0;
+		left -= surplus[i];
+	}
+	return wanted;
+}
+
+static unsigned int adaptive(struct tpt_demand *levels, unsigned int count,
+			     unsigned int *surplus)
+{
+	unsigned int i, cached = 0, wanted = 0;
+
+	for (i = 0; i < count; i++) {
+		struct tpt_demand *level = &levels[i];
+		unsigned int drawn = above(level->before, level->lowest) +
+				     level->missed;
+		unsigned int kept = level->need - (level->need + 7) / 8;
+
+		level->need = drawn > kept ? drawn : kept;
+		surplus[i] = least(above(level->cached, level->need +
+					 level->need / 4 + TPT_POLICY_RESERVE),
+				   level->lowest);
+		cached += level->cached;
+		wanted += surplus[i];
+	}
+	if (wanted >= WORTH_A_FLUSH && wanted >= cached / WORTH_DIVISOR)
+		return wanted;
+	for (i = 0; i < count; i++)
+		surplus[i] = 0;
+	return 0;
+}
+
+/**
+ * tpt_policy_start - the pool was filled: that much is taken to be needed
+ * @levels: all levels, @cached set
+ * @count:  how many levels
+ */
+void tpt_policy_start(struct tpt_demand *levels, unsigned int count)
+{
+	unsigned int i;
+
+	for (i = 0; i < count; i++) {
+		levels[i].before = levels[i].cached;
+		levels[i].need = levels[i].cached;
+	}
+}
+
+/**
+ * tpt_policy_tick - how many tables each level is to give back now
+ * @policy:  the policy
+ * @levels:  all levels; the policy's own fields are updated
+ * @count:   how many levels
+ * @surplus: out: tables to give back, one number a level
+ *
+ * Return: the sum of @surplus.
+ */
+unsigned int tpt_policy_tick(const struct tpt_policy *policy,
+			     struct tpt_demand *levels, unsigned int count,
+			     unsigned int *surplus)
+{
+	unsigned int i, wanted;
+
+	/* Fixed policies too: a change to adaptive finds the need known. */
+	wanted = adaptive(levels, count, surplus);
+	if (policy->kind != TPT_POLICY_ADAPTIVE)
+		wanted = fixed(policy, levels, count, surplus);
+	for (i = 0; i < count; i++)
+		levels[i].before = levels[i].cached - surplus[i];
+	return wanted;
+}

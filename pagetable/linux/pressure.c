@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Cached tables are given back when the kernel runs short of memory (PiBooster,
+ * section 3.5.2: its memory management daemon asks).
+ *
+ * Invariant: reclaim never waits for the pool, which may itself be waiting for
+ * memory: it tries the pool's lock, and what a shrink needs is on its stack.
+ */
+#include <linux/mm.h>
+#include <linux/shrinker.h>
+
+#include "trapless.h"
+
+static unsigned long count_objects(struct shrinker *shrinker,
+				   struct shrink_control *control)
+{
+	enum tpt_level level;
+	unsigned long sum = 0;
+
+	for (level = 0; level < TPT_LEVELS; level++)
+		sum += (unsigned long)tpt_cache_cached(&tpt_caches[level])
+		       << tpt_caches[level].order;
+	return sum ?: SHRINK_EMPTY;
+}
+
+static unsigned long scan_objects(struct shrinker *shrinker,
+				  struct shrink_control *control)
+{
+	int pages = tpt_pool_try_shrink(control->nr_to_scan);
+
+	return pages > 0 ? pages : SHRINK_STOP;
+}
+
+static struct shrinker shrinker = {
+	.count_objects = count_objects,
+	.scan_objects = scan_objects,
+	.seeks = DEFAULT_SEEKS,
+};
+
+/* Return: 0, or -ENOMEM. */
+int tpt_pressure_init(void)
+{
+	return register_shrinker(&shrinker, KBUILD_MODNAME);
+}
+
+void tpt_pressure_exit(void)
+{
+	unregister_shrinker(&shrinker);
+}
