@@ -76,6 +76,9 @@ MODULE_PARM_DESC(max_tables, "most tables the pool may own (default: 1/128 of me
 /* One byte a page frame: 0, or 1 more than the level. */
 static u8 *owner;
 static unsigned long owner_frames;
+/* How many frames of each chunk are ours: memory is long and tables are few. */
+#define CHUNK		512u
+static u16 *owned_in_chunk;
 
 static DEFINE_MUTEX(resize);
 static bool enabled;
@@ -93,6 +96,7 @@ static unsigned int missing[TPT_LEVELS];
 static void grow_work(struct work_struct *work);
 static DECLARE_WORK(growth, grow_work);
 static bool growth_asked;
+static bool sweep_asked;
 
 static void growth_allow_work(struct work_struct *work);
 static DECLARE_DEFERRABLE_WORK(growth_allow, growth_allow_work);
@@ -125,13 +129,18 @@ static enum tpt_level level_of(unsigned long pfn)
 	return owner[pfn] - 1;
 }
 
+static void set_owner(unsigned long pfn, u8 entry)
+{
+	WRITE_ONCE(owner[pfn], entry);
+	owned_in_chunk[pfn / CHUNK] += entry ? 1 : -1;
+}
+
 /* First frame of ours from @pfn on, or one beyond all. */
 static unsigned long next_owned(unsigned long pfn)
 {
 	while (pfn < owner_frames && !owner[pfn]) {
-		/* Memory is long and tables are few: eight at a time. */
-		if (IS_ALIGNED(pfn, 8) && !*(u64 *)(owner + pfn))
-			pfn += 8;
+		if (IS_ALIGNED(pfn, CHUNK) && !owned_in_chunk[pfn / CHUNK])
+			pfn += CHUNK;
 		else
 			pfn++;
 	}
@@ -170,7 +179,7 @@ static struct page *new_page(struct tpt_cache *cache)
 static void adopt(enum tpt_level level, struct page *page)
 {
 	get_page(page);
-	WRITE_ONCE(owner[page_to_pfn(page)], level + 1);
+	set_owner(page_to_pfn(page), level + 1);
 	tpt_caches[level].owned++;
 	tpt_cache_put(level, page);
 }
@@ -283,7 +292,8 @@ static void grow_work(struct work_struct *work)
 	if (!enabled)
 		goto out;
 	WRITE_ONCE(growth_asked, false);
-	sweep();
+	if (xchg(&sweep_asked, false))
+		sweep();
 	before = owned_tables();
 	for (level = 0; level < TPT_LEVELS; level++) {
 		unsigned int count = lacking(level);
@@ -311,6 +321,7 @@ static void growth_allow_work(struct work_struct *work)
  */
 void tpt_pool_wants_sweep(void)
 {
+	WRITE_ONCE(sweep_asked, true);
 	schedule_work(&growth);
 }
 
@@ -347,7 +358,7 @@ static void disown(unsigned long pfn)
 {
 	struct tpt_cache *cache = &tpt_caches[level_of(pfn)];
 
-	WRITE_ONCE(owner[pfn], 0);
+	set_owner(pfn, 0);
 	cache->owned--;
 	__free_pages(pfn_to_page(pfn), cache->order);
 }
@@ -650,6 +661,12 @@ bool tpt_pool_enabled(void)
 	return READ_ONCE(enabled);
 }
 
+static void free_owner(void)
+{
+	vfree(owned_in_chunk);
+	vfree(owner);
+}
+
 /**
  * tpt_pool_init - make room for one byte a page frame
  *
@@ -657,9 +674,13 @@ bool tpt_pool_enabled(void)
  */
 int tpt_pool_init(void)
 {
-	owner_frames = round_up(*tpt_stock.max_pfn, 8);
+	owner_frames = round_up(*tpt_stock.max_pfn, CHUNK);
 	owner = vzalloc(owner_frames);
-	return owner ? 0 : -ENOMEM;
+	owned_in_chunk = vcalloc(owner_frames / CHUNK, sizeof(u16));
+	if (owner && owned_in_chunk)
+		return 0;
+	free_owner();
+	return -ENOMEM;
 }
 
 /* For unloading: nobody calls into the caches any more. */
@@ -674,5 +695,5 @@ void tpt_pool_exit(void)
 	if (rc)
 		pr_err("%u page tables leak: the payload cannot be reverted any more\n",
 		       owned_tables());
-	vfree(owner);
+	free_owner();
 }

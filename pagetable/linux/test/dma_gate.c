@@ -115,7 +115,7 @@ static void __exit dma_gate_exit(void)
 	long rc = move(TPT_OP_RELEASE);
 
 	/* Without the payload no page is marked, and every operation fails. */
-	if (rc && rc != -ENOENT && tpt_call(TPT_OP_STATS, NULL) == -EFAULT)
+	if (rc && rc != -ENOENT && tpt_call(TPT_OP_VERSION, NULL) == -EFAULT)
 		pr_err("page not released (%ld), leaking it\n", rc);
 	else
 		__free_page(page);
