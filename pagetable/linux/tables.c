@@ -36,9 +36,10 @@
 	LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
 #error "the functions below repeat Linux 6.1"
 #endif
+/* Without CONFIG_PREEMPTION ftrace does not wait for tasks, see below. */
 #if !defined(CONFIG_X86_64) || !defined(CONFIG_XEN_PV) || \
 	!defined(CONFIG_X86_VSYSCALL_EMULATION) || \
-	!defined(CONFIG_PAGE_TABLE_ISOLATION)
+	!defined(CONFIG_PAGE_TABLE_ISOLATION) || !defined(CONFIG_PREEMPTION)
 #error "the functions below repeat Debian's amd64 configuration"
 #endif
 
@@ -190,20 +191,23 @@ long tpt_free_table(struct page *page)
 	return tpt_pool_return(page);
 }
 
+/* In the order of entry.S, the commonest first. */
 static struct direct_hook hooks[] = {
-	{ .symbol = "pte_alloc_one", .entry = tpt_entry_pte_alloc_one },
-	{ .symbol = "__pud_alloc", .entry = tpt_entry_pud_alloc },
-	{ .symbol = "pgd_alloc", .entry = tpt_entry_pgd_alloc },
-	{ .symbol = "pgd_free", .entry = tpt_entry_pgd_free },
-	{ .symbol = "free_page_and_swap_cache", .entry = tpt_entry_free_table },
-	{ .symbol = "__pmd_alloc", .entry = tpt_entry_pmd_alloc },
+	{ .symbol = "pte_alloc_one" },
+	{ .symbol = "free_page_and_swap_cache" },
+	{ .symbol = "__pmd_alloc" },
+	{ .symbol = "__pud_alloc" },
+	{ .symbol = "pgd_alloc" },
+	{ .symbol = "pgd_free" },
 #ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_FUNCTION
-	{ .symbol = "trapless_no_such_function", .entry = tpt_entry_pgd_free },
+	{ .symbol = "trapless_no_such_function" },
 #endif
 };
 
-/* How many of them are in force, the first ones. */
-static unsigned int hooked;
+/* Where each of them goes on behind its hook, for entry.S. */
+unsigned long tpt_bodies[ARRAY_SIZE(hooks)];
+
+static struct ftrace_ops ops;
 
 /**
  * tpt_tables_resolve - find every function of hooks[]
@@ -214,10 +218,14 @@ int tpt_tables_resolve(void)
 {
 	struct direct_hook *pointers[ARRAY_SIZE(hooks)];
 	unsigned int i;
+	int rc;
 
 	for (i = 0; i < ARRAY_SIZE(hooks); i++)
 		pointers[i] = &hooks[i];
-	return direct_hook_resolve(pointers, ARRAY_SIZE(hooks));
+	rc = direct_hook_resolve(pointers, ARRAY_SIZE(hooks));
+	for (i = 0; i < ARRAY_SIZE(hooks); i++)
+		tpt_bodies[i] = hooks[i].body;
+	return rc;
 }
 
 /**
@@ -226,30 +234,34 @@ int tpt_tables_resolve(void)
  *        reference count, in which the pool's own would be taken for a sharer
  *        (huge_pmd_unshare()): these stay stock.
  *
- * Return: 0, or why the kernel refused, with nothing changed.
+ * Return: 0, or why the kernel refused, with nothing changed; -EBUSY if another
+ * user of direct calls, such as a BPF program, holds one of the functions.
  */
 int tpt_tables_hook(bool bare)
 {
-	unsigned int count = ARRAY_SIZE(hooks) - bare;
-	int rc;
+	unsigned int i;
+	int rc = 0;
 
 	user_pgds = !bare;
-	for (; hooked < count; hooked++) {
-		rc = direct_hook_in(&hooks[hooked]);
-		if (rc) {
-			pr_err("%s cannot be led to us: %d\n",
-			       hooks[hooked].symbol, rc);
-			tpt_tables_unhook();
-			return rc;
-		}
+	for (i = 0; i < ARRAY_SIZE(hooks) && !rc; i++)
+		if (!bare || strcmp(hooks[i].symbol, "__pmd_alloc"))
+			rc = ftrace_set_filter_ip(&ops, hooks[i].ip, 0, 0);
+	if (!rc)
+		rc = register_ftrace_direct_multi(&ops,
+						  (unsigned long)tpt_entry);
+	if (rc) {
+		pr_err("the kernel's functions cannot be led to us: %d\n", rc);
+		ftrace_free_filter(&ops);
 	}
-	return 0;
+	return rc;
 }
 
-/* Stock again. Nobody is inside this file when it returns. */
+/*
+ * Stock again. ftrace waits until every task has given up the CPU of its own
+ * accord once: nobody is inside this file when it returns.
+ */
 void tpt_tables_unhook(void)
 {
-	while (hooked)
-		direct_hook_out(&hooks[--hooked]);
-	synchronize_rcu_tasks();
+	WARN_ON(unregister_ftrace_direct_multi(&ops, (unsigned long)tpt_entry));
+	ftrace_free_filter(&ops);
 }

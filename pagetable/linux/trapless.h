@@ -126,14 +126,10 @@ extern struct tpt_stock tpt_stock;
 int tpt_stock_resolve(void);
 
 /* entry.S */
-void tpt_entry_pte_alloc_one(void);
-void tpt_entry_pmd_alloc(void);
-void tpt_entry_pud_alloc(void);
-void tpt_entry_pgd_alloc(void);
-void tpt_entry_pgd_free(void);
-void tpt_entry_free_table(void);
+void tpt_entry(void);
 
 /* tables.c */
+extern unsigned long tpt_bodies[];
 int tpt_tables_resolve(void);
 int tpt_tables_hook(bool bare);
 void tpt_tables_unhook(void);
