@@ -24,13 +24,18 @@ struct stock_symbol {
 typedef unsigned long kallsyms_lookup_name_t(const char *name);
 
 /*
- * The kernel tells a kprobe the address of any function, this one included. It is
- * asked once a file: each time it waits for all CPUs.
+ * The kernel tells a kprobe the address of any function, this one included. The
+ * probe is never armed: to disarm it takes memory, and without that it would stay
+ * in the kernel's lists for good. Asked once a file: each time it waits for all
+ * CPUs.
  */
 static inline kallsyms_lookup_name_t *find_kallsyms_lookup_name(void)
 {
 	static kallsyms_lookup_name_t *found;
-	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
+	struct kprobe probe = {
+		.symbol_name = "kallsyms_lookup_name",
+		.flags = KPROBE_FLAG_DISABLED,
+	};
 
 	if (!found && !register_kprobe(&probe)) {
 		found = (void *)probe.addr;

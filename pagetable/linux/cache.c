@@ -63,8 +63,9 @@ struct tpt_cache tpt_caches[TPT_LEVELS] = {
 	[TPT_USER_PGD] = { .name = "user_pgd", .gfp = GFP_KERNEL | __GFP_ZERO },
 };
 
-/* Counted without the lock, so that a miss costs a handful of instructions. */
-static DEFINE_PER_CPU(u64 [TPT_LEVELS], misses);
+bool tpt_serving;
+struct llist_head tpt_free[TPT_LEVELS];
+DEFINE_PER_CPU(u64 [TPT_LEVELS], tpt_misses);
 
 /**
  * tpt_cache_init - before anything else
@@ -142,13 +143,11 @@ static void clear_for(enum tpt_level level, struct page *page)
 		       XEN_SLOTS * sizeof(u64));
 }
 
-/* Nothing there, or nobody to serve. */
-static noinline struct page *miss(enum tpt_level level)
+/* Nothing there. entry.S does the same for itself. */
+static struct page *miss(enum tpt_level level)
 {
-	if (READ_ONCE(tpt_caches[level].serving)) {
-		this_cpu_inc(misses[level]);
-		tpt_pool_wants_more();
-	}
+	this_cpu_inc(tpt_misses[level]);
+	tpt_pool_wants_more();
 	return NULL;
 }
 
@@ -161,7 +160,7 @@ static struct llist_node *node_of(struct page *page)
 /* Called with the lock held. */
 static struct page *take(struct tpt_cache *cache, int *left)
 {
-	struct llist_node *node = llist_del_first(&cache->free);
+	struct llist_node *node = llist_del_first(&tpt_free[cache - tpt_caches]);
 
 	if (!node)
 		return NULL;
@@ -172,9 +171,9 @@ static struct page *take(struct tpt_cache *cache, int *left)
 /* Return: whether the page is in the cache now; it serves no more otherwise. */
 static bool push(struct tpt_cache *cache, struct page *page)
 {
-	if (!READ_ONCE(cache->serving))
+	if (!READ_ONCE(tpt_serving))
 		return false;
-	llist_add(node_of(page), &cache->free);
+	llist_add(node_of(page), &tpt_free[cache - tpt_caches]);
 	atomic_inc(&cache->cached);
 	return true;
 }
@@ -199,8 +198,6 @@ struct page *tpt_cache_pop(enum tpt_level level)
 	struct page *page;
 	int left;
 
-	if (llist_empty(&cache->free))
-		return miss(level);
 	spin_lock(&cache->pop);
 	page = take(cache, &left);
 	if (unlikely(!page)) {
@@ -285,10 +282,7 @@ void tpt_cache_put(enum tpt_level level, struct page *page)
 /* Start or stop serving at every level. Sleeps. */
 void tpt_cache_serve(bool on)
 {
-	enum tpt_level level;
-
-	for (level = 0; level < TPT_LEVELS; level++)
-		WRITE_ONCE(tpt_caches[level].serving, on);
+	WRITE_ONCE(tpt_serving, on);
 	if (!on)
 		synchronize_rcu();	/* nobody is still pushing */
 }
@@ -320,6 +314,6 @@ u64 tpt_cache_misses(enum tpt_level level)
 	int cpu;
 
 	for_each_possible_cpu(cpu)
-		sum += per_cpu(misses[level], cpu);
+		sum += per_cpu(tpt_misses[level], cpu);
 	return sum;
 }

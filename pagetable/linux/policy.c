@@ -7,12 +7,11 @@
  *   proportion  what is cached beyond a part of the tables in use goes; at 100 %
  *               that is the draft's num_in_pool - num_in_use
  *   both        only what is beyond both goes
- *   adaptive    for each level the need is the most tables that one tick drew
- *               from its cache; it falls by an eighth a tick, rounded up, so a
- *               burst is forgotten by half in five ticks. What is cached beyond
- *               the need and a quarter more goes, but no table that was used
- *               since the last tick, and nothing at all until enough has come
- *               together to be worth an IOTLB flush.
+ *   adaptive    for each level the need is the most tables that were in use at
+ *               one moment; it falls by 1/128 a tick, by half in 89 ticks. What
+ *               the level has beyond the need and an eighth more goes, but no
+ *               table that was used since the last tick, and nothing at all
+ *               until enough has come together to be worth an IOTLB flush.
  *
  * Invariant: a surplus never exceeds what is cached beyond the reserve, and the
  * fixed policies depend on the present alone.
@@ -24,6 +23,10 @@
 /* Adaptive gives back no fewer tables than these, nor than this part of all. */
 #define WORTH_A_FLUSH	16u
 #define WORTH_DIVISOR	8u
+/* The need is kept in parts of a table, or it could not fall slowly. */
+#define NEED_SHIFT	8
+#define NEED_DECAY	128u
+#define NEED_ROOM	8u
 
 static unsigned int least(unsigned int a, unsigned int b)
 {
@@ -91,13 +94,18 @@ static unsigned int adaptive(struct tpt_demand *levels, unsigned int count,
 
 	for (i = 0; i < count; i++) {
 		struct tpt_demand *level = &levels[i];
-		unsigned int drawn = above(level->before, level->lowest) +
-				     level->missed;
-		unsigned int kept = level->need - (level->need + 7) / 8;
+		unsigned int most = level->in_use + level->missed +
+				    above(level->cached, level->lowest);
+		unsigned int kept = level->need -
+				    (level->need + NEED_DECAY - 1) / NEED_DECAY;
+		unsigned int need;
 
-		level->need = drawn > kept ? drawn : kept;
-		surplus[i] = least(above(level->cached, level->need +
-					 level->need / 4 + TPT_POLICY_RESERVE),
+		level->need = most << NEED_SHIFT;
+		if (level->need < kept)
+			level->need = kept;
+		need = (level->need + (1u << NEED_SHIFT) - 1) >> NEED_SHIFT;
+		surplus[i] = least(above(level->cached + level->in_use, need +
+					 need / NEED_ROOM + TPT_POLICY_RESERVE),
 				   level->lowest);
 		cached += level->cached;
 		wanted += surplus[i];
@@ -118,10 +126,8 @@ void tpt_policy_start(struct tpt_demand *levels, unsigned int count)
 {
 	unsigned int i;
 
-	for (i = 0; i < count; i++) {
-		levels[i].before = levels[i].cached;
-		levels[i].need = levels[i].cached;
-	}
+	for (i = 0; i < count; i++)
+		levels[i].need = levels[i].cached << NEED_SHIFT;
 }
 
 /**
@@ -137,13 +143,11 @@ unsigned int tpt_policy_tick(const struct tpt_policy *policy,
 			     struct tpt_demand *levels, unsigned int count,
 			     unsigned int *surplus)
 {
-	unsigned int i, wanted;
+	unsigned int wanted;
 
 	/* Fixed policies too: a change to adaptive finds the need known. */
 	wanted = adaptive(levels, count, surplus);
 	if (policy->kind != TPT_POLICY_ADAPTIVE)
 		wanted = fixed(policy, levels, count, surplus);
-	for (i = 0; i < count; i++)
-		levels[i].before = levels[i].cached - surplus[i];
 	return wanted;
 }

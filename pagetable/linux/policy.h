@@ -34,15 +34,13 @@ struct tpt_policy {
  * @in_use: tables of the pool that are not
  * @lowest: fewest tables that were ready at any moment since the last tick
  * @missed: allocations since the last tick that found none
- * @before: the policy's own: @cached at the end of the last tick
- * @need:   the policy's own: what the workload has lately drawn from the cache
+ * @need:   the policy's own: what the workload has lately used, in 1/256 tables
  */
 struct tpt_demand {
 	unsigned int cached;
 	unsigned int in_use;
 	unsigned int lowest;
 	unsigned int missed;
-	unsigned int before;
 	unsigned int need;
 };
 

@@ -95,7 +95,7 @@ static unsigned int missing[TPT_LEVELS];
 
 static void grow_work(struct work_struct *work);
 static DECLARE_WORK(growth, grow_work);
-static bool growth_asked;
+bool tpt_growth_asked;
 static bool sweep_asked;
 
 static void growth_allow_work(struct work_struct *work);
@@ -291,7 +291,7 @@ static void grow_work(struct work_struct *work)
 	mutex_lock(&resize);
 	if (!enabled)
 		goto out;
-	WRITE_ONCE(growth_asked, false);
+	WRITE_ONCE(tpt_growth_asked, false);
 	if (xchg(&sweep_asked, false))
 		sweep();
 	before = owned_tables();
@@ -303,7 +303,7 @@ static void grow_work(struct work_struct *work)
 	}
 	/* At the limit, or without memory, not at every allocation again. */
 	if (lacked && owned_tables() == before) {
-		WRITE_ONCE(growth_asked, true);
+		WRITE_ONCE(tpt_growth_asked, true);
 		schedule_delayed_work(&growth_allow, GROWTH_PAUSE);
 	}
 out:
@@ -312,7 +312,7 @@ out:
 
 static void growth_allow_work(struct work_struct *work)
 {
-	WRITE_ONCE(growth_asked, false);
+	WRITE_ONCE(tpt_growth_asked, false);
 }
 
 /*
@@ -328,9 +328,9 @@ void tpt_pool_wants_sweep(void)
 /* A cache is nearly empty: grow soon, outside the caller's path. */
 void tpt_pool_wants_more(void)
 {
-	if (READ_ONCE(growth_asked))
+	if (READ_ONCE(tpt_growth_asked))
 		return;
-	WRITE_ONCE(growth_asked, true);
+	WRITE_ONCE(tpt_growth_asked, true);
 	schedule_work(&growth);
 }
 
@@ -400,7 +400,6 @@ static unsigned int shrink_batch(enum tpt_level level, unsigned int count,
 		disown(page_to_pfn(page));
 	}
 	shrunk += done;
-	demand[level].before -= min(demand[level].before, done);
 	return done;
 }
 
@@ -624,7 +623,7 @@ int tpt_pool_enable(void)
 	tpt_policy_start(demand, TPT_LEVELS);
 	enabled = owned_tables() > 0;
 	if (enabled) {
-		WRITE_ONCE(growth_asked, false);
+		WRITE_ONCE(tpt_growth_asked, false);
 		schedule_delayed_work(&ticking, TICK);
 	} else {
 		tpt_cache_serve(false);

@@ -248,10 +248,10 @@ int tpt_sysfs_init(void)
 		goto err;
 	for (cache = tpt_caches; cache < tpt_caches + TPT_LEVELS; cache++) {
 		cache->kobj = kobject_create_and_add(cache->name, root);
-		if (!cache->kobj)
-			goto err;
-		rc = sysfs_create_files(cache->kobj,
-					(const struct attribute **)level_attrs);
+		rc = cache->kobj ?
+			sysfs_create_files(cache->kobj,
+					   (const struct attribute **)level_attrs) :
+			-ENOMEM;
 		if (rc)
 			goto err;
 	}

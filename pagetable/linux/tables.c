@@ -18,7 +18,8 @@
  *    that is safe).
  *  - None of them sleeps; see direct_hook.h.
  *
- * Tables of init_mm belong to the kernel for ever and stay stock.
+ * Tables of init_mm belong to the kernel for ever and stay stock; those few are
+ * counted among the misses where the cache is empty.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -191,12 +192,12 @@ long tpt_free_table(struct page *page)
 	return tpt_pool_return(page);
 }
 
-/* In the order of entry.S, the commonest first. */
+/* In the order of entry.S. */
 static struct direct_hook hooks[] = {
 	{ .symbol = "pte_alloc_one" },
-	{ .symbol = "free_page_and_swap_cache" },
 	{ .symbol = "__pmd_alloc" },
 	{ .symbol = "__pud_alloc" },
+	{ .symbol = "free_page_and_swap_cache" },
 	{ .symbol = "pgd_alloc" },
 	{ .symbol = "pgd_free" },
 #ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_FUNCTION

@@ -20,6 +20,7 @@
 #include <linux/atomic.h>
 #include <linux/llist.h>
 #include <linux/mm_types.h>
+#include <linux/percpu.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
 
@@ -40,15 +41,15 @@ enum tpt_level {
 
 /**
  * struct tpt_cache - ready semi-writable pages of one page-table level
- * @free:       the pages, linked by page->lru, last pushed first
- * @cached:     length of @free, or a little more or less while pages move
- * @pop:        whoever takes from @free holds it; guards the fields up to @refused
+ * @cached:     length of the level's list in tpt_free, or a little more or less
+ *              while pages move
+ * @pop:        whoever takes from the list holds it; guards the fields up to
+ *              @refused
  * @lowest:     smallest @cached since the policy was last asked
  * @wanting:    by how much @cached has been below the reserve since the pool
  *              last grew
  * @hits:       allocations served
  * @refused:    allocations that a memory cgroup refused a ready page
- * @serving:    page tables come from here and return to here
  * @owned:      pages of this level that are ours: cached, in use, or waiting
  *              for an RCU grace period; guarded by the pool's lock
  * @name:       the level's name, as in sysfs
@@ -58,14 +59,12 @@ enum tpt_level {
  * @kobj:       the level's directory in sysfs
  */
 struct tpt_cache {
-	struct llist_head free;
 	atomic_t cached;
 	spinlock_t pop;
 	unsigned int lowest;
 	unsigned int wanting;
 	u64 hits;
 	u64 refused;
-	bool serving;
 	unsigned int owned;
 
 	const char *name;
@@ -76,6 +75,17 @@ struct tpt_cache {
 };
 
 extern struct tpt_cache tpt_caches[TPT_LEVELS];
+
+/*
+ * What entry.S looks at, so that a miss costs a handful of instructions: whether
+ * page tables come from the caches and return to them; the ready pages of each
+ * level, linked by page->lru, last pushed first; allocations that found none; and
+ * whether the pool has been asked to grow.
+ */
+extern bool tpt_serving;
+extern struct llist_head tpt_free[TPT_LEVELS];
+DECLARE_PER_CPU(u64 [TPT_LEVELS], tpt_misses);
+extern bool tpt_growth_asked;
 
 /* cache.c */
 void tpt_cache_init(bool bare);

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Two CPUs fork while a disk reads by DMA, both halves come and go, and no kernel has anything to say."""
+"""Two CPUs fork while a disk reads by DMA, the pool comes and goes, and no kernel has anything to say.
+
+The module is loaded before the forks and unloaded after them: QEMU with two CPUs may go on executing
+the breakpoint by which a kernel changes its text.
+"""
 
 import pytest
 
@@ -24,14 +28,14 @@ def test_stress() -> None:
         [
             Step("CPUs", "nproc"),
             Step("read quietly", _READ, timeout_s=300),
-            Step("fork", _FORK),
             *pagetable.load_steps(),
+            Step("fork", _FORK),
             Step("read under forks", _READ, timeout_s=300),
             Step("toggle", f"({_READ} >/tmp/sum) & {toggles}; wait; cat /tmp/sum", timeout_s=300),
             pagetable.pool_step(),
+            Step("stop", "pidof spawn | wc -w; killall spawn"),
             *pagetable.unload_steps(),
             Step("read after", _READ, timeout_s=300),
-            Step("stop", "pidof spawn | wc -w; killall spawn"),
         ],
         files=pagetable.files(),
         modules=dma.MODULES,
