@@ -8,6 +8,7 @@ mod bench;
 mod dirty;
 mod doctor;
 mod output;
+mod pagetable;
 mod parse;
 mod stop;
 #[cfg(test)]
@@ -32,12 +33,16 @@ enum Command {
     /// Watch, record and measure the tracking of dirty pages
     #[command(subcommand)]
     Dirty(dirty::Command),
+    /// Load, watch and unload the accelerator of Xen PV page tables
+    #[command(subcommand)]
+    Pagetable(pagetable::Command),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Dirty(command) => dirty::run(command),
+        Command::Pagetable(command) => pagetable::run(&command),
     };
     match result {
         Ok(code) => code,

@@ -20,6 +20,12 @@ fn wrong_arguments_are_usage_errors() {
         (&["dirty", "bench", "--size", "1"], "sizes go from"),
         (&["dirty", "bench", "--density", "2"], "from 0.001 to 1"),
         (&["dirty", "fly"], "fly"),
+        (&["pagetable", "load", "--only", "kernel"], "payload, pool, pvmmu"),
+        (&["pagetable", "load", "--prefill", "1,2,3"], "five numbers"),
+        (&["pagetable", "load", "--policy", "magic"], "none, number, proportion, both, adaptive"),
+        (&["pagetable", "shrink", "101%"], "from 0% to 100%"),
+        (&["pagetable", "shrink", "1", "--level", "p4d"], "pte, pmd, pud, pgd, user_pgd"),
+        (&["pagetable", "status", "--json", "--prometheus", "-"], "cannot be used with"),
         (&[], "Usage"),
     ] {
         assert_refuses(&run(arguments), 2, says);
@@ -36,8 +42,29 @@ fn the_doctor_knows_every_back_end() {
         let text = String::from_utf8(run(&["doctor"]).stdout).unwrap();
         assert!(text.contains(back_end["name"].as_str().unwrap()));
     }
-    let works = !told["dirty"]["auto"]["own"].is_null();
+    let pagetable = &told["pagetable"];
+    let mut refusals = pagetable["refusals"].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
+    let is_fine = pagetable["benefits"] == false || refusals.all(|text| text.starts_with("only root"));
+    let works = !told["dirty"]["auto"]["own"].is_null() && is_fine;
     assert_eq!(output.status.code(), Some(i32::from(!works)));
+}
+
+#[test]
+fn a_host_without_pv_page_tables_is_told_so() {
+    let told: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).unwrap();
+    if told["pagetable"]["benefits"] == true {
+        return; // a PV domain: its tests are pagetable/tests/test_tool.py's, in machines of their own
+    }
+    for arguments in [&["pagetable", "load"][..], &["pagetable", "load", "--dry-run"]] {
+        assert_refuses(&run(arguments), 1, "nothing was changed");
+    }
+    for arguments in [&["pagetable", "enable"][..], &["pagetable", "shrink", "1"], &["pagetable", "policy"]] {
+        assert_refuses(&run(arguments), 1, "the pool is not loaded");
+    }
+    let status: Value = serde_json::from_slice(&run(&["pagetable", "status", "--json"]).stdout).unwrap();
+    assert!(status["pool"].is_null() && status["pvmmu"].is_null());
+    let metrics = run(&["pagetable", "status", "--prometheus", "-"]).stdout;
+    assert!(String::from_utf8(metrics).unwrap().contains("trapless_pagetable_loaded{part=\"pool\"} 0"));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 pub mod dirty;
 pub mod host;
+pub mod pagetable;
 
 use std::process::ExitCode;
 
@@ -16,7 +17,9 @@ use crate::output;
 
 /// How to tell.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit code 0 if every accelerator can work here, 1 if one cannot.")]
+#[command(
+    after_help = "Exit code 0 if every accelerator that this host can gain from can work here, 1 if one cannot."
+)]
 pub struct Arguments {
     /// Print one JSON object, a key a section
     #[arg(long)]
@@ -27,12 +30,13 @@ pub struct Arguments {
 pub struct Section {
     /// Key in the JSON and heading of the text.
     pub name: &'static str,
+    /// It works, or has nothing to do here.
     pub works: bool,
     pub text: String,
     pub json: Value,
 }
 
-const SECTIONS: [fn() -> Result<Section>; 2] = [host::section, dirty::section];
+const SECTIONS: [fn() -> Result<Section>; 3] = [host::section, dirty::section, pagetable::section];
 
 /// Look and tell.
 ///

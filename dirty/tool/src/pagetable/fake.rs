@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A host of files for unit tests: sysfs, procfs, a xen-livepatch that keeps its state in files below `/state`
+//! (tests/fake/xen-livepatch), and a kernel that loads modules by making their directories. Faults are asked for
+//! by fields and by files.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::host::{Host, Kernel, NotInserted};
+use super::hypercall::{Payload, Unasked};
+use super::part::{POOL_FILES, SWITCH_FILES};
+
+pub const BUILD_ID: [u8; 20] = [21; 20];
+pub const RELEASE: &str = "6.1.0-56-amd64";
+pub const LEVELS: [&str; 5] = ["pte", "pmd", "pud", "pgd", "user_pgd"];
+
+/// The tree, removed with it.
+pub struct Fake {
+    root: tempfile::TempDir,
+    pub kernel: Rc<RefCell<State>>,
+}
+
+/// What the kernel does, and what was done.
+pub struct State {
+    pub is_root: bool,
+    pub command_line: Result<String, Unasked>,
+    pub payload: Option<Payload>,
+    /// Modules that do not load, by error number.
+    pub broken: BTreeMap<&'static str, i32>,
+    /// Modules that cannot be removed, by error number.
+    pub stuck: BTreeMap<&'static str, i32>,
+    /// Somebody pressed Ctrl-C.
+    pub is_asked_to_stop: bool,
+    /// Every module loaded or removed, in order.
+    pub done: Vec<String>,
+}
+
+struct FakeKernel {
+    root: PathBuf,
+    state: Rc<RefCell<State>>,
+}
+
+/// Stands in for Xen's tool.
+const XEN_LIVEPATCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/xen-livepatch");
+
+impl Fake {
+    /// A strict PV dom0 with everything installed and nothing loaded.
+    pub fn dom0() -> Self {
+        let fake = Fake {
+            root: tempfile::tempdir().unwrap(),
+            kernel: Rc::new(RefCell::new(State {
+                is_root: true,
+                command_line: Ok("iommu=force dom0-iommu=strict".into()),
+                payload: None,
+                broken: BTreeMap::new(),
+                stuck: BTreeMap::new(),
+                is_asked_to_stop: false,
+                done: Vec::new(),
+            })),
+        };
+        for (path, value) in [
+            ("type", "xen"),
+            ("guest_type", "PV"),
+            ("version/major", "4"),
+            ("version/minor", "17"),
+            ("version/extra", ".7"),
+            ("properties/features", "000228f0"),
+        ] {
+            fake.write(&format!("/sys/hypervisor/{path}"), format!("{value}\n").as_bytes());
+        }
+        fake.write("/sys/hypervisor/properties/buildid", &BUILD_ID);
+        fake.write("/dev/xen/privcmd", b"");
+        fake.write("/state/calls", b"");
+        let tool = fake.path("/usr/lib/xen-4.17/bin/xen-livepatch");
+        std::fs::create_dir_all(tool.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(XEN_LIVEPATCH, tool).unwrap();
+        fake.write("/usr/lib/trapless/4.17.7-1/trapless_pagetable.livepatch", &payload_file(&BUILD_ID));
+        for name in ["trapless_pagetable", "trapless_pvmmu"] {
+            fake.write(
+                &format!("/lib/modules/{RELEASE}/updates/dkms/{name}.ko"),
+                &module_file(name, RELEASE),
+            );
+        }
+        fake
+    }
+
+    /// A PV domU with the modules installed.
+    pub fn domu() -> Self {
+        let fake = Fake::dom0();
+        fake.write("/sys/hypervisor/properties/features", b"000220f0\n");
+        for gone in ["/usr/lib/xen-4.17", "/usr/lib/trapless", "/dev"] {
+            std::fs::remove_dir_all(fake.path(gone)).unwrap();
+        }
+        fake.kernel.borrow_mut().command_line = Err("Xen does not tell its command line".into());
+        fake
+    }
+
+    pub fn host(&self) -> Host {
+        let kernel = FakeKernel { root: self.root.path().to_owned(), state: Rc::clone(&self.kernel) };
+        Host::new(self.root.path().to_owned(), Box::new(kernel))
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path.trim_start_matches('/'))
+    }
+
+    pub fn write(&self, path: &str, bytes: &[u8]) {
+        write(&self.path(path), bytes);
+    }
+
+    pub fn read(&self, path: &str) -> Option<String> {
+        std::fs::read_to_string(self.path(path)).ok().map(|text| text.trim().to_owned())
+    }
+
+    pub fn remove(&self, path: &str) {
+        std::fs::remove_file(self.path(path)).unwrap();
+    }
+
+    pub fn payload(&self) -> PathBuf {
+        self.path("/usr/lib/trapless/4.17.7-1/trapless_pagetable.livepatch")
+    }
+
+    /// Which parts are loaded now.
+    pub fn loaded(&self) -> Vec<&'static str> {
+        let mut loaded = Vec::new();
+        if self.read("/state/payload").is_some() {
+            loaded.push("payload");
+        }
+        for (part, module) in [("pool", "trapless_pagetable"), ("pvmmu", "trapless_pvmmu")] {
+            if self.path("/sys/module").join(module).exists() {
+                loaded.push(part);
+            }
+        }
+        loaded
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+impl Kernel for FakeKernel {
+    fn is_root(&self) -> bool {
+        self.state.borrow().is_root
+    }
+
+    fn release(&self) -> String {
+        RELEASE.into()
+    }
+
+    fn insert(&self, name: &str, file: &Path, parameters: &str) -> Result<(), NotInserted> {
+        assert!(file.is_file());
+        if let Some(error) = self.state.borrow().broken.get(name) {
+            let said = vec!["this is what the kernel said".to_owned()];
+            return Err(NotInserted { error: io::Error::from_raw_os_error(*error), said });
+        }
+        self.state.borrow_mut().done.push(format!("+{name} {parameters}").trim_end().to_owned());
+        let write =
+            |path: &str, value: &str| write(&self.root.join(path.trim_start_matches('/')), value.as_bytes());
+        write(&format!("/sys/module/{name}/refcnt"), "0\n");
+        if name == "trapless_pvmmu" {
+            for switch in ["walk", "fork", "xen_zero_runs"] {
+                write(&format!("{SWITCH_FILES}/{switch}"), "1\n");
+            }
+            return Ok(());
+        }
+        for (file, value) in [
+            ("enabled", "1"),
+            ("shrink", ""),
+            ("policy", "adaptive"),
+            ("limit_number", "256"),
+            ("limit_percent", "100"),
+            ("shrunk", "0"),
+        ] {
+            write(&format!("{POOL_FILES}/{file}"), &format!("{value}\n"));
+        }
+        for (n, level) in LEVELS.iter().enumerate() {
+            for (file, value) in
+                [("cached", 40), ("in_use", 20), ("hits", 1000), ("misses", 3), ("worst_case", 2)]
+            {
+                write(&format!("{POOL_FILES}/{level}/{file}"), &format!("{}\n", value + n));
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        if let Some(error) = self.state.borrow().stuck.get(name) {
+            return Err(io::Error::from_raw_os_error(*error));
+        }
+        self.state.borrow_mut().done.push(format!("-{name}"));
+        std::fs::remove_dir_all(self.root.join("sys/module").join(name))?;
+        std::fs::remove_dir_all(self.root.join("sys/kernel").join(name))
+    }
+
+    fn xen_command_line(&self) -> Result<String, Unasked> {
+        self.state.borrow().command_line.clone()
+    }
+
+    fn payload(&self) -> Result<Option<Payload>, Unasked> {
+        Ok(self.state.borrow().payload.clone())
+    }
+
+    fn stopped(&self, _: Duration) -> bool {
+        self.state.borrow().is_asked_to_stop
+    }
+}
+
+/// An ELF file with one section of its own.
+fn elf(section: &str, content: &[u8]) -> Vec<u8> {
+    let names = format!("\0.shstrtab\0{section}\0");
+    let content_at = 64;
+    let names_at = content_at + content.len();
+    let headers_at = (names_at + names.len()).next_multiple_of(8);
+    let mut file = vec![0; headers_at + 3 * 64];
+    file[..16].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
+    let mut put = |at: usize, value: u64, size: usize| {
+        file[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
+    };
+    // e_type REL, e_machine x86-64, e_version; then sizes, counts and offsets.
+    for (at, value, size) in [
+        (16, 1, 2),
+        (18, 62, 2),
+        (20, 1, 4),
+        (40, headers_at, 8),
+        (52, 64, 2),
+        (58, 64, 2),
+        (60, 3, 2),
+        (62, 1, 2),
+    ] {
+        put(at, value as u64, size);
+    }
+    // Section headers: name, type, address 0, flags 0, offset, size; alignment.
+    for (n, name, kind, at, length) in [
+        (1, 1, 3, names_at, names.len()),
+        (2, 11, if section == ".modinfo" { 1 } else { 7 }, content_at, content.len()),
+    ] {
+        let header = headers_at + n * 64;
+        for (field, value, size) in [(0, name, 4), (4, kind, 4), (24, at, 8), (32, length, 8), (48, 4, 8)] {
+            put(header + field, value as u64, size);
+        }
+    }
+    file[content_at..names_at].copy_from_slice(content);
+    file[names_at..names_at + names.len()].copy_from_slice(names.as_bytes());
+    file
+}
+
+/// A payload that is for this build.
+pub fn payload_file(id: &[u8]) -> Vec<u8> {
+    let mut note = Vec::new();
+    for word in [4, u32::try_from(id.len()).unwrap(), 3] {
+        note.extend(word.to_le_bytes());
+    }
+    note.extend(b"GNU\0");
+    note.extend(id);
+    elf(".livepatch.depends", &note)
+}
+
+/// A module of this name for this kernel.
+pub fn module_file(name: &str, release: &str) -> Vec<u8> {
+    elf(
+        ".modinfo",
+        format!("license=GPL\0name={name}\0vermagic={release} SMP preempt mod_unload \0").as_bytes(),
+    )
+}

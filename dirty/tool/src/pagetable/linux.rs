@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The running kernel: modules by system call, so that a refusal keeps its error number, and the kernel's log
+//! for the reason that only it knows.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::host::{Kernel, NotInserted};
+use super::hypercall::{self, Payload, Unasked};
+use crate::stop::{Stop, Woken};
+
+/// The kernel under us.
+pub struct Linux {
+    /// Held by the commands that must not be cut in two.
+    stop: Option<Stop>,
+}
+
+impl Linux {
+    pub fn new() -> Self {
+        Linux { stop: None }
+    }
+
+    /// From here on SIGINT, SIGTERM and SIGHUP only ask for an end.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn that_is_asked_to_stop() -> io::Result<Self> {
+        Ok(Linux { stop: Some(Stop::new()?) })
+    }
+}
+
+impl Kernel for Linux {
+    fn is_root(&self) -> bool {
+        rustix::process::geteuid().is_root()
+    }
+
+    fn release(&self) -> String {
+        rustix::system::uname().release().to_string_lossy().into_owned()
+    }
+
+    fn insert(&self, name: &str, file: &Path, parameters: &str) -> Result<(), NotInserted> {
+        let mut log = Log::from_now();
+        let inserted = File::open(file).and_then(|file| {
+            let parameters = CString::new(parameters)?;
+            Ok(rustix::system::finit_module(&file, &parameters, 0)?)
+        });
+        inserted.map_err(|error| NotInserted {
+            error,
+            said: log.as_mut().map(|log| log.of(name)).unwrap_or_default(),
+        })
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(rustix::system::delete_module(&CString::new(name)?, libc::O_NONBLOCK)?)
+    }
+
+    fn xen_command_line(&self) -> Result<String, Unasked> {
+        hypercall::command_line()
+    }
+
+    fn payload(&self) -> Result<Option<Payload>, Unasked> {
+        hypercall::payload()
+    }
+
+    fn stopped(&self, within: Duration) -> bool {
+        let Some(stop) = &self.stop else {
+            std::thread::sleep(within);
+            return false;
+        };
+        // When the wait itself fails, an end is the safe answer.
+        stop.wait(Instant::now() + within, &[]).map_or(true, |woken| woken == Woken::Stop)
+    }
+}
+
+/// The kernel's log from a moment on.
+struct Log {
+    file: File,
+}
+
+impl Log {
+    /// Nothing if the log cannot be read: then reasons have to do without it.
+    fn from_now() -> Option<Self> {
+        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg").ok()?;
+        file.seek(SeekFrom::End(0)).ok()?;
+        Some(Log { file })
+    }
+
+    /// What was said since about this module.
+    fn of(&mut self, module: &str) -> Vec<String> {
+        let mut said = Vec::new();
+        let mut record = [0; 8192];
+        // A read gives one record; EPIPE says that records were overwritten, and goes on with the next.
+        loop {
+            match self.file.read(&mut record) {
+                Ok(0) => return said,
+                Ok(length) => said.extend(about(module, &record[..length])),
+                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
+                Err(_) => return said,
+            }
+        }
+    }
+}
+
+/// The text of a record of /dev/kmsg, if it is a message of this module: `6,339,5140900,-;module: text`. That a
+/// module from elsewhere taints the kernel is said each time, and is no reason.
+fn about(module: &str, record: &[u8]) -> Option<String> {
+    let record = String::from_utf8_lossy(record);
+    let (_, text) = record.split_once(';')?;
+    let said = text.lines().next()?.strip_prefix(module)?.strip_prefix(": ")?;
+    (!said.contains("tainting kernel") && !said.contains("taints kernel")).then(|| said.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn finds_what_a_module_said() {
+        let record = b"3,412,9034,-;trapless_pvmmu: not a Xen PV guest\n SUBSYSTEM=x\n";
+        assert_eq!(about("trapless_pvmmu", record).as_deref(), Some("not a Xen PV guest"));
+        assert_eq!(about("trapless", record), None);
+        assert_eq!(about("trapless_pvmmu", b"no record"), None);
+        let taint = b"4,1,1,-;trapless_pvmmu: loading out-of-tree module taints kernel.\n";
+        assert_eq!(about("trapless_pvmmu", taint), None);
+    }
+
+    proptest! {
+        #[test]
+        fn takes_any_record(bytes: Vec<u8>) {
+            about("trapless_pvmmu", &bytes);
+        }
+    }
+}

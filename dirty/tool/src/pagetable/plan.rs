@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What loading would do here, and everything that speaks against it.
+//!
+//! Nothing is changed: every refusal that can be known beforehand is found here, all of them at once, a line
+//! each. A part that is there already needs nothing, whatever is missing on the disk by now.
+
+use std::path::{Path, PathBuf};
+
+use super::host::Host;
+use super::image;
+use super::livepatch::{Livepatch, State};
+use super::part::{PARTS, PAYLOAD, Part, Sources};
+use super::platform::{Follows, Guest, Platform, Xen};
+
+/// What is wanted.
+#[derive(Debug, Default, Clone)]
+pub struct Wanted {
+    /// These parts and no other; all that serve this host if empty.
+    pub only: Vec<Part>,
+    pub sources: Sources,
+    /// Parameters of the pool's module.
+    pub pool_parameters: String,
+}
+
+/// What is to be done for one part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    pub part: Part,
+    pub action: Action,
+}
+
+/// One part's share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing: it is loaded.
+    There,
+    /// Nothing: it would not serve this host, and was not asked for by name.
+    Leave(String),
+    /// Load this file. An optional part is left out if it says itself that it does not serve this host.
+    Load { file: PathBuf, is_optional: bool },
+}
+
+/// The refusal that says nothing of the host.
+pub const ONLY_ROOT: &str = "only root may load: try sudo";
+
+/// The steps in order, or every reason why not.
+pub fn plan(host: &Host, wanted: &Wanted) -> Result<Vec<Step>, Vec<String>> {
+    let platform = Platform::look(host);
+    let xen = match served(&platform) {
+        Ok(xen) => xen,
+        Err(why) => return Err(vec![why]),
+    };
+    let mut refusals = Vec::new();
+    if !host.kernel.is_root() {
+        refusals.push(ONLY_ROOT.to_owned());
+    }
+    let mut steps = Vec::new();
+    for part in PARTS {
+        if !wanted.only.is_empty() && !wanted.only.contains(&part) {
+            continue;
+        }
+        let action = match part.module() {
+            None => payload(host, xen, wanted),
+            Some(name) => module(host, xen, wanted, part, name),
+        };
+        match action {
+            Ok(action) => steps.push(Step { part, action }),
+            Err(why) => refusals.extend(why.into_iter().map(|why| format!("{part}: {why}"))),
+        }
+    }
+    if refusals.is_empty() { Ok(steps) } else { Err(refusals) }
+}
+
+/// The hypervisor, if there are PV page tables to accelerate.
+pub fn served(platform: &Platform) -> Result<&Xen, String> {
+    match platform {
+        Platform::NotXen => {
+            Err("this kernel is no guest of Xen: there are no PV page tables to accelerate".into())
+        }
+        Platform::Xen(xen) if xen.guest != Guest::Pv => Err(format!(
+            "this is a {platform}: its page tables are its own, and Xen does not type them; only PV domains gain"
+        )),
+        Platform::Xen(xen) => Ok(xen),
+    }
+}
+
+fn payload(host: &Host, xen: &Xen, wanted: &Wanted) -> Result<Action, Vec<String>> {
+    if !xen.is_dom0 {
+        let why = "only dom0 can load it, for all domains of the host";
+        return if wanted.only.is_empty() { Ok(Action::Leave(why.into())) } else { Err(vec![why.into()]) };
+    }
+    let mut refusals = Vec::new();
+    // Who is not root cannot ask Xen; that refusal is there already.
+    if host.kernel.is_root() {
+        match Livepatch::find(host, xen).and_then(|livepatch| livepatch.list()) {
+            Err(why) => refusals.push(format!("{why:#}")),
+            Ok(list) => {
+                if list.iter().any(|listed| listed.name == PAYLOAD && listed.state == State::Applied) {
+                    return Ok(Action::There);
+                }
+                refusals.extend(list.iter().filter(|listed| listed.name != PAYLOAD && listed.state == State::Applied).map(
+                    |other| {
+                        let name = crate::output::printable(&other.name);
+                        format!("the live patch {name} is in force, and this one goes onto Xen itself: take that one out first")
+                    },
+                ));
+            }
+        }
+    }
+    let file = choose_payload(host, xen, &wanted.sources).map_err(|why| refusals.push(why));
+    match (file, refusals.is_empty()) {
+        (Ok(file), true) => Ok(Action::Load { file, is_optional: false }),
+        _ => Err(refusals),
+    }
+}
+
+/// The first file that is for the running hypervisor.
+fn choose_payload(host: &Host, xen: &Xen, sources: &Sources) -> Result<PathBuf, String> {
+    let mut others = Vec::new();
+    for file in sources.payloads(host) {
+        match read(&file).and_then(|bytes| image::payload_is_for(&bytes).map_err(|why| format!("{why:#}"))) {
+            Ok(id) if id.may_be(&xen.build_id) => return Ok(file),
+            Ok(id) => others.push(format!("{} is for build {id}", file.display())),
+            Err(why) => others.push(format!("{}: {why}", file.display())),
+        }
+    }
+    let id = image::hex(&xen.build_id);
+    let running = format!("no payload for the running Xen {} (build {id})", xen.version);
+    // What trapless-payload leaves where its checker did not prove this build.
+    let report = host.path(format!("/usr/lib/trapless/{id}/refused.txt"));
+    Err(if report.is_file() {
+        format!("{running}: its checker refused this build, see {}", report.display())
+    } else if others.is_empty() {
+        format!(
+            "{running}: looked below /usr/lib/trapless; trapless-payload build makes it, --payload or --from name one"
+        )
+    } else {
+        format!("{running}: {}; trapless-payload build makes it", others.join("; "))
+    })
+}
+
+fn module(host: &Host, xen: &Xen, wanted: &Wanted, part: Part, name: &str) -> Result<Action, Vec<String>> {
+    if host.has_module(name) {
+        return Ok(Action::There);
+    }
+    let is_optional = part == Part::Pool && wanted.only.is_empty();
+    if part == Part::Pool {
+        let follows = Follows::look(host, xen);
+        if follows.answer == Some(false) {
+            let why = format!(
+                "this domain's IOMMU mappings do not follow page types, so there is nothing to save ({})",
+                follows.because
+            );
+            return if is_optional { Ok(Action::Leave(why)) } else { Err(vec![why]) };
+        }
+    }
+    let mut refusals = Vec::new();
+    if part == Part::Pool && xen.is_dom0 && !wanted.only.is_empty() && !wanted.only.contains(&Part::Payload) {
+        let applied = matches!(host.kernel.payload(), Ok(Some(_)));
+        if host.kernel.is_root() && !applied {
+            refusals.push("it needs the payload, which is not in force: load that too".to_owned());
+        }
+    }
+    if host.text("/proc/sys/kernel/modules_disabled").as_deref() == Some("1") {
+        refusals.push(
+            "kernel.modules_disabled is 1: this kernel takes no module until it is booted again".to_owned(),
+        );
+    }
+    let file = choose_module(host, &wanted.sources, name).map_err(|why| refusals.push(why));
+    match (file, refusals.is_empty()) {
+        (Ok(file), true) => Ok(Action::Load { file, is_optional }),
+        // A domU's host decides whether the pool can serve: without its module there is just nothing to try.
+        _ if is_optional && !xen.is_dom0 => Ok(Action::Leave(refusals.join("; "))),
+        _ => Err(refusals),
+    }
+}
+
+/// The first file that is this module for the running kernel.
+fn choose_module(host: &Host, sources: &Sources, name: &str) -> Result<PathBuf, String> {
+    let release = host.kernel.release();
+    let mut others = Vec::new();
+    for file in sources.modules(host, name) {
+        match read(&file).and_then(|bytes| image::module(&bytes).map_err(|why| format!("{why:#}"))) {
+            // Of the files that the operator named, another one is this module.
+            Ok(module) if module.name != name => {}
+            Ok(module) if module.release == release => return Ok(file),
+            Ok(module) => {
+                let built = crate::output::printable(&module.release);
+                others.push(format!("{} is for kernel {built}", file.display()));
+            }
+            Err(why) => others.push(format!("{}: {why}", file.display())),
+        }
+    }
+    Err(if others.is_empty() {
+        format!(
+            "no module {name} for the running kernel {release}: looked in /lib/modules/{release}; DKMS builds it, --module or --from name one"
+        )
+    } else {
+        format!("no module {name} for the running kernel {release}: {}", others.join("; "))
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(file).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{BUILD_ID, Fake, RELEASE, module_file, payload_file};
+    use super::*;
+
+    fn refusals(fake: &Fake, wanted: &Wanted) -> Vec<String> {
+        let told = plan(&fake.host(), wanted).unwrap_err();
+        assert!(told.iter().all(|line| !line.contains('\n')), "a line each: {told:?}");
+        assert!(fake.loaded().is_empty() && fake.kernel.borrow().done.is_empty(), "nothing is changed");
+        told
+    }
+
+    fn refuses(fake: &Fake, says: &[&str]) {
+        let told = refusals(fake, &Wanted::default());
+        assert_eq!(told.len(), says.len(), "{told:?}");
+        for (told, says) in told.iter().zip(says) {
+            assert!(told.contains(says), "{says:?} is missing in {told:?}");
+        }
+    }
+
+    fn only(parts: &[Part]) -> Wanted {
+        Wanted { only: parts.to_vec(), ..Wanted::default() }
+    }
+
+    fn parts(fake: &Fake) -> Vec<(Part, bool)> {
+        let steps = plan(&fake.host(), &Wanted::default()).unwrap();
+        steps.iter().map(|step| (step.part, matches!(step.action, Action::Load { .. }))).collect()
+    }
+
+    #[test]
+    fn a_host_that_has_everything() {
+        assert_eq!(parts(&Fake::dom0()), [(Part::Payload, true), (Part::Pool, true), (Part::Pvmmu, true)]);
+        assert_eq!(parts(&Fake::domu()), [(Part::Payload, false), (Part::Pool, true), (Part::Pvmmu, true)]);
+        let relaxed = Fake::dom0();
+        relaxed.kernel.borrow_mut().command_line = Ok("dom0_mem=4G".into());
+        assert_eq!(parts(&relaxed), [(Part::Payload, true), (Part::Pool, false), (Part::Pvmmu, true)]);
+    }
+
+    #[test]
+    fn what_it_runs_on() {
+        let fake = Fake::dom0();
+        fake.kernel.borrow_mut().is_root = false;
+        refuses(&fake, &["only root"]);
+        for guest in ["PVH", "HVM"] {
+            fake.write("/sys/hypervisor/guest_type", guest.as_bytes());
+            refuses(&fake, &[guest]);
+        }
+        fake.remove("/sys/hypervisor/guest_type");
+        refuses(&fake, &["unknown dom0"]);
+        fake.remove("/sys/hypervisor/type");
+        refuses(&fake, &["no guest of Xen"]);
+    }
+
+    #[test]
+    fn files_that_do_not_fit() {
+        let fake = Fake::dom0();
+        let payload = "/usr/lib/trapless/4.17.7-1/trapless_pagetable.livepatch";
+        let module = format!("/lib/modules/{RELEASE}/updates/dkms/trapless_pvmmu.ko");
+        fake.write(payload, &payload_file(&[7; 20]));
+        refuses(&fake, &["is for build 0707"]);
+        fake.write(payload, b"no payload");
+        fake.write(&module, &module_file("trapless_pvmmu", "6.1.0-55-amd64"));
+        refuses(&fake, &["no 64-bit ELF file", "is for kernel 6.1.0-55-amd64"]);
+        fake.remove(payload);
+        fake.remove(&module);
+        refuses(&fake, &["looked below /usr/lib/trapless", "looked in /lib/modules"]);
+        let report = format!("/usr/lib/trapless/{}/refused.txt", image::hex(&BUILD_ID));
+        fake.write(&report, b"the reasons");
+        refuses(&fake, &["its checker refused this build", "looked in /lib/modules"]);
+        fake.remove(&report);
+        // The one that fits is taken, wherever it stands.
+        fake.write("/usr/lib/trapless/4.17.6-1/trapless_pagetable.livepatch", &payload_file(&[7; 20]));
+        fake.write("/usr/lib/trapless/z/trapless_pagetable.livepatch", &payload_file(&BUILD_ID));
+        fake.write(&module, &module_file("trapless_pvmmu", RELEASE));
+        assert!(plan(&fake.host(), &Wanted::default()).is_ok());
+    }
+
+    #[test]
+    fn files_that_are_named() {
+        let fake = Fake::dom0();
+        let mut wanted = Wanted::default();
+        wanted.sources.payload = Some(fake.path("/nowhere"));
+        wanted.sources.modules =
+            vec![fake.path(&format!("/lib/modules/{RELEASE}/updates/dkms/trapless_pvmmu.ko"))];
+        let told = refusals(&fake, &wanted);
+        assert!(told[0].contains("/nowhere: No such file"), "{told:?}");
+        assert!(told[1].contains("no module trapless_pagetable"), "{told:?}");
+        fake.write("/build/pagetable/xen/trapless_pagetable.livepatch", &payload_file(&BUILD_ID));
+        let from = Wanted {
+            sources: Sources { from: Some(fake.path("/build")), ..Sources::default() },
+            ..only(&[])
+        };
+        let steps = plan(&fake.host(), &from).unwrap();
+        let file = fake.path("/build/pagetable/xen/trapless_pagetable.livepatch");
+        assert_eq!(steps[0].action, Action::Load { file, is_optional: false });
+    }
+
+    #[test]
+    fn the_way_to_xen() {
+        let fake = Fake::dom0();
+        fake.write("/state/other", b"APPLIED");
+        refuses(&fake, &["xsa-999 is in force"]);
+        fake.write("/state/unreachable", b"");
+        refuses(&fake, &["failed to get the handler"]);
+        fake.remove("/dev/xen/privcmd");
+        refuses(&fake, &["modprobe xen-privcmd"]);
+        std::fs::remove_dir_all(fake.path("/usr/lib/xen-4.17")).unwrap();
+        refuses(&fake, &["install Debian's package xen-utils-4.17"]);
+    }
+
+    #[test]
+    fn what_is_asked_for_by_name_must_serve() {
+        let relaxed = Fake::dom0();
+        relaxed.kernel.borrow_mut().command_line = Ok("dom0_mem=4G".into());
+        let told = refusals(&relaxed, &only(&[Part::Pool]));
+        assert!(told[0].contains("do not follow page types") && told[0].contains("dom0_mem=4G"), "{told:?}");
+        assert!(refusals(&Fake::dom0(), &only(&[Part::Pool]))[0].contains("needs the payload"));
+        assert!(refusals(&Fake::domu(), &only(&[Part::Payload]))[0].contains("only dom0"));
+    }
+
+    #[test]
+    fn a_kernel_that_takes_no_modules() {
+        let fake = Fake::dom0();
+        fake.write("/proc/sys/kernel/modules_disabled", b"1\n");
+        refuses(&fake, &["modules_disabled", "modules_disabled"]);
+    }
+
+    #[test]
+    fn what_is_there_needs_no_file() {
+        let fake = Fake::dom0();
+        std::fs::remove_dir_all(fake.path("/usr/lib/trapless")).unwrap();
+        std::fs::remove_dir_all(fake.path("/lib/modules")).unwrap();
+        fake.write("/state/payload", b"APPLIED");
+        for name in ["trapless_pagetable", "trapless_pvmmu"] {
+            fake.write(&format!("/sys/module/{name}/refcnt"), b"0\n");
+        }
+        assert_eq!(parts(&fake), [(Part::Payload, false), (Part::Pool, false), (Part::Pvmmu, false)]);
+    }
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is loaded, switched on and cached now: as values, as a table, as JSON.
+//!
+//! It only reads. What cannot be read (because we are not root, or the loaded module is of another version) is
+//! left out, and never taken for zero.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use super::control::{self, LEVELS};
+use super::host::Host;
+use super::hypercall::Statistics;
+use super::livepatch::{Livepatch, State};
+use super::part::{POOL_FILES, Part};
+use super::platform::{Platform, Xen};
+use crate::output::grouped;
+
+/// Switches of the payload, by their bits.
+const XEN_SWITCHES: [(&str, u32); 3] = [("xen_zero_runs", 1), ("xen_l1_update", 2), ("xen_table_refs", 4)];
+
+/// Everything.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    pub host: String,
+    pub kernel: String,
+    pub payload: Payload,
+    /// None if its module is not loaded.
+    pub pool: Option<Pool>,
+    /// The module's own switches; none if it is not loaded.
+    pub pvmmu: Option<BTreeMap<String, bool>>,
+}
+
+/// The hypervisor's half.
+#[derive(Debug, Serialize)]
+pub struct Payload {
+    /// None if it cannot be known; then `why` says why.
+    pub loaded: Option<bool>,
+    pub why: Option<String>,
+    pub abi: Option<u32>,
+    pub iommu_follows_page_types: Option<bool>,
+    pub switches: Option<BTreeMap<&'static str, bool>>,
+    pub statistics: Option<Statistics>,
+}
+
+/// The guest's cache.
+#[derive(Debug, Serialize)]
+pub struct Pool {
+    pub enabled: Option<bool>,
+    pub policy: Option<String>,
+    pub limit_number: Option<u64>,
+    pub limit_percent: Option<u64>,
+    pub shrunk: Option<u64>,
+    pub levels: BTreeMap<&'static str, Level>,
+}
+
+/// One level's counts.
+#[derive(Debug, Serialize)]
+pub struct Level {
+    pub cached: Option<u64>,
+    pub in_use: Option<u64>,
+    pub hits: Option<u64>,
+    pub misses: Option<u64>,
+    pub worst_case: Option<u64>,
+}
+
+impl Status {
+    pub fn look(host: &Host) -> Self {
+        let platform = Platform::look(host);
+        let payload = match &platform {
+            Platform::NotXen => Payload::absent(Some(false), "no Xen"),
+            Platform::Xen(xen) => Payload::look(host, xen),
+        };
+        let pvmmu = host.has_module("trapless_pvmmu").then(|| {
+            let switches = control::switches(host).into_iter().filter(|(name, _)| !name.starts_with("xen_"));
+            switches.filter_map(|(name, file)| Some((name, control::is_on(&file).ok()?))).collect()
+        });
+        let pool = host.has_module("trapless_pagetable").then(|| Pool::look(host));
+        Status { host: platform.to_string(), kernel: host.kernel.release(), payload, pool, pvmmu }
+    }
+
+    /// Whether a part is loaded; nothing if it cannot be known.
+    pub fn is_loaded(&self, part: Part) -> Option<bool> {
+        match part {
+            Part::Payload => self.payload.loaded,
+            Part::Pool => Some(self.pool.is_some()),
+            Part::Pvmmu => Some(self.pvmmu.is_some()),
+        }
+    }
+}
+
+impl Payload {
+    fn absent(loaded: Option<bool>, why: &str) -> Self {
+        Payload {
+            loaded,
+            why: Some(why.to_owned()),
+            abi: None,
+            iommu_follows_page_types: None,
+            switches: None,
+            statistics: None,
+        }
+    }
+
+    fn look(host: &Host, xen: &Xen) -> Self {
+        match host.kernel.payload() {
+            Ok(Some(told)) => Payload {
+                loaded: Some(true),
+                why: None,
+                abi: Some(told.abi),
+                iommu_follows_page_types: Some(told.iommu_follows),
+                switches: told.switches.map(|bits| {
+                    XEN_SWITCHES.map(|(name, bit)| (name, bits & bit != 0)).into_iter().collect()
+                }),
+                statistics: told.statistics,
+            },
+            _ if !xen.is_dom0 => Payload::absent(None, "the host's affair: no payload answers this domain"),
+            _ if !host.kernel.is_root() => Payload::absent(None, "only root can ask Xen"),
+            asked => match Livepatch::find(host, xen).and_then(|livepatch| livepatch.state()) {
+                Ok(None) => Payload::absent(Some(false), "Xen does not have it"),
+                Ok(Some(State::Applied)) => {
+                    let why = asked.err().unwrap_or_else(|| "it does not answer this domain".to_owned());
+                    Payload::absent(Some(true), &why)
+                }
+                Ok(Some(_)) => Payload::absent(Some(false), "uploaded, and not in force"),
+                Err(why) => Payload::absent(None, &format!("{why:#}")),
+            },
+        }
+    }
+}
+
+impl Pool {
+    fn look(host: &Host) -> Self {
+        let folder = host.path(POOL_FILES);
+        let number = |name: &str| control::number(&folder.join(name)).ok();
+        let level = |name: &'static str| {
+            let number = |file: &str| control::number(&folder.join(name).join(file)).ok();
+            let level = Level {
+                cached: number("cached"),
+                in_use: number("in_use"),
+                hits: number("hits"),
+                misses: number("misses"),
+                worst_case: number("worst_case"),
+            };
+            (name, level)
+        };
+        Pool {
+            enabled: control::is_on(&folder.join("enabled")).ok(),
+            policy: host
+                .text(Path::new(POOL_FILES).join("policy"))
+                .map(|name| crate::output::printable(&name)),
+            limit_number: number("limit_number"),
+            limit_percent: number("limit_percent"),
+            shrunk: number("shrunk"),
+            levels: LEVELS.map(level).into_iter().collect(),
+        }
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "host     {}, kernel {}", self.host, self.kernel)?;
+        let payload = &self.payload;
+        write!(f, "payload  {}", told(payload.loaded, "in force", "not in force"))?;
+        if let Some(why) = &payload.why {
+            write!(f, ": {why}")?;
+        }
+        if let Some(follows) = payload.iommu_follows_page_types {
+            let not = if follows { "" } else { "do not " };
+            write!(f, "; this domain's IOMMU mappings {not}follow page types")?;
+        }
+        writeln!(f)?;
+        if let Some(switches) = &payload.switches {
+            writeln!(f, "         {}", list(switches))?;
+        }
+        if let Some(of) = &payload.statistics {
+            let (pages, saved) =
+                (grouped(of.semi_writable), grouped(of.skipped_map.saturating_add(of.skipped_unmap)));
+            writeln!(
+                f,
+                "         {pages} pages semi-writable, {} held after a failed flush, {saved} IOMMU calls saved",
+                grouped(of.held)
+            )?;
+        }
+        match &self.pool {
+            None => writeln!(f, "pool     not loaded")?,
+            Some(pool) => pool.show(f)?,
+        }
+        match &self.pvmmu {
+            None => write!(f, "pvmmu    not loaded"),
+            Some(switches) => write!(f, "pvmmu    {}", list(switches)),
+        }
+    }
+}
+
+impl Pool {
+    /// How it shrinks of itself, in words.
+    pub fn shrinking(&self) -> String {
+        format!(
+            "shrinks by {} (limits: {} tables, {} per 100 in use); {} tables given back so far",
+            self.policy.as_deref().unwrap_or("?"),
+            number(self.limit_number),
+            number(self.limit_percent),
+            number(self.shrunk),
+        )
+    }
+
+    fn show(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "pool     {}; {}", told(self.enabled, "on", "off"), self.shrinking())?;
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        table.set_header(["level", "cached", "in use", "hits", "misses", "worst case"]);
+        for name in LEVELS {
+            let Some(level) = self.levels.get(name) else { continue };
+            let counts = [level.cached, level.in_use, level.hits, level.misses, level.worst_case].map(number);
+            table.add_row(std::iter::once(name.to_owned()).chain(counts));
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let mut text = String::new();
+        for line in table.to_string().lines() {
+            let _ = writeln!(text, "        {}", line.trim_end());
+        }
+        f.write_str(&text)
+    }
+}
+
+fn number(value: Option<u64>) -> String {
+    value.map_or_else(|| "?".to_owned(), grouped)
+}
+
+fn told(is: Option<bool>, yes: &'static str, no: &'static str) -> &'static str {
+    match is {
+        Some(true) => yes,
+        Some(false) => no,
+        None => "not known",
+    }
+}
+
+fn list<N: std::fmt::Display>(switches: &BTreeMap<N, bool>) -> String {
+    let one = |(name, on): (&N, &bool)| format!("{name} {}", if *on { "on" } else { "OFF" });
+    switches.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::control::Settings;
+    use super::super::fake::Fake;
+    use super::super::load::load;
+    use super::super::plan::Wanted;
+    use super::super::{hypercall, prometheus};
+    use super::*;
+
+    fn loaded() -> Fake {
+        let fake = Fake::dom0();
+        load(&fake.host(), &Wanted::default(), &Settings::default(), &mut |_| {}).unwrap();
+        fake
+    }
+
+    #[test]
+    fn tells_what_is_there() {
+        let fake = loaded();
+        let statistics = Statistics {
+            semi_writable: 300,
+            held: 0,
+            marked: 310,
+            released: 10,
+            flushes: 4,
+            skipped_map: 1000,
+            skipped_unmap: 1000,
+        };
+        fake.kernel.borrow_mut().payload = Some(hypercall::Payload {
+            abi: 2,
+            iommu_follows: true,
+            switches: Some(5),
+            statistics: Some(statistics),
+        });
+        let status = Status::look(&fake.host());
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(json["host"], "PV dom0 on Xen 4.17.7");
+        assert_eq!(json["pool"]["levels"]["pmd"]["cached"], 41);
+        assert_eq!(json["pool"]["policy"], "adaptive");
+        assert_eq!(json["payload"]["switches"]["xen_l1_update"], false);
+        assert_eq!(json["payload"]["statistics"]["skipped_unmap"], 1000);
+        assert_eq!(json["pvmmu"]["fork"], true);
+        let text = status.to_string();
+        for says in [
+            "2,000 IOMMU calls saved",
+            "xen_l1_update OFF",
+            "pool     on; shrinks by adaptive",
+            "fork on, walk on",
+        ] {
+            assert!(text.contains(says), "{says:?} is missing in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_zero() {
+        let fake = loaded();
+        fake.remove(&format!("{POOL_FILES}/pte/worst_case"));
+        fake.write(&format!("{POOL_FILES}/pte/hits"), b"\xff\xfe");
+        fake.remove(&format!("{POOL_FILES}/policy"));
+        let json = serde_json::to_value(Status::look(&fake.host())).unwrap();
+        assert!(json["pool"]["levels"]["pte"]["worst_case"].is_null());
+        assert!(json["pool"]["levels"]["pte"]["hits"].is_null());
+        assert!(json["pool"]["policy"].is_null());
+        fake.kernel.borrow_mut().is_root = false;
+        assert_eq!(Status::look(&fake.host()).payload.loaded, None);
+        let text = prometheus::text(&Status::look(&fake.host())).unwrap();
+        assert!(!text.contains("part=\"payload\"") && !text.contains("hits_total{level=\"pte\"}"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_loaded() {
+        let status = Status::look(&Fake::dom0().host());
+        assert_eq!(status.payload.loaded, Some(false));
+        assert!(status.pool.is_none() && status.pvmmu.is_none());
+        assert!(status.to_string().contains("pool     not loaded"));
+        let fake = Fake::dom0();
+        fake.write("/state/payload", b"CHECKED");
+        assert_eq!(Status::look(&fake.host()).payload.loaded, Some(false));
+        assert_eq!(Status::look(&Fake::domu().host()).payload.loaded, None);
+    }
+}
