@@ -18,6 +18,7 @@
 #define TRAPLESS_DIRECT_HOOK_H
 
 #include <linux/ftrace.h>
+#include <linux/sched.h>
 
 #include "stock_symbols.h"
 
@@ -86,14 +87,25 @@ static inline int direct_hook_in(struct direct_hook *hook)
 	return register_ftrace_direct(hook->ip, (unsigned long)hook->entry);
 }
 
+/*
+ * The kernel has lost control of its text (ftrace found a fault and is disabled
+ * until the next boot): it goes on calling our code, which must therefore stay.
+ */
+static inline void direct_hook_stranded(void)
+{
+	pr_emerg("ftrace is disabled and cannot let go of this module: it stays until the next boot\n");
+	for (;;)
+		schedule_timeout_idle(MAX_SCHEDULE_TIMEOUT);
+}
+
 /**
  * direct_hook_out - lead a stock function back to itself
  * @hook: in force
  */
 static inline void direct_hook_out(struct direct_hook *hook)
 {
-	WARN_ON(unregister_ftrace_direct(hook->ip,
-					 (unsigned long)hook->entry));
+	if (unregister_ftrace_direct(hook->ip, (unsigned long)hook->entry))
+		direct_hook_stranded();
 }
 
 #endif /* TRAPLESS_DIRECT_HOOK_H */

@@ -171,7 +171,8 @@ static struct page *take(struct tpt_cache *cache, int *left)
 /* Return: whether the page is in the cache now; it serves no more otherwise. */
 static bool push(struct tpt_cache *cache, struct page *page)
 {
-	if (!READ_ONCE(tpt_serving))
+	/* The kernel's allocator would set a broken page aside; so do we. */
+	if (!READ_ONCE(tpt_serving) || unlikely(PageHWPoison(page)))
 		return false;
 	llist_add(node_of(page), &tpt_free[cache - tpt_caches]);
 	atomic_inc(&cache->cached);
@@ -282,9 +283,13 @@ void tpt_cache_put(enum tpt_level level, struct page *page)
 /* Start or stop serving at every level. Sleeps. */
 void tpt_cache_serve(bool on)
 {
+	/* Nobody is still pushing a page that was ours when we served last. */
+	if (on)
+		synchronize_rcu();
 	WRITE_ONCE(tpt_serving, on);
+	/* Nobody is still pushing. */
 	if (!on)
-		synchronize_rcu();	/* nobody is still pushing */
+		synchronize_rcu();
 }
 
 /**

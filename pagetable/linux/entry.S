@@ -24,6 +24,8 @@
 	direct_unless	tpt_serve_pgd_alloc, tpt_pgd_alloc, 1
 	direct_unless	tpt_entry_free_table, tpt_free_table, 1
 	direct_unless	tpt_entry_pgd_free, tpt_pgd_free, 2
+	direct_unless	tpt_entry_pte_free_tlb, tpt_pte_free_tlb, 2
+	direct_unless	tpt_entry_pud_free_tlb, tpt_pud_free_tlb, 2
 
 	/* A miss that is the first since the pool grew asks it to grow. */
 	.macro alloc entry, serve, level, arguments
@@ -62,5 +64,9 @@ SYM_FUNC_START(tpt_entry)
 	je	tpt_entry_pgd_alloc
 	cmpq	tpt_bodies + 8 * 5(%rip), %rax
 	je	tpt_entry_pgd_free
+	cmpq	tpt_bodies + 8 * 6(%rip), %rax
+	je	tpt_entry_pte_free_tlb
+	cmpq	tpt_bodies + 8 * 7(%rip), %rax
+	je	tpt_entry_pud_free_tlb
 1:	RET
 SYM_FUNC_END(tpt_entry)

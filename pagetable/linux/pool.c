@@ -26,7 +26,7 @@
  * page is in our own hands, out of the cache, where nobody else can be freeing
  * it; or after the caches have stopped serving and synchronize_rcu(), when
  * whoever saw it set is done, and whoever still sees it set is told that the page
- * is his to free.
+ * is his to free. Serving again waits for those in turn.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -99,10 +99,10 @@ bool tpt_growth_asked;
 static bool sweep_asked;
 
 static void growth_allow_work(struct work_struct *work);
-static DECLARE_DEFERRABLE_WORK(growth_allow, growth_allow_work);
+static DECLARE_DELAYED_WORK(growth_allow, growth_allow_work);
 
 static void tick_work(struct work_struct *work);
-static DECLARE_DEFERRABLE_WORK(ticking, tick_work);
+static DECLARE_DELAYED_WORK(ticking, tick_work);
 
 /* 0, or 1 more than the level of a page that is ours. */
 static u8 owner_of(struct page *page)
@@ -188,10 +188,10 @@ static void adopt(enum tpt_level level, struct page *page)
 static unsigned int add_batch(enum tpt_level level, unsigned int count)
 {
 	struct tpt_cache *cache = &tpt_caches[level];
+	unsigned int i, done, n = 0, from = 0, kept = 0;
 	struct page **pages;
-	unsigned int i, done, n = 0;
 	u64 *mfns;
-	int rc;
+	int rc = 0;
 
 	count = min(count, TPT_MAX_BATCH + 0u);
 	pages = kmalloc_array(count, sizeof(*pages), GFP_KERNEL | __GFP_NOWARN);
@@ -203,25 +203,28 @@ static unsigned int add_batch(enum tpt_level level, unsigned int count)
 		mfns[n] = pfn_to_mfn(page_to_pfn(pages[n]));
 		n++;
 	}
-	if (!n) {
-		done = 0;
-		goto out;
+	while (from < n && rc != -EIO && rc != -ENOMEM) {
+		rc = tpt_hypervisor_mark(mfns + from, n - from, &done);
+		for (i = from; i < from + done; i++)
+			adopt(level, pages[i]);
+		from += done;
+		if (!rc)
+			break;
+		pr_warn_ratelimited("%s page %lx not made semi-writable: %d\n",
+				    cache->name, page_to_pfn(pages[from]), rc);
+		/* Freed last, or the next batch would begin with it. */
+		if (rc != -EIO && rc != -ENOMEM)
+			pages[kept++] = pages[from++];
 	}
-
-	rc = tpt_hypervisor_mark(mfns, n, &done);
-	for (i = 0; i < done; i++)
-		adopt(level, pages[i]);
-	if (rc)
-		pr_warn_ratelimited("%u of %u %s pages not made semi-writable: %d\n",
-				    n - done, n, cache->name, rc);
 	/* After -EIO the rest may be beyond the reach of devices: keep it. */
 	if (rc != -EIO)
-		for (; i < n; i++)
+		for (i = from; i < n; i++)
 			__free_pages(pages[i], cache->order);
-out:
+	for (i = 0; i < kept; i++)
+		__free_pages(pages[i], cache->order);
 	kfree(mfns);
 	kfree(pages);
-	return done;
+	return from - kept;
 }
 
 static void grow(enum tpt_level level, unsigned int count)
@@ -249,7 +252,7 @@ static void sweep(void)
 		struct page *page = pfn_to_page(pfn);
 
 		cond_resched();
-		if (page_count(page) != 1)
+		if (page_count(page) != 1 || PageHWPoison(page))
 			continue;
 		get_page(page);
 		tpt_cache_put(level_of(pfn), page);
@@ -356,8 +359,11 @@ bool tpt_pool_return(struct page *page)
 
 static void disown(unsigned long pfn)
 {
-	struct tpt_cache *cache = &tpt_caches[level_of(pfn)];
+	struct tpt_cache *cache;
 
+	if (WARN_ON(!owner[pfn]))
+		return;
+	cache = &tpt_caches[level_of(pfn)];
 	set_owner(pfn, 0);
 	cache->owned--;
 	__free_pages(pfn_to_page(pfn), cache->order);
@@ -440,6 +446,14 @@ int tpt_pool_shrink(const unsigned int counts[TPT_LEVELS])
 	return failed;
 }
 
+/* Cached tables of a level beyond the reserve. */
+unsigned int tpt_pool_spare(enum tpt_level level)
+{
+	unsigned int cached = tpt_cache_cached(&tpt_caches[level]);
+
+	return cached > TPT_POLICY_RESERVE ? cached - TPT_POLICY_RESERVE : 0;
+}
+
 /**
  * tpt_pool_try_shrink - the same for reclaim, which must not wait
  * @count: so many cached tables, the lowest level's first
@@ -455,10 +469,17 @@ int tpt_pool_try_shrink(unsigned int count)
 	if (!mutex_trylock(&resize))
 		return -EBUSY;
 	for (level = 0; level < TPT_LEVELS; level++) {
-		unsigned int done = shrink_level(level, count - sum, &rc);
+		unsigned int spare = tpt_pool_spare(level);
+		unsigned int done = shrink_level(level, min(count - sum, spare),
+						 &rc);
 
 		sum += done;
 		pages += done << tpt_caches[level].order;
+	}
+	/* Nor does the pool ask for them back at once. */
+	if (sum) {
+		WRITE_ONCE(tpt_growth_asked, true);
+		schedule_delayed_work(&growth_allow, GROWTH_PAUSE);
 	}
 	mutex_unlock(&resize);
 	return pages;
@@ -547,12 +568,15 @@ static int give_back(const unsigned long *pfns, u64 *mfns, unsigned int count)
 			disown(pfns[i]);
 		from += done;
 		/* After some progress the error may not be of page @from. */
-		if (!rc || done)
+		if (!rc || done) {
+			tries = 0;
 			continue;
-		if (rc == -EBUSY && tries++ < BUSY_RETRIES) {
+		}
+		if ((rc == -EBUSY || rc == -ENOMEM) && tries++ < BUSY_RETRIES) {
 			msleep(BUSY_WAIT_MS);
 			continue;
 		}
+		tries = 0;
 		pr_err("page %lx stays semi-writable: %d\n", pfns[from], rc);
 		failed = rc;
 		from++;

@@ -24,7 +24,8 @@ static int drain(struct device *dev)
 {
 	int rc;
 
-	was_enabled = tpt_pool_enabled();
+	/* Xen does not thaw after every save that fails: not forgotten then. */
+	was_enabled |= tpt_pool_enabled();
 	rc = tpt_pool_disable();
 	/* Not asked to thaw after an error: go on as before. */
 	if (rc && was_enabled)
@@ -36,6 +37,7 @@ static int refill(struct device *dev)
 {
 	int rc = was_enabled ? tpt_pool_enable() : 0;
 
+	was_enabled = false;
 	if (rc)
 		pr_warn("not serving after the domain came back: %d\n", rc);
 	return 0;
@@ -46,7 +48,12 @@ static const struct dev_pm_ops operations = {
 };
 
 static struct platform_driver driver = {
-	.driver = { .name = KBUILD_MODNAME, .pm = &operations },
+	.driver = {
+		.name = KBUILD_MODNAME,
+		.pm = &operations,
+		/* Unbound, the device would let a save through. */
+		.suppress_bind_attrs = true,
+	},
 };
 
 /* Return: 0, or why there is no such device. */
@@ -58,10 +65,13 @@ int tpt_power_init(void)
 		return rc;
 	device = platform_device_register_simple(KBUILD_MODNAME,
 						 PLATFORM_DEVID_NONE, NULL, 0);
-	if (!IS_ERR(device))
+	if (!IS_ERR(device) && device->dev.driver)
 		return 0;
+	rc = IS_ERR(device) ? PTR_ERR(device) : -ENODEV;
+	if (!IS_ERR(device))
+		platform_device_unregister(device);
 	platform_driver_unregister(&driver);
-	return PTR_ERR(device);
+	return rc;
 }
 
 void tpt_power_exit(void)

@@ -18,7 +18,7 @@ static unsigned long count_objects(struct shrinker *shrinker,
 	unsigned long sum = 0;
 
 	for (level = 0; level < TPT_LEVELS; level++)
-		sum += (unsigned long)tpt_cache_cached(&tpt_caches[level])
+		sum += (unsigned long)tpt_pool_spare(level)
 		       << tpt_caches[level].order;
 	return sum ?: SHRINK_EMPTY;
 }

@@ -21,6 +21,7 @@ int tpt_stock_resolve(void)
 		{ "level3_user_vsyscall", &tpt_stock.level3_user_vsyscall },
 		{ "init_mm", &tpt_stock.init_mm },
 		{ "max_pfn", &tpt_stock.max_pfn },
+		{ "tlb_remove_table", &tpt_stock.tlb_remove_table },
 		{ "__memcg_kmem_charge_page",
 		  &tpt_stock.memcg_kmem_charge_page },
 		{ "__memcg_kmem_uncharge_page",

@@ -9,6 +9,7 @@
 #include <linux/kobject.h>
 #include <linux/kstrtox.h>
 #include <linux/math64.h>
+#include <linux/mutex.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
 
@@ -91,6 +92,9 @@ static ssize_t shrunk_show(struct kobject *kobj, struct kobj_attribute *attr,
 
 static struct kobj_attribute shrunk_attr = __ATTR_RO(shrunk);
 
+/* Whoever changes one part of the policy leaves the others as they are. */
+static DEFINE_MUTEX(policy_writers);
+
 static const char *const policies[] = {
 	[TPT_POLICY_NONE] = "none",
 	[TPT_POLICY_NUMBER] = "number",
@@ -108,13 +112,16 @@ static ssize_t policy_show(struct kobject *kobj, struct kobj_attribute *attr,
 static ssize_t policy_store(struct kobject *kobj, struct kobj_attribute *attr,
 			    const char *buf, size_t count)
 {
-	struct tpt_policy policy = tpt_pool_policy();
 	int kind = sysfs_match_string(policies, buf);
+	struct tpt_policy policy;
 
 	if (kind < 0)
 		return kind;
+	mutex_lock(&policy_writers);
+	policy = tpt_pool_policy();
 	policy.kind = kind;
 	tpt_pool_set_policy(policy);
+	mutex_unlock(&policy_writers);
 	return count;
 }
 
@@ -131,12 +138,16 @@ static ssize_t limit_##_name##_store(struct kobject *kobj,		\
 				     struct kobj_attribute *attr,	\
 				     const char *buf, size_t count)	\
 {									\
-	struct tpt_policy policy = tpt_pool_policy();			\
-	int rc = kstrtouint(buf, 10, &policy._name);			\
+	struct tpt_policy policy;					\
+	unsigned int value;						\
 									\
-	if (rc)								\
+	if (kstrtouint(buf, 10, &value))				\
 		return -EINVAL;						\
+	mutex_lock(&policy_writers);					\
+	policy = tpt_pool_policy();					\
+	policy._name = value;						\
 	tpt_pool_set_policy(policy);					\
+	mutex_unlock(&policy_writers);					\
 	return count;							\
 }									\
 static struct kobj_attribute limit_##_name##_attr =			\

@@ -192,6 +192,30 @@ long tpt_free_table(struct page *page)
 	return tpt_pool_return(page);
 }
 
+/*
+ * Without Xen the kernel frees tables in one go with data pages, past the stock
+ * function that we take them back from; these two lead them there. Return:
+ * whether the table was ours.
+ */
+long tpt_pte_free_tlb(struct mmu_gather *tlb, struct page *page);
+long tpt_pte_free_tlb(struct mmu_gather *tlb, struct page *page)
+{
+	if (!tpt_pool_owns(page))
+		return false;
+	pgtable_pte_page_dtor(page);
+	tpt_stock.tlb_remove_table(tlb, page);
+	return true;
+}
+
+long tpt_pud_free_tlb(struct mmu_gather *tlb, pud_t *pud);
+long tpt_pud_free_tlb(struct mmu_gather *tlb, pud_t *pud)
+{
+	if (!tpt_pool_owns(virt_to_page(pud)))
+		return false;
+	tpt_stock.tlb_remove_table(tlb, virt_to_page(pud));
+	return true;
+}
+
 /* In the order of entry.S. */
 static struct direct_hook hooks[] = {
 	{ .symbol = "pte_alloc_one" },
@@ -200,6 +224,8 @@ static struct direct_hook hooks[] = {
 	{ .symbol = "free_page_and_swap_cache" },
 	{ .symbol = "pgd_alloc" },
 	{ .symbol = "pgd_free" },
+	{ .symbol = "___pte_free_tlb" },
+	{ .symbol = "___pud_free_tlb" },
 #ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_FUNCTION
 	{ .symbol = "trapless_no_such_function" },
 #endif
@@ -207,6 +233,16 @@ static struct direct_hook hooks[] = {
 
 /* Where each of them goes on behind its hook, for entry.S. */
 unsigned long tpt_bodies[ARRAY_SIZE(hooks)];
+
+static bool is_hooked(const char *symbol, bool bare)
+{
+	if (!strcmp(symbol, "__pmd_alloc"))
+		return !bare;
+	if (!strcmp(symbol, "___pte_free_tlb") ||
+	    !strcmp(symbol, "___pud_free_tlb"))
+		return bare;
+	return true;
+}
 
 static struct ftrace_ops ops;
 
@@ -231,9 +267,8 @@ int tpt_tables_resolve(void)
 
 /**
  * tpt_tables_hook - put the cache in front of the kernel's allocator
- * @bare: no hypervisor. Huge pages then share tables of the PMD level by their
- *        reference count, in which the pool's own would be taken for a sharer
- *        (huge_pmd_unshare()): these stay stock.
+ * @bare: no hypervisor. Huge pages then share tables of the PMD level among
+ *        processes, by counts that the kernel keeps in the page: these stay stock.
  *
  * Return: 0, or why the kernel refused, with nothing changed; -EBUSY if another
  * user of direct calls, such as a BPF program, holds one of the functions.
@@ -245,7 +280,7 @@ int tpt_tables_hook(bool bare)
 
 	user_pgds = !bare;
 	for (i = 0; i < ARRAY_SIZE(hooks) && !rc; i++)
-		if (!bare || strcmp(hooks[i].symbol, "__pmd_alloc"))
+		if (is_hooked(hooks[i].symbol, bare))
 			rc = ftrace_set_filter_ip(&ops, hooks[i].ip, 0, 0);
 	if (!rc)
 		rc = register_ftrace_direct_multi(&ops,
@@ -253,8 +288,11 @@ int tpt_tables_hook(bool bare)
 	if (rc) {
 		pr_err("the kernel's functions cannot be led to us: %d\n", rc);
 		ftrace_free_filter(&ops);
+		return rc;
 	}
-	return rc;
+	/* Not to be switched off behind our back by kernel.ftrace_enabled. */
+	ops.flags |= FTRACE_OPS_FL_PERMANENT;
+	return 0;
 }
 
 /*
@@ -263,6 +301,7 @@ int tpt_tables_hook(bool bare)
  */
 void tpt_tables_unhook(void)
 {
-	WARN_ON(unregister_ftrace_direct_multi(&ops, (unsigned long)tpt_entry));
+	if (unregister_ftrace_direct_multi(&ops, (unsigned long)tpt_entry))
+		direct_hook_stranded();
 	ftrace_free_filter(&ops);
 }

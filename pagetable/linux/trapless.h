@@ -28,6 +28,7 @@
 #include "trapless_pagetable.h"
 
 struct kobject;
+struct mmu_gather;
 
 /* In Linux's names; PiBooster's L3, L2 and L1 are PTE, PMD and PGD. */
 enum tpt_level {
@@ -108,6 +109,7 @@ int tpt_pool_disable(void);
 bool tpt_pool_enabled(void);
 void tpt_pool_exit(void);
 int tpt_pool_shrink(const unsigned int counts[TPT_LEVELS]);
+unsigned int tpt_pool_spare(enum tpt_level level);
 int tpt_pool_try_shrink(unsigned int count);
 u64 tpt_pool_shrunk(void);
 struct tpt_policy tpt_pool_policy(void);
@@ -130,6 +132,7 @@ struct tpt_stock {
 	unsigned long *max_pfn;
 	int (*memcg_kmem_charge_page)(struct page *page, gfp_t gfp, int order);
 	void (*memcg_kmem_uncharge_page)(struct page *page, int order);
+	void (*tlb_remove_table)(struct mmu_gather *tlb, void *table);
 };
 
 extern struct tpt_stock tpt_stock;
