@@ -21,6 +21,9 @@ from .transcript import Transcript, complaints
 MODULES = ("xen-evtchn", "xen-gntdev", "xen-gntalloc", "xenfs")
 """What dom0 must load, for ``runner.run``."""
 
+PCI_MODULES = (*MODULES, "xen-pciback")
+"""The same for a domU that has devices."""
+
 _KERNEL = "/domu/vmlinux"
 _INIT = guest.SOURCES / "domu-init"
 _TOOL = guest.SOURCES / "domu"
@@ -37,7 +40,11 @@ _CREATE_TIMEOUT_S = 240
 
 @dataclass(frozen=True)
 class DomU:
-    """One PV domU without disk or network; ``modules`` are stock ones, for its own kernel."""
+    """One PV domU without disk or network; ``modules`` are stock ones, for its own kernel.
+
+    With ``passthrough`` it may be given devices, so its IOMMU tables follow its page types; ``devices`` are
+    PCI functions of dom0, as ``0000:00:03.0``, that it has from the start; ``assignable`` comes first.
+    """
 
     name: str = "guest"
     memory_mib: int = 256
@@ -45,8 +52,12 @@ class DomU:
     files: Tree = field(default_factory=dict)
     modules: Sequence[str] = ()
     linux_args: tuple[str, ...] = ()
+    passthrough: bool = False
+    devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.devices and not self.passthrough:
+            raise ValueError(f"domU {self.name!r}: a device without an IOMMU of its own")
         if not re.fullmatch("[a-z][a-z0-9]*", self.name):
             raise ValueError(f"domU {self.name!r}: a name is small letters and digits")
 
@@ -85,6 +96,8 @@ class DomU:
             f'extra = "{extra}"',
             f"memory = {self.memory_mib}",
             f"vcpus = {self.vcpus}",
+            f'passthrough = "{"enabled" if self.passthrough else "disabled"}"',
+            f"pci = [{', '.join(repr(device) for device in self.devices)}]",
             *(f'on_{event} = "destroy"' for event in ("poweroff", "reboot", "crash", "watchdog")),
         )
         return "".join(f"{line}\n" for line in lines)
@@ -106,6 +119,11 @@ class DomU:
 def toolstack() -> Step:
     """Return the step that starts in dom0 what xl needs."""
     return Step("start the toolstack", "domu toolstack")
+
+
+def assignable(device: str) -> Step:
+    """Return the step that takes a PCI function from dom0's drivers; needs ``PCI_MODULES`` there."""
+    return Step(f"assignable {device}", f"xl pci-assignable-add {device}")
 
 
 def console() -> Step:

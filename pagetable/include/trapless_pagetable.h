@@ -8,8 +8,10 @@
  * Without the payload stock Xen answers these numbers with an error, which is
  * how a guest learns that the hypervisor half is missing.
  *
- * An unknown number inside the range gets -ENOSYS, and any PV caller but the
- * one domain that is served (the hardware domain) -EPERM.
+ * An unknown number inside the range gets -ENOSYS. Any PV domain may ask for the
+ * VERSION. Pages are moved for a domain whose IOMMU mappings follow page types:
+ * a strict hardware domain, or a guest that may be given devices. What is said
+ * or set of the whole host is the hardware domain's; others get -EPERM.
  *
  * States of a page, and who may move it:
  *
@@ -45,12 +47,15 @@ typedef unsigned long long tpt_u64;
 #define TPT_OP_MARK		(TPT_OP_BASE + 2)
 /* argument: struct tpt_batch; semi-writable (or live table) -> writable */
 #define TPT_OP_RELEASE		(TPT_OP_BASE + 3)
-/* argument: struct tpt_stats, written */
+/* hardware domain only; argument: struct tpt_stats, written */
 #define TPT_OP_STATS		(TPT_OP_BASE + 4)
 
-/* argument: tpt_u32, written: the TPT_SWITCH_ bits of the parts in force */
+/*
+ * hardware domain only;
+ * argument: tpt_u32, written: the TPT_SWITCH_ bits of the parts in force
+ */
 #define TPT_OP_GET_SWITCHES	(TPT_OP_BASE + 5)
-/* argument: tpt_u32, read: exactly these parts are to be in force */
+/* the same; argument: tpt_u32, read: exactly these parts are to be in force */
 #define TPT_OP_SET_SWITCHES	(TPT_OP_BASE + 6)
 
 #define TPT_ABI_VERSION		2
@@ -99,17 +104,19 @@ struct tpt_version {
  *               may have moved without its being told)
  *   -E2BIG      @count above TPT_MAX_BATCH
  *   -EINVAL     @count 0, or a number that is no frame of RAM
- *   -EPERM      the frame is not the caller's, or the caller is not served
+ *   -EPERM      the frame is not the caller's
  *   -EBUSY      MARK: the frame is in use as something else, or is one of the
- *               hypervisor's own that the caller may only use; RELEASE: the
- *               frame changes type at this moment, try again
+ *               hypervisor's own that the caller may only use, or is held after
+ *               an -EIO; RELEASE: the frame changes type at this moment, try
+ *               again
  *   -EEXIST     MARK: already semi-writable (a live table is -EBUSY)
  *   -ENOENT     RELEASE: not semi-writable
  *   -ENOMEM     no memory for the call's own bookkeeping, or for the IOMMU's
- *   -EOPNOTSUPP MARK: the caller's IOMMU does not follow page types
+ *   -EOPNOTSUPP the caller's IOMMU mappings do not follow page types
  *   -EIO        the IOTLB flush failed and so did its undoing: frames from
  *               @done on may be out of reach of devices and are held by the
- *               hypervisor for ever; never give them to a device
+ *               hypervisor for as long as the domain lives; never give them to
+ *               a device
  *   other       the IOMMU's own error; after a failed flush MARK was undone,
  *               while RELEASE of the frames before @done holds
  *
@@ -122,11 +129,11 @@ struct tpt_batch {
 };
 
 /**
- * struct tpt_stats - counts since the payload was applied
+ * struct tpt_stats - counts since the payload was applied, of all domains
  * @semi_writable: frames that carry the mark now, live page tables included
- * @held:          frames held for ever after a double fault (see -EIO)
+ * @held:          frames held now after a double fault (see -EIO)
  * @marked:        frames ever marked
- * @released:      frames ever released
+ * @released:      frames ever released; not those whose domain died
  * @flushes:       IOTLB flushes issued for MARK and RELEASE
  * @skipped_map:   IOMMU maps that Xen's typing asked for and the mark saved
  * @skipped_unmap: IOMMU unmaps (each with its flush) saved likewise

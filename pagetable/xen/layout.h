@@ -43,6 +43,10 @@
 #define XEN_SIZE_put_page_from_l1e	304
 #define XEN_PROLOGUE_put_page_from_l1e	0x48, 0x89, 0xf8, 0x89, 0xfa
 
+/* push %rbp; push %rbx; mov %rsp,%rax */
+#define XEN_SIZE_domain_kill		275
+#define XEN_PROLOGUE_domain_kill	0x55, 0x53, 0x48, 0x89, 0xe0
+
 /* Static functions of arch/x86/mm.c. */
 
 /* push %r13; mov %edi,%eax; push %r12 */
@@ -60,6 +64,7 @@
 #include <stddef.h>
 
 typedef unsigned char u8;
+typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long u64;
 
@@ -82,6 +87,10 @@ typedef unsigned long u64;
 /* irq_stat[cpu]: log2 of the size of one entry. Seen in iommu_map. */
 #define XEN_IRQ_STAT_SHIFT		7
 
+/* struct domain: its id, 16 bits. Seen in getdomaininfo. */
+#define XEN_DOMAIN_ID			0x0
+/* The highest id that a domain can have. Seen in iommu_domain_init. */
+#define XEN_DOMID_LAST			0x7fef
 /* struct domain: 32 bits of creation options. Seen in cleanup_page_mappings. */
 #define XEN_DOMAIN_OPTIONS		0x13c
 /* Option: not a PV domain. Seen in cleanup_page_mappings. */
@@ -263,6 +272,11 @@ static inline bool domain_is_pv(const struct domain *d)
 	return !(*options & XEN_DOMAIN_OPTION_HVM);
 }
 
+static inline u32 domain_id(const struct domain *d)
+{
+	return *(const u16 *)((const char *)d + XEN_DOMAIN_ID);
+}
+
 static inline u32 domain_paging_mode(const struct domain *d)
 {
 	return *(const u32 *)((const char *)d + XEN_DOMAIN_PAGING_MODE);
@@ -281,9 +295,14 @@ static inline u64 mfn_to_pdx(u64 mfn)
 	       ((mfn & pfn_top_mask) >> pfn_pdx_hole_shift);
 }
 
+static inline struct page_info *pdx_to_page(u64 pdx)
+{
+	return (struct page_info *)XEN_FRAME_TABLE + pdx;
+}
+
 static inline struct page_info *mfn_to_page(u64 mfn)
 {
-	return (struct page_info *)XEN_FRAME_TABLE + mfn_to_pdx(mfn);
+	return pdx_to_page(mfn_to_pdx(mfn));
 }
 
 /* The domain whose allocation the page belongs to, NULL if none. */

@@ -10,6 +10,7 @@ int original_iommu_legacy_map(struct domain *d, u64 dfn, u64 mfn,
 int original_iommu_legacy_unmap(struct domain *d, u64 dfn,
 				unsigned long page_count);
 long original_do_xenoprof_op(int op, void *arg);
+int original_domain_kill(struct domain *d);
 long original_do_mmu_update(const void *updates, u32 count, u32 *done,
 			    u32 foreigndom);
 long original_do_update_va_mapping(u64 va, u64 value, u64 flags);

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * PiBooster's hypervisor half as a Xen livepatch payload: the three stock
- * functions it replaces, the hypercalls, and what happens when the payload is
- * reverted. The other parts of the payload are zero_runs.S,
- * l1_update.c and table_refs.c.
+ * PiBooster's hypervisor half as a Xen livepatch payload: the device mappings
+ * that it saves, the hypercalls, and what happens when the payload is reverted.
+ * What happens when a domain dies is in teardown.c. The other parts of the
+ * payload are zero_runs.S, l1_update.c and table_refs.c.
  *
  * Invariants:
  *
  *  - A call that the semi-writable type does not concern reaches the stock
  *    function with its arguments unchanged.
  *  - The payload cannot be reverted while a frame carries the mark: stock Xen
- *    would believe such a frame mapped for DMA and never map it again. The
+ *    would believe such a frame mapped for DMA and never map it again. Nor while
+ *    a domain that can die has a held frame: nobody would let go of it. The
  *    deciding check runs inside the revert action, when every CPU has left
  *    its hypercalls; the one before it only refuses sooner and says why.
+ *  - A call serves the domain that makes it and no other. What concerns the host
+ *    is the hardware domain's alone.
  *  - Applying and loading allocate nothing and change no state of Xen, so there
  *    is nothing to undo when either fails.
  */
 #include "switches.h"
 #include "semi_writable.h"
+#include "marks.h"
 #include "livepatch.h"
 #include "original.h"
 
@@ -81,11 +85,13 @@ static long op_batch(struct domain *d, void *arg, bool mark)
 	if (!batch.count)
 		return -EINVAL;
 	/*
-	 * In a relaxed hardware domain Xen maps all of its memory once and
-	 * never looks again: a frame released as a live table would stay out
-	 * of the devices' reach for good.
+	 * Served is who has device mappings that follow page types: a strict
+	 * hardware domain, or a guest that may have devices. In a relaxed
+	 * hardware domain Xen maps all of its memory once and never looks
+	 * again: a frame released as a live table would stay out of the
+	 * devices' reach for good.
 	 */
-	if (mark && !domain_needs_iommu_sync(d))
+	if (!domain_needs_iommu_sync(d))
 		return -EOPNOTSUPP;
 
 	/* Whoever cannot be told the result gets no work done. */
@@ -95,7 +101,7 @@ static long op_batch(struct domain *d, void *arg, bool mark)
 
 	/* One copy: the guest may rewrite its list while we use ours. */
 	mfns = _xmalloc(batch.count * sizeof(*mfns), sizeof(*mfns));
-	if (!mfns || (mark && semi_writable_init())) {
+	if (!mfns || marks_init()) {
 		rc = -ENOMEM;
 		goto out;
 	}
@@ -146,8 +152,6 @@ static long new_do_xenoprof_op(int op, void *arg)
 	/* copy_*_guest_pv are wrong for any other kind of caller. */
 	if (((u32)op & TPT_OP_MASK) != TPT_OP_BASE || !domain_is_pv(d))
 		return original_do_xenoprof_op(op, arg);
-	if (!semi_writable_serves(d))
-		return -EPERM;
 
 	switch ((u32)op) {
 	case TPT_OP_VERSION:
@@ -157,11 +161,11 @@ static long new_do_xenoprof_op(int op, void *arg)
 	case TPT_OP_RELEASE:
 		return op_batch(d, arg, false);
 	case TPT_OP_STATS:
-		return op_stats(arg);
+		return d == hardware_domain ? op_stats(arg) : -EPERM;
 	case TPT_OP_GET_SWITCHES:
-		return op_get_switches(arg);
+		return d == hardware_domain ? op_get_switches(arg) : -EPERM;
 	case TPT_OP_SET_SWITCHES:
-		return op_set_switches(arg);
+		return d == hardware_domain ? op_set_switches(arg) : -EPERM;
 	}
 	return -ENOSYS;
 }
@@ -170,10 +174,13 @@ static bool reverted;
 
 static int before_revert(struct payload *payload)
 {
-	if (!semi_writable_stats.semi_writable)
+	if (!semi_writable_owed())
 		return 0;
 	printk("trapless: %llu frames are semi-writable: not reverting\n",
 	       semi_writable_stats.semi_writable);
+	if (semi_writable_stats.held)
+		printk("trapless: %llu frames are held: not reverting\n",
+		       semi_writable_stats.held);
 	return -EBUSY;
 }
 
@@ -182,7 +189,7 @@ static int revert(struct payload *payload)
 {
 	int rc = -EBUSY;
 
-	if (!semi_writable_stats.semi_writable)
+	if (!semi_writable_owed())
 		rc = revert_payload(payload);
 	reverted = !rc;
 	return rc;
@@ -191,7 +198,7 @@ static int revert(struct payload *payload)
 static void after_revert(struct payload *payload)
 {
 	if (reverted)
-		semi_writable_exit();
+		marks_exit();
 }
 
 LIVEPATCH_PREREVERT_HOOK(before_revert);

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS
-from layout_checker.hypervisor import Hypervisor
+from layout_checker.efi import open_hypervisor
 from layout_checker.loops import read_loops
 from layout_checker.report import Refused, Report, UnusableInput
 from zero_run_finder.emulation import compare
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     verdicts = Report()
     try:
-        hypervisor = Hypervisor(options.xen, options.syms)
+        hypervisor = open_hypervisor(options.xen, options.syms)
         loops = read_loops(options.loops)
         trampolines = Trampolines(hypervisor, options.payload, loops)
         for loop in loops:

@@ -4,17 +4,16 @@
  * the owner's software, never for its devices.
  *
  * The paper borrows a bit of Xen's type reference count for the mark. Stock
- * code owns every bit of that word, so the mark lives beside it: one bit a
- * frame, indexed as the frame table is (PDX).
+ * code owns every bit of that word, so the mark lives beside it (marks.c).
  *
  * Invariants:
  *
- *  I1  While a frame's bit is set and no call in this file is working on it,
+ *  I1  While a frame's mark is set and no call in this file is working on it,
  *      the frame has no mapping in its owner's IOMMU tables and none cached
  *      in an IOTLB.
- *  I2  A set bit owns one general reference (get_page). A marked frame is
+ *  I2  A mark owns one general reference (get_page). A marked frame is
  *      therefore never freed, never stolen, and never changes its owner.
- *  I3  A frame's bit changes only under this file's lock, and only while this
+ *  I3  A frame's mark changes only under its owner's lock, and only while this
  *      file holds a *validated* type reference to the frame. The lock keeps
  *      other MARKs and RELEASEs away, which could map the frame between our bit
  *      and our flush: references to one type are shared. The type reference
@@ -22,130 +21,42 @@
  *      only between changing its type and setting PGT_validated, so a bit never
  *      changes under one of those calls. The one other caller that can meet a
  *      marked frame is its owner mapping a grant to itself; for that, payload.c
- *      looks at the bit once more after the mapping is made.
+ *      looks at the bit once more after the mapping is made. What is left when
+ *      the owner is dead is for teardown.c.
  *  I4  MARK drops its type reference only after the IOTLB flush. Dropping it
  *      earlier would let the frame become a page table while a device can
  *      still write it through a stale IOTLB entry.
  *  I5  Every call leaves each frame of its list in exactly one of three
  *      states: as it was; moved, mapped or unmapped, and flushed; or, after a
- *      failed flush whose undoing failed too, held: unmarked, with a writable
- *      type reference and a general reference that are never dropped. A held
- *      frame can never become a page table, so what a stale IOTLB entry may
- *      still reach is a plain data page of the same owner.
+ *      failed flush whose undoing failed too, held: unmarked, never to be
+ *      marked again, with a writable type reference and a general reference
+ *      that stay until its owner is dead. A held frame can never become a page
+ *      table, so what a stale IOTLB entry may still reach is a plain data page
+ *      of the same owner.
+ *  I6  A domain moves its own frames only, and can delay only itself. The
+ *      caller is the owner: get_page() refuses any other, and an owner does not
+ *      change while a reference is held. So two calls that work on one frame
+ *      are calls of one domain, and a lock a domain is enough. What a domain
+ *      can hold on to is what it owns, in frames and in references.
  *
- * What a set bit saves: Xen's own typing asks for the device mapping to go
+ * What a mark saves: Xen's own typing asks for the device mapping to go
  * when a writable page becomes a page table and to come back when it becomes
  * writable again. By I1 there is nothing to remove, and by definition nothing
  * to restore; payload.c skips both, and the flush with them.
  *
- * Locking: one MARK or RELEASE at a time. Xen's typing reads the bits without
- * the lock, hence the atomic operations. The lock is taken before, and never
- * under, any of Xen's. The livepatch core applies and reverts only while no
- * CPU is inside a hypercall.
+ * Locking: one MARK or RELEASE of a domain at a time, each for 64 frames at
+ * least and for no more if another one of the same domain waits, or other work
+ * of this CPU. Xen's typing reads the bits without the lock. The lock is taken
+ * before, and never under, any lock that these calls of Xen take. The livepatch
+ * core applies and reverts only while no CPU is inside a hypercall.
  */
 #include "semi_writable.h"
+#include "marks.h"
 
-/* Look for pending softirqs once in so many frames. */
+/* Look whether the CPU or the lock is wanted once in so many frames. */
 #define PREEMPT_INTERVAL	64
 
 struct tpt_stats semi_writable_stats;
-
-static bool busy;
-
-static void lock_marks(void)
-{
-	while (__atomic_exchange_n(&busy, true, __ATOMIC_ACQUIRE))
-		cpu_relax();
-}
-
-static void unlock_marks(void)
-{
-	__atomic_store_n(&busy, false, __ATOMIC_RELEASE);
-}
-
-/* Published once, complete, and gone only when the payload is. */
-static struct mark_map {
-	u64 limit;		/* first PDX without a bit */
-	unsigned long bits[];
-} *marks;
-
-/**
- * semi_writable_init - make room for one bit a frame, once
- *
- * Done at the first MARK and not when the payload is applied: an application
- * that times out runs no hook that could give the room back.
- *
- * Return: 0, or -ENOMEM.
- */
-int semi_writable_init(void)
-{
-	struct mark_map *map, *none = NULL;
-	u64 longs = (max_pdx + 63) / 64;
-
-	if (__atomic_load_n(&marks, __ATOMIC_ACQUIRE))
-		return 0;
-	map = vzalloc(sizeof(*map) + longs * sizeof(map->bits[0]));
-	if (!map)
-		return -ENOMEM;
-	map->limit = longs * 64;
-	if (!__atomic_compare_exchange_n(&marks, &none, map, false,
-					 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-		vfree(map);	/* another CPU was first */
-	return 0;
-}
-
-/* No bit may be set and no CPU may be inside this file. */
-void semi_writable_exit(void)
-{
-	vfree(marks);
-	marks = NULL;
-}
-
-/**
- * semi_writable_serves - may this domain own semi-writable pages?
- * @d: any domain
- *
- * The hardware domain only: a domU with a device of its own would need its
- * references dropped when it dies, which nothing here does.
- */
-bool semi_writable_serves(const struct domain *d)
-{
-	return d == hardware_domain && domain_is_pv(d);
-}
-
-/* MMIO and absent frames have no bit: their PDX may alias that of real RAM. */
-static bool frame_has_mark(u64 mfn)
-{
-	const struct mark_map *map = __atomic_load_n(&marks, __ATOMIC_ACQUIRE);
-
-	return map && __mfn_valid(mfn) && mfn_to_pdx(mfn) < map->limit;
-}
-
-static bool mark_is_set(u64 mfn)
-{
-	u64 pdx = mfn_to_pdx(mfn);
-
-	return __atomic_load_n(&marks->bits[pdx / 64], __ATOMIC_ACQUIRE) >>
-	       (pdx % 64) & 1;
-}
-
-/* Return: whether the bit was set before. */
-static bool mark_test_and_set(u64 mfn)
-{
-	u64 pdx = mfn_to_pdx(mfn);
-	unsigned long bit = 1UL << (pdx % 64);
-
-	return __atomic_fetch_or(&marks->bits[pdx / 64], bit,
-				 __ATOMIC_SEQ_CST) & bit;
-}
-
-static void mark_clear(u64 mfn)
-{
-	u64 pdx = mfn_to_pdx(mfn);
-
-	__atomic_fetch_and(&marks->bits[pdx / 64], ~(1UL << (pdx % 64)),
-			   __ATOMIC_SEQ_CST);
-}
 
 /**
  * semi_writable_test - is this frame semi-writable, or was it when it became
@@ -158,14 +69,14 @@ static void mark_clear(u64 mfn)
  */
 bool semi_writable_test(const struct domain *d, u64 mfn)
 {
-	return semi_writable_serves(d) && frame_has_mark(mfn) &&
-	       mark_is_set(mfn);
+	return mark_possible(mfn) && mark_is_set(mfn_to_pdx(mfn), MARKED) &&
+	       page_owner(mfn_to_page(mfn)) == d;
 }
 
-static bool time_to_leave(u32 i)
+static bool time_to_leave(const struct domain_marks *own, u32 i)
 {
 	return i && i % PREEMPT_INTERVAL == 0 &&
-	       softirq_pending(smp_processor_id());
+	       (softirq_pending(smp_processor_id()) || marks_waited_for(own));
 }
 
 static int flush_iotlb(struct domain *d, u32 flush_flags)
@@ -184,28 +95,31 @@ static int flush_iotlb(struct domain *d, u32 flush_flags)
 static int mark_frame(struct domain *d, u64 mfn, u32 *flush_flags)
 {
 	struct page_info *page;
+	u64 pdx;
 	int rc;
 
-	if (!frame_has_mark(mfn))
+	if (!mark_possible(mfn))
 		return -EINVAL;
 	block_speculation();
+	pdx = mfn_to_pdx(mfn);
 	page = mfn_to_page(mfn);
 	if (!get_page(page, d))
 		return -EPERM;
 	/* Xen's own pages, lent to the guest, are in no IOMMU table of its. */
 	if ((page->count_info & PGC_special) ||
+	    mark_is_set(pdx, HELD) ||
 	    !get_page_type(page, PGT_writable_page)) {
 		put_page(page);
 		return -EBUSY;
 	}
-	if (mark_test_and_set(mfn)) {
+	if (mark_test_and_set(pdx, MARKED)) {
 		rc = -EEXIST;
 		goto drop;
 	}
 	rc = iommu_unmap(d, mfn, 1, 0, flush_flags);
 	if (!rc)
 		return 0;
-	mark_clear(mfn);
+	mark_test_and_clear(pdx, MARKED);
 drop:
 	put_page_type(page);
 	put_page(page);
@@ -216,16 +130,19 @@ drop:
  * The flush failed: devices may still reach these frames. Give every mapping
  * back, so that the tables say what the IOTLBs may say.
  */
-static int undo_marks(struct domain *d, const u64 *mfns, u32 count, int error)
+static int undo_marks(struct domain *d, struct domain_marks *own,
+		      const u64 *mfns, u32 count, int error)
 {
 	u32 i, flush_flags = 0;
 
 	for (i = 0; i < count; i++) {
 		struct page_info *page = mfn_to_page(mfns[i]);
 
-		mark_clear(mfns[i]);
+		mark_test_and_clear(mfn_to_pdx(mfns[i]), MARKED);
 		if (iommu_map(d, mfns[i], mfns[i], 1, IOMMUF_rw, &flush_flags)) {
-			/* I5: held for ever, both references stay. */
+			/* I5: held, both references stay. */
+			mark_test_and_set(mfn_to_pdx(mfns[i]), HELD);
+			own->frames[HELD]++;
 			semi_writable_count(&semi_writable_stats.held, 1);
 			error = -EIO;
 			continue;
@@ -240,7 +157,7 @@ static int undo_marks(struct domain *d, const u64 *mfns, u32 count, int error)
 
 /**
  * semi_writable_mark - writable pages become semi-writable
- * @d:     the owner
+ * @d:     the owner; marks_init() has succeeded
  * @mfns:  the frames, in hypervisor memory
  * @count: how many
  * @done:  out: the first @done frames are semi-writable and flushed
@@ -249,11 +166,12 @@ static int undo_marks(struct domain *d, const u64 *mfns, u32 count, int error)
  */
 int semi_writable_mark(struct domain *d, const u64 *mfns, u32 count, u32 *done)
 {
+	struct domain_marks *own = marks_of(d);
 	u32 i, n, flush_flags = 0;
 	int rc = 0, flush_rc;
 
-	lock_marks();
-	for (n = 0; n < count && !time_to_leave(n); n++) {
+	marks_lock(own);
+	for (n = 0; n < count && !time_to_leave(own, n); n++) {
 		rc = mark_frame(d, mfns[n], &flush_flags);
 		if (rc)
 			break;
@@ -261,17 +179,23 @@ int semi_writable_mark(struct domain *d, const u64 *mfns, u32 count, u32 *done)
 	flush_rc = flush_iotlb(d, flush_flags);
 	if (flush_rc) {
 		*done = 0;
-		rc = undo_marks(d, mfns, n, flush_rc);
+		rc = undo_marks(d, own, mfns, n, flush_rc);
 		goto out;
 	}
 	/* I4: from here on the frames may become page tables. */
 	for (i = 0; i < n; i++)
 		put_page_type(mfn_to_page(mfns[i]));
+	own->frames[MARKED] += n;
 	semi_writable_count(&semi_writable_stats.semi_writable, n);
 	semi_writable_count(&semi_writable_stats.marked, n);
 	*done = n;
+#ifdef TPT_NEGATIVE_CONTROL_WRONG_DONE
+	/* A build that forgets a frame, kept to prove that the fuzzer sees it. */
+	if (rc && n > 1)
+		*done = n - 1;
+#endif
 out:
-	unlock_marks();
+	marks_unlock(own);
 	return rc;
 }
 
@@ -306,26 +230,28 @@ static int release_frame(struct domain *d, u64 mfn, u32 *flush_flags)
 {
 	struct page_info *page;
 	int rc = 0;
+	u64 pdx;
 
-	if (!__mfn_valid(mfn))
+	if (!mark_possible(mfn))
 		return -EINVAL;
 	block_speculation();
+	pdx = mfn_to_pdx(mfn);
 	page = mfn_to_page(mfn);
 	if (!get_page(page, d))
 		return -EPERM;
-	if (!frame_has_mark(mfn) || !mark_is_set(mfn)) {
+	if (!mark_is_set(pdx, MARKED)) {
 		put_page(page);
 		return -ENOENT;
 	}
 	if (lock_live_table(page)) {
 		/* Stays out of reach: Xen maps it when it retypes it. */
-		mark_clear(mfn);
+		mark_test_and_clear(pdx, MARKED);
 		page_unlock(page);
 	} else if (get_page_type(page, PGT_writable_page)) {
-		mark_clear(mfn);
+		mark_test_and_clear(pdx, MARKED);
 		rc = iommu_map(d, mfn, mfn, 1, IOMMUF_rw, flush_flags);
 		if (rc)
-			mark_test_and_set(mfn);
+			mark_test_and_set(pdx, MARKED);
 		put_page_type(page);
 	} else {
 		rc = -EBUSY;
@@ -338,7 +264,7 @@ static int release_frame(struct domain *d, u64 mfn, u32 *flush_flags)
 
 /**
  * semi_writable_release - semi-writable pages become writable again
- * @d:     the owner
+ * @d:     the owner; marks_init() has succeeded
  * @mfns:  the frames, in hypervisor memory
  * @count: how many
  * @done:  out: the first @done frames are no longer marked
@@ -354,19 +280,35 @@ static int release_frame(struct domain *d, u64 mfn, u32 *flush_flags)
 int semi_writable_release(struct domain *d, const u64 *mfns, u32 count,
 			  u32 *done)
 {
+	struct domain_marks *own = marks_of(d);
 	u32 n, flush_flags = 0;
 	int rc = 0, flush_rc;
 
-	lock_marks();
-	for (n = 0; n < count && !time_to_leave(n); n++) {
+	marks_lock(own);
+	for (n = 0; n < count && !time_to_leave(own, n); n++) {
 		rc = release_frame(d, mfns[n], &flush_flags);
 		if (rc)
 			break;
 	}
+	own->frames[MARKED] -= n;
 	semi_writable_count(&semi_writable_stats.semi_writable, -(long)n);
 	semi_writable_count(&semi_writable_stats.released, n);
 	flush_rc = flush_iotlb(d, flush_flags);
 	*done = n;
-	unlock_marks();
+	marks_unlock(own);
 	return rc ? rc : flush_rc;
+}
+
+/**
+ * semi_writable_owed - how many frames have references of ours to be dropped
+ *
+ * Exact while no CPU is inside a hypercall. The hardware domain's held frames
+ * are not among them: it never dies, so nothing is ever to be done for them.
+ */
+u64 semi_writable_owed(void)
+{
+	const struct domain_marks *own = marks_of(hardware_domain);
+
+	return semi_writable_stats.semi_writable + semi_writable_stats.held -
+	       (own ? own->frames[HELD] : 0);
 }

@@ -10,13 +10,11 @@
 
 extern struct tpt_stats semi_writable_stats;
 
-int semi_writable_init(void);
-void semi_writable_exit(void);
-bool semi_writable_serves(const struct domain *d);
 bool semi_writable_test(const struct domain *d, u64 mfn);
 int semi_writable_mark(struct domain *d, const u64 *mfns, u32 count, u32 *done);
 int semi_writable_release(struct domain *d, const u64 *mfns, u32 count,
 			  u32 *done);
+u64 semi_writable_owed(void);
 
 #pragma GCC visibility pop
 

@@ -2,6 +2,8 @@
 /*
  * Zero runs: Xen's eight loops over the entries of a page table, validation and
  * devalidation of each level, led past entries that are zero, 32 or eight at a time.
+ * In a build of Xen for which a loop is not proven, that loop stays Xen's own;
+ * "xen-livepatch list" shows which ones a loaded payload has.
  *
  * Xen's livepatch jump stands on the head of a loop, where the index names the
  * next entry and nothing has been done about it yet. From there:
@@ -40,11 +42,11 @@
 #define OTHER_SLOTS	1, 2, 3, 4, 5, 6, 7
 #endif
 
-/* The loop that is guarded by a byte that does not stand there. */
+/* The first loop is guarded by a byte that does not stand there. */
 #ifdef TPT_NEGATIVE_CONTROL_WRONG_LOOP
-#define WRONG_LOOP	promote_l2
+	.set	spoil_next, 0xff
 #else
-#define WRONG_LOOP	none
+	.set	spoil_next, 0
 #endif
 
 	/* Go @count entries further, back if negative. */
@@ -67,12 +69,9 @@
 	.endif
 	.endm
 
-	.macro expect_bytes name, first, rest:vararg
-	.ifc \name, WRONG_LOOP
-	.byte	\first ^ 0xff, \rest
-	.else
-	.byte	\first, \rest
-	.endif
+	.macro expect_bytes first, rest:vararg
+	.byte	\first ^ spoil_next, \rest
+	.set	spoil_next, 0
 	.endm
 
 	/*
@@ -158,6 +157,10 @@ zero_run_\name:
 .Lname_\name:
 	.asciz	"\name"
 
+	/* Shown by "xen-livepatch list": which loops this payload has. */
+	.section .modinfo, "a", @progbits
+	.asciz	"zero_run=\name"
+
 	/* struct livepatch_func */
 	.section .livepatch.funcs, "aw", @progbits
 	.balign	8
@@ -166,7 +169,7 @@ zero_run_\name:
 	.byte	LIVEPATCH_PAYLOAD_VERSION
 	.zero	LIVEPATCH_PAD
 	.byte	1 | \size << 1	/* enabled, len */
-	expect_bytes \name, \bytes
+	expect_bytes \bytes
 	.zero	LIVEPATCH_MAX_EXPECT - \size
 	.endm
 

@@ -5,7 +5,9 @@
  *
  *   task      only in tasks whose name begins so; empty is none: disarmed
  *   fail      the allocation to fail, from 1; 0 only counts
- *   persist   every one after it fails too
+ *   fresh     the first allocation fails that is a site's first or second and
+ *             that never failed before
+ *   persist   every one after the one that fails does so too
  *   seen      allocations counted since `task` was written
  *   failed    how many of them were made to fail
  *   sites     different places of the module that asked for memory
@@ -32,10 +34,13 @@
 #define VICTIM	"trapless_pagetable"
 #define DEPTH	48
 #define SITES	256
+/* A loop's second turn finds what its first has left behind. */
+#define TURNS	2
 
 static char task[TASK_COMM_LEN];
 static unsigned int fail, seen, failed;
-static bool persist;
+static bool fresh, persist;
+module_param(fresh, bool, 0644);
 module_param(fail, uint, 0644);
 module_param(persist, bool, 0644);
 module_param(seen, uint, 0444);
@@ -46,7 +51,8 @@ static struct module *victim;
 static struct site {
 	const char *allocator;
 	unsigned long offset;
-	bool failed;
+	unsigned int turn;	/* since `task` was written */
+	unsigned int failed;	/* the last turn that ever failed */
 } sites[SITES];
 static unsigned int known;
 
@@ -88,10 +94,19 @@ static struct site *site_of(const char *allocator, unsigned long offset)
 	return &sites[known++];
 }
 
-static bool is_watched(void)
+static bool is_armed(void)
 {
-	return task[0] && in_task() && READ_ONCE(victim) &&
+	return task[0] && in_task() &&
 	       !strncmp(current->comm, task, strlen(task));
+}
+
+static bool is_to_fail(const struct site *site)
+{
+	if (failed)
+		return persist;
+	if (fresh)
+		return site->turn <= TURNS && site->turn > site->failed;
+	return seen == fail;
 }
 
 /* Return: whether this allocation is to fail. */
@@ -99,21 +114,23 @@ static bool counts(const char *allocator, gfp_t gfp)
 {
 	unsigned long offset, flags;
 	struct site *site;
-	bool hit;
+	bool hit = false;
 
-	if (!is_watched() || (gfp & __GFP_NOFAIL))
+	if (!is_armed() || !READ_ONCE(victim) || (gfp & __GFP_NOFAIL))
 		return false;
 	offset = caller();
 	if (!offset)
 		return false;
 	spin_lock_irqsave(&lock, flags);
 	seen++;
-	hit = fail && (seen == fail || (persist && seen > fail));
 	site = site_of(allocator, offset);
+	if (site) {
+		site->turn++;
+		hit = is_to_fail(site);
+	}
 	if (hit) {
 		failed++;
-		if (site)
-			site->failed = true;
+		site->failed = max(site->failed, site->turn);
 	}
 	spin_unlock_irqrestore(&lock, flags);
 	return hit;
@@ -171,6 +188,9 @@ static int on_module(struct notifier_block *self, unsigned long state,
 
 	if (strcmp(module->name, VICTIM))
 		return NOTIFY_DONE;
+	/* busybox tries a load that failed once more, and that one would get all. */
+	if (state == MODULE_STATE_COMING && is_armed() && failed)
+		return notifier_from_errno(-EAGAIN);
 	WRITE_ONCE(victim, state == MODULE_STATE_GOING ? NULL : module);
 	return NOTIFY_DONE;
 }
@@ -181,6 +201,7 @@ static int task_set(const char *val, const struct kernel_param *kp)
 {
 	unsigned long flags;
 	char name[TASK_COMM_LEN];
+	unsigned int i;
 
 	if (strscpy(name, val, sizeof(name)) < 0)
 		return -EINVAL;
@@ -189,6 +210,8 @@ static int task_set(const char *val, const struct kernel_param *kp)
 	strscpy(task, name, sizeof(task));
 	seen = 0;
 	failed = 0;
+	for (i = 0; i < known; i++)
+		sites[i].turn = 0;
 	spin_unlock_irqrestore(&lock, flags);
 	return 0;
 }

@@ -38,7 +38,7 @@ def check_all(header: Header, hypervisor: Hypervisor) -> Report:
             report.accept(item)
 
     check("build-id", lambda: same_build(hypervisor))
-    for name in [section.name for section in hypervisor.sections]:
+    for name in hypervisor.compared:
         check(f"image {name}", lambda name=name: same_bytes(hypervisor, name))  # type: ignore[misc]
     for item, why in header.problems:
         report.refuse(item, why)
@@ -53,17 +53,14 @@ def check_all(header: Header, hypervisor: Hypervisor) -> Report:
         check(name, lambda name=name: declaration(header, hypervisor, name))  # type: ignore[misc]
     check("assumption: validated-last", lambda: validated_last(header, hypervisor))
     check("assumption: iommu-callers", lambda: iommu_callers(hypervisor))
+    check("assumption: death", lambda: death(hypervisor))
     check("assumption: livepatch-func", lambda: livepatch_func(hypervisor))
     return report
 
 
 def same_build(hypervisor: Hypervisor) -> None:
-    """Both files carry the same build-id."""
-    if hypervisor.image.build_id != hypervisor.build_id:
-        raise Refused(
-            f"{hypervisor.image.path} is {hypervisor.image.build_id.hex()}, "
-            f"{hypervisor.symbols_path} is {hypervisor.build_id.hex()}"
-        )
+    """Both files are of one build."""
+    hypervisor.demand_one_build()
 
 
 def same_bytes(hypervisor: Hypervisor, name: str) -> None:
@@ -183,12 +180,24 @@ def declaration(header: Header, hypervisor: Hypervisor, name: str) -> None:
 
 def iommu_callers(hypervisor: Hypervisor) -> None:
     """Only known callers reach the two functions that change a device mapping."""
-    targets = {hypervisor.symbol(f"iommu_legacy_{way}").address for way in ("map", "unmap")}
+    only_called_by(hypervisor, {"iommu_legacy_map", "iommu_legacy_unmap"}, proofs.IOMMU_CALLERS)
+
+
+def death(hypervisor: Hypervisor) -> None:
+    """domain_kill gives 0 for the dead only, and is called again after -ERESTART."""
+    for witness in proofs.DEATH:
+        witness.demand(hypervisor, {}, "domain_kill")
+    only_called_by(hypervisor, {"domain_kill"}, proofs.DEATH_CALLERS)
+
+
+def only_called_by(hypervisor: Hypervisor, functions: set[str], known: set[str]) -> None:
+    """No other code branches to these functions, and no data points to them."""
+    targets = {hypervisor.symbol(name).address for name in functions}
     callers = {
         hypervisor.function_at(origin) for origin, target in hypervisor.direct_branches if target in targets
     }
-    for name in sorted(callers - proofs.IOMMU_CALLERS):
-        raise Refused(f"{name} calls them too")
+    for name in sorted(callers - known):
+        raise Refused(f"{name} calls {' or '.join(sorted(functions))} too")
     for target in sorted(targets):
         for pointer in hypervisor.pointers_into(target, target):
             raise Refused(f"data at {pointer:#x} points to {hypervisor.function_at(target)}")

@@ -30,6 +30,7 @@ SYMBOLS_PACKAGE = "xen-hypervisor-4.17-amd64-dbg"
 BUILD_ID_SIZE = 20
 LARGEST_FILE = 64 << 20
 LARGEST_TABLE = 1 << 20
+LONGEST_WAY = 32  # instructions
 
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
 KINDS = {1: "variable", 2: "function", 4: "file"}
@@ -113,12 +114,12 @@ def read_file(path: Path, package: str) -> bytes:
         raise UnusableInput(f"{path}: {error.strerror} (Debian package {package})") from error
 
 
-def build_id_in(notes: bytes, path: Path, package: str) -> bytes:
+def build_id_in(notes: bytes, path: Path, package: str, size: int = BUILD_ID_SIZE) -> bytes:
     """The GNU build-id in a note section's bytes."""
-    header = bytes([4, 0, 0, 0, BUILD_ID_SIZE, 0, 0, 0, 3, 0, 0, 0]) + b"GNU\0"
+    header = bytes([4, 0, 0, 0, size, 0, 0, 0, 3, 0, 0, 0]) + b"GNU\0"
     start = notes.find(header)
-    build_id = notes[start + len(header) : start + len(header) + BUILD_ID_SIZE]
-    if start < 0 or len(build_id) != BUILD_ID_SIZE:
+    build_id = notes[start + len(header) : start + len(header) + size]
+    if start < 0 or len(build_id) != size:
         raise UnusableInput(f"{path}: has no GNU build-id (Debian package {package})")
     return build_id
 
@@ -148,8 +149,10 @@ class Image:
 class Hypervisor:
     """Image and symbols of one build."""
 
+    image_type: type[Image] = Image
+
     def __init__(self, image: Path, symbols: Path):
-        self.image = Image(image)
+        self.image = self.image_type(image)
         self.symbols_path = symbols
         what = "Xen's symbol file"
         elf = read_elf(read_file(symbols, SYMBOLS_PACKAGE), symbols, SYMBOLS_PACKAGE, what)
@@ -195,6 +198,19 @@ class Hypervisor:
                     Symbol(name, value, size, kind, binding, file if binding == "local" else "")
                 )
 
+    @property
+    def compared(self) -> list[str]:
+        """Sections whose contents are the same in both files."""
+        return [section.name for section in self.sections]
+
+    def demand_one_build(self) -> None:
+        """Refuse unless both files are of one build: they carry the same build-id."""
+        if self.image.build_id != self.build_id:
+            raise Refused(
+                f"{self.image.path} is {self.image.build_id.hex()}, "
+                f"{self.symbols_path} is {self.build_id.hex()}"
+            )
+
     @cached_property
     def _names(self) -> dict[int, str]:
         """The name of each address that has one; a global name rather than a local one."""
@@ -229,6 +245,34 @@ class Hypervisor:
             self._functions[name] = self.disassemble(symbol.address, symbol.size)
         return self._functions[name]
 
+    def text(self, name: str, along: str = "") -> str:
+        """A function's instructions, one a line. The compiler's only clone of it stands for it.
+
+        With `along`: what follows that instruction, jumps that are always taken left out and followed.
+        """
+        if name not in self.symbols:
+            clone = re.compile(re.escape(name) + r"\.(?:isra|constprop|part)\.\d+")
+            clones = [symbol for symbol in self.symbols if clone.fullmatch(symbol)]
+            if len(clones) == 1:
+                name = clones[0]
+        code = self.function(name)
+        if along:
+            code = [i for place in code if place.text == along for i in self._way(code, place.address)]
+        return "".join(f"{instruction.text}\n" for instruction in code)
+
+    @staticmethod
+    def _way(code: list[Instruction], address: int) -> Iterator[Instruction]:
+        by_address = {instruction.address: instruction for instruction in code}
+        for _ in range(LONGEST_WAY):
+            instruction = by_address.get(address)
+            if instruction is None:
+                return
+            address = instruction.address + instruction.size
+            if instruction.mnemonic == "jmp":
+                address = instruction.target or 0
+            else:
+                yield instruction
+
     def disassemble(self, address: int, size: int) -> list[Instruction]:
         """Instructions that fill these bytes exactly."""
         code = self.read(address, size)
@@ -241,6 +285,13 @@ class Hypervisor:
         if end != address + size:
             raise Refused(f"not the end of an instruction at {address + size:#x}")
         return instructions
+
+    def leading(self, address: int, size: int) -> Iterator[Instruction]:
+        """Whole instructions from an address on; the last may end before the bytes do."""
+        for start, length, mnemonic, operands in self._disassembler.disasm_lite(
+            self.read(address, size), address
+        ):
+            yield Instruction(start, length, mnemonic, operands, f"{mnemonic} {operands}")
 
     def _symbolic(self, operands: str, next_address: int) -> str:
         if operands.startswith("0xffff"):

@@ -70,9 +70,10 @@ def notes(elf: ELFFile, path: Path, hypervisor: Hypervisor) -> None:
         if section is None:
             raise Refused(f"section {name} is missing")
         data = section.data()
-        if len(data) != 16 + BUILD_ID_SIZE:
-            raise Refused(f"section {name} is not one build-id note")
-        build_id = build_id_in(data, path, BUILT_HERE)
+        size = BUILD_ID_SIZE if name == ".note.gnu.build-id" else len(hypervisor.build_id)
+        if len(data) != 16 + size:
+            raise Refused(f"section {name} is not one build-id note of {size} bytes")
+        build_id = build_id_in(data, path, BUILT_HERE, size)
         if (build_id == hypervisor.build_id) != (name != ".note.gnu.build-id"):
             raise Refused(f"section {name} has {build_id.hex()}")
 

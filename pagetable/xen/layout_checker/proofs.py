@@ -273,24 +273,48 @@ PAGING_MODE = Witness(
 )
 
 # mod_l1_entry(): a new entry gets the bits of the guest's kernel or user, and is then compared
-# with the old one.
+# with the old one; either of the two comes first.
 ADJUST = Witness(
-    "mod_l1_entry.isra.0",
+    "mod_l1_entry",
+    *(
+        f"""
+        test {{_}}, 4
+        jne {{_}}
+        movabs {{bits}}, {{XEN_L1_KERNEL_BITS}}
+        or {{new}}, {{bits}}
+        ...
+        mov {{user}}, {{new}}
+        or {{user}}, {{XEN_L1_USER_BITS}}
+        and {{_}}, 0x1000
+        cmove {{new}}, {{user}}
+        movabs {{mask}}, {{XEN_L1_REVALIDATED}}
+        mov {{changed}}, {first}
+        xor {{changed}}, {second}
+        test {{changed}}, {{mask}}
+        je {{_}}
+        """
+        for first, second in (("{_}", "{new}"), ("{new}", "{_}"))
+    ),
+)
+
+# What the toolstack is told of a domain begins with its id.
+DOMAIN_INFO = Witness(
+    "getdomaininfo",
     """
-    test {_}, 4
-    jne {_}
-    movabs {bits}, {XEN_L1_KERNEL_BITS}
-    or {new}, {bits}
+    mov {d}, rdi
     ...
-    mov {user}, {new}
-    or {user}, {XEN_L1_USER_BITS}
-    and {_}, 0x1000
-    cmove {new}, {user}
-    movabs {mask}, {XEN_L1_REVALIDATED}
-    mov {changed}, {_}
-    xor {changed}, {new}
-    test {changed}, {mask}
-    je {_}
+    movzx eax, word ptr [{d}{XEN_DOMAIN_ID:plus}]
+    ...
+    mov word ptr [rsi], ax
+    """,
+)
+
+# The ids above it are those of Xen's own domains, which have nothing to set up here.
+REAL_DOMAIN = Witness(
+    "iommu_domain_init",
+    """
+    cmp word ptr [{d}{XEN_DOMAIN_ID:plus}], {XEN_DOMID_LAST}
+    ja {_}
     """,
 )
 
@@ -312,6 +336,8 @@ VALUES: dict[str, tuple[Witness, ...]] = {
     "XEN_VCPU_DOMAIN": (PREEMPTION,),
     "XEN_VCPU_OLD_GUEST_TABLE": (OLD_TABLE,),
     "XEN_IRQ_STAT_SHIFT": (PREEMPTION,),
+    "XEN_DOMAIN_ID": (DOMAIN_INFO, REAL_DOMAIN),
+    "XEN_DOMID_LAST": (REAL_DOMAIN,),
     "XEN_DOMAIN_OPTIONS": (PREEMPTION, CLEANUP, RETYPE, HAS_IOMMU),
     "XEN_DOMAIN_OPTION_HVM": (PREEMPTION, CLEANUP, RETYPE),
     "XEN_DOMAIN_OPTION_IOMMU": (HAS_IOMMU,),
@@ -421,12 +447,25 @@ SYMBOLS: dict[str, Declared] = {
             Witness(
                 "do_mmu_update",
                 "mov rdi, qword ptr [rsp + {#}]\ncall map_domain_page\nmov qword ptr [rsp + {#}], rax",
+                """
+                mov rdi, qword ptr [rsp + {#}]
+                mov dword ptr [rsp + {slot}], {kept}
+                call map_domain_page
+                mov {kept}, dword ptr [rsp + {slot}]
+                mov qword ptr [rsp + {#}], rax
+                """,
             ),
         ),
     ),
     "unmap_domain_page": Declared(
         "void unmap_domain_page(const void *va)",
-        (Witness("do_mmu_update", "mov rdi, rax\ncall unmap_domain_page"),),
+        (
+            Witness(
+                "do_mmu_update",
+                "mov rdi, rax\ncall unmap_domain_page",
+                "test rdi, rdi\nje {_}\n...\ncall unmap_domain_page",
+            ),
+        ),
     ),
     "map_guest_l1e": Declared(
         "u64 *map_guest_l1e(unsigned long va, u64 *mfn)",
@@ -599,3 +638,51 @@ IOMMU_CALLERS = {
     "set_identity_p2m_entry",
     "unmap_common.constprop.0",
 }
+
+# domain_kill gives 0 for a domain that was dead before, and else only behind the end of all that
+# the domain had; the toolstack's call is made again for as long as it gives -ERESTART.
+DEATH = (
+    Witness(
+        "domain_kill",
+        """
+        mov eax, dword ptr [rdi + {#}]
+        mov {d}, rdi
+        test eax, eax
+        je {_}
+        cmp eax, 1
+        je {_}
+        xor eax, eax
+        pop {_}
+        pop {_}
+        jmp __x86_return_thunk
+        """,
+    ),
+    Witness(
+        "domain_kill",
+        """
+        mov rdi, {d}
+        call domain_relinquish_resources
+        test eax, eax
+        jne {_}
+        ...
+        call cpupool_move_domain
+        ...
+        call unmap_vcpu_info
+        ...
+        mov dword ptr [{d} + {#}], 2
+        """,
+    ),
+    Witness(
+        "do_domctl",
+        """
+        call domain_kill
+        movsxd {_}, eax
+        cmp eax, -0x55
+        jne {_}
+        ...
+        call hypercall_create_continuation
+        """,
+        along="call domain_kill",
+    ),
+)
+DEATH_CALLERS = {"do_domctl"}

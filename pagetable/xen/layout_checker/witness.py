@@ -5,19 +5,20 @@ A witness names a function and gives the passage in Intel syntax, one instructio
 
     {ITEM}          the value that layout.h has for ITEM
     {ITEM:log2}     its logarithm; also :bit, the number of its only bit, :negated and :complement
+    [r{ITEM:plus}]  what is that far behind r, which is written without it if it is 0
     {name}          lower case: any one register, the same one wherever the name stands
     r{name}, e{name} the 64-bit and 32-bit views of one register
     {_}, {#}        any operand, any number
     ...             up to a dozen instructions, none of which leaves the path
 
 The hypervisor was compiled by a compiler that allocates registers as it likes; the passage says
-only how data flows.
+only how data flows. Where two builds were compiled to different instructions for the same source, a
+witness has a passage for each: one of them must be there, with all of its values.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from .hypervisor import Hypervisor
 from .report import Refused
@@ -26,28 +27,39 @@ GAP = r"(?:(?!jmp|ret|ud2)[^\n]*\n){0,12}?"
 NUMBER = r"(?:0x[0-9a-f]+|\d+)"
 
 
-@dataclass(frozen=True)
 class Witness:
-    """A function and the passage to be found in it."""
+    """A function and the passage to be found in it, in one of its forms."""
 
-    function: str
-    passage: str
+    def __init__(self, function: str, *passages: str, along: str = "") -> None:
+        """With `along` the passage is looked for on the way from that instruction, jumps followed."""
+        self.function = function
+        self.passages = passages
+        self.along = along
+
+    def _text(self, hypervisor: Hypervisor) -> str:
+        return hypervisor.text(self.function, self.along)
 
     @property
     def items(self) -> set[str]:
-        """The items whose values the passage shows."""
-        return set(re.findall(r"\{([A-Z]\w*)(?::\w+)?\}", self.passage))
+        """The items whose values every form of the passage shows."""
+        shown = [set(re.findall(r"\{([A-Z]\w*)(?::\w+)?\}", passage)) for passage in self.passages]
+        return set.intersection(*shown)
 
-    def pattern(self, values: dict[str, int]) -> str:
-        """A regular expression; items without a value match any number."""
+    @staticmethod
+    def pattern(passage: str, values: dict[str, int], wanted: str = "") -> str:
+        """A regular expression; items without a value match any number. That of `wanted` is captured."""
         bound: set[str] = set()
 
         def hole(match: re.Match[str]) -> str:
             name, form = match[1], match[2]
+            if name == wanted and not form:
+                seen_before = name in bound
+                bound.add(name)
+                return f"(?P={name})" if seen_before else f"(?P<{name}>{NUMBER})"
             if name == "_":
                 return r"[^\n]+?"
             if name == "#" or (name[0].isupper() and name not in values):
-                return NUMBER
+                return rf"(?: \+ {NUMBER})?" if form == "plus" else NUMBER
             if name[0].isupper():
                 return re.escape(printed(values[name], form))
             if name in bound:
@@ -56,7 +68,7 @@ class Witness:
             return rf"(?P<{name}>\w+)"
 
         lines = []
-        for line in filter(None, map(str.strip, self.passage.splitlines())):
+        for line in filter(None, map(str.strip, passage.splitlines())):
             if line == "...":
                 lines.append(GAP)
                 continue
@@ -74,8 +86,18 @@ class Witness:
 
     def seen(self, hypervisor: Hypervisor, values: dict[str, int]) -> bool:
         """Whether the function contains the passage with these values."""
-        text = "".join(f"{i.text}\n" for i in hypervisor.function(self.function))
-        return re.search(self.pattern(values), text, flags=re.M) is not None
+        text = self._text(hypervisor)
+        return any(re.search(self.pattern(form, values), text, flags=re.M) for form in self.passages)
+
+    def values_of(self, hypervisor: Hypervisor, item: str, others: dict[str, int]) -> set[int]:
+        """Every value of an item with which the passage is there, the others being as they are."""
+        text = self._text(hypervisor)
+        return {
+            int(found[item], 0)
+            for form in self.passages
+            if f"{{{item}}}" in form
+            for found in re.finditer(self.pattern(form, others, item), text, flags=re.M)
+        }
 
     def demand(self, hypervisor: Hypervisor, values: dict[str, int], item: str) -> None:
         """Refuse unless the value of this item, and that of all together, is in the passage."""
@@ -94,6 +116,8 @@ class Witness:
 
 def printed(value: int, form: str | None) -> str:
     """A number as capstone prints it."""
+    if form == "plus":
+        return f" + {printed(value, None)}" if value else ""
     if form == "negated":
         value = (1 << 64) - value
     elif form == "complement":

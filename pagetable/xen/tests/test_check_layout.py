@@ -129,6 +129,7 @@ def test_the_installed_hypervisor_is_accepted(tmp_path: Path, capsys: pytest.Cap
         "do_mmu_update",
         "do_update_va_mapping",
         "do_xenoprof_op",
+        "domain_kill",
         "get_page_from_l4e",
         "iommu_legacy_map",
         "iommu_legacy_unmap",
@@ -339,6 +340,9 @@ CHANGED_CODE = [
     ("get_page_from_l2e", r"movabs rsi, 0x2000000000000000", -1, 0x40, {"PGT_l1_page_table"}),
     ("revert_payload", r"lea rcx, \[rax \+ rdx\*4\]", -1, 0x50, {"livepatch-func"}),
     ("vzalloc", r"call clear_page_sse2", -5, 0xE9, {"vzalloc"}),
+    ("getdomaininfo", r"movzx eax, word ptr \[r12\]", -3, 0xB6, {"XEN_DOMAIN_ID"}),
+    ("iommu_domain_init", r"cmp word ptr \[rbx\], 0x7fef", -2, 0xEE, {"XEN_DOMID_LAST"}),
+    ("domain_kill", r"cmp eax, 1", -1, 2, {"death"}),
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ wrong; and the emulator tells trampolines that do what the loops do from ones th
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -18,11 +19,12 @@ import pytest
 XEN_DIR = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(XEN_DIR))
 
+import find_zero_runs  # noqa: E402
 from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS  # noqa: E402
 from find_zero_runs import find_all, main  # noqa: E402
 from layout_checker.hypervisor import Hypervisor  # noqa: E402
 from layout_checker.loops import Loop, read_loops  # noqa: E402
-from layout_checker.report import Refused  # noqa: E402
+from layout_checker.report import Refused, Report  # noqa: E402
 from zero_run_finder.emulation import Emulator, compare, differences, random_case  # noqa: E402
 from zero_run_finder.finder import NAMES, Site, find  # noqa: E402
 from zero_run_finder.flow import Program  # noqa: E402
@@ -35,7 +37,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 CASES = 40
-EFI_IMAGE = DEFAULT_IMAGE.with_suffix(".efi")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_what_is_written_is_what_is_read(
     sites: dict[str, Site], hypervisor: Hypervisor, tmp_path: Path
 ) -> None:
     path = tmp_path / "zero_run_sites.h"
-    path.write_text(header(list(sites.values()), hypervisor.build_id.hex()))
+    path.write_text(header(list(sites.values()), hypervisor))
     assert read_loops(path) == [site.loop for site in sites.values()]
     text = "\n".join(report(list(sites.values()), hypervisor))
     assert all(name in text for name in NAMES)
@@ -198,10 +199,74 @@ def test_nothing_is_written_for_another_build(tmp_path: Path, capsys: pytest.Cap
     assert not written.exists()
 
 
-@pytest.mark.skipif(not EFI_IMAGE.exists(), reason="no .efi image")
-def test_the_efi_image_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--xen", str(EFI_IMAGE)]) == 2
-    assert "not a compressed Xen image" in capsys.readouterr().err
+# -- what is not proven, and what was proven before ---------------------------------------------
+
+
+@pytest.fixture
+def one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but one loop are proven, without the time that takes."""
+    monkeypatch.setattr(find_zero_runs, "find_all", lambda _: some_refused({"promote_l2"}))
+
+
+def some_refused(refused: set[str]) -> tuple[list[Site], Report]:
+    verdicts, sites = Report(), []
+    for number, name in enumerate(NAMES):
+        if name in refused:
+            verdicts.refuse(name, "claim 5: why")
+            continue
+        loop = Loop(name, "function", 16 * number, b"\x90" * 5)
+        sites.append(Site(loop, 0, "rbx", "", 1, "", "rbx", "", 512, "rax", ("rax",)))
+        verdicts.accept(name)
+    return sites, verdicts
+
+
+def test_one_loop_that_is_not_proven_refuses_all(one_refused: None, tmp_path: Path) -> None:
+    assert main(["--emit", str(tmp_path / "sites.h")]) == 1
+    assert not (tmp_path / "sites.h").exists()
+
+
+def test_or_is_left_out_loudly(
+    one_refused: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(find_zero_runs, "report", lambda sites, _, out: [f"LEFT OUT {name}" for name in out])
+    written, told = tmp_path / "sites.h", tmp_path / "sites.txt"
+    assert main(["--quiet", "--leave-out", "--emit", str(written), "--report", str(told)]) == 0
+    assert "LEFT OUT promote_l2: claim 5: why" in capsys.readouterr().out
+    assert "Left out: promote_l2: claim 5: why" in written.read_text()
+    assert told.read_text() == "LEFT OUT promote_l2\n"
+    assert [loop.name for loop in read_loops(written)] == [name for name in NAMES if name != "promote_l2"]
+
+
+def test_a_payload_without_any_loop_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_zero_runs, "find_all", lambda _: some_refused(set(NAMES)))
+    assert main(["--leave-out", "--emit", str(tmp_path / "sites.h")]) == 1
+    assert not (tmp_path / "sites.h").exists()
+
+
+def test_a_proof_is_taken_for_the_very_same_image_only(
+    hypervisor: Hypervisor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sites, _ = some_refused({"promote_l2"})
+    monkeypatch.setattr(find_zero_runs, "find_all", lambda _: some_refused(set(NAMES)))
+    stem, written = hypervisor.build_id.hex(), tmp_path / "sites.h"
+    proof = header(sites, hypervisor, {"promote_l2": "claim 5: why"})
+    (tmp_path / f"{stem}.h").write_text(proof)
+    (tmp_path / f"{stem}.txt").write_text("LEFT OUT promote_l2: claim 5: why\n")
+    arguments = ["--leave-out", "--known", str(tmp_path), "--emit", str(written)]
+    assert main(arguments) == 0
+    assert written.read_text() == proof
+    shown = capsys.readouterr().out
+    assert "LEFT OUT promote_l2" in shown and "7 of 8 loops" in shown
+    written.unlink()
+    digest = re.search(r"SHA-256 (\w)", proof)
+    assert digest
+    other = "1" if digest[1] == "0" else "0"
+    (tmp_path / f"{stem}.h").write_text(proof.replace(digest[0], digest[0][:-1] + other))
+    assert main(arguments) == 1
+    assert not written.exists()
 
 
 # -- trampolines --------------------------------------------------------------------------------
@@ -214,7 +279,7 @@ def assemble(sites: dict[str, Site], hypervisor: Hypervisor, tmp_path: Path) -> 
     def build(*flags: str, old: str = "", new: str = "", enabled: bool = True) -> Trampolines:
         if not shutil.which("gcc"):
             pytest.skip("gcc is not installed")
-        text = header(list(sites.values()), hypervisor.build_id.hex())
+        text = header(list(sites.values()), hypervisor)
         assert old in text
         (tmp_path / "zero_run_sites.h").write_text(text.replace(old, new))
         source, compiled = XEN_DIR / "zero_runs.S", tmp_path / "zero_runs.o"
@@ -277,7 +342,7 @@ def test_negative_controls(
     assemble: Callable[..., Trampolines],
 ) -> None:  # fmt: skip
     """The trampolines do nearly what the loop does; the arguments are those of the installed build."""
-    if old not in header(list(sites.values()), ""):
+    if old not in header(list(sites.values()), hypervisor):
         pytest.skip("another build: other registers")
     with pytest.raises(Refused, match=why):
         compare(hypervisor, assemble(old=old, new=new), loop_of(sites, name), 4 * CASES, seed=3)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from layout_checker.hypervisor import Hypervisor
 
@@ -20,11 +22,23 @@ CLAIMS = (
 )
 
 
-def header(sites: Sequence[Site], build_id: str) -> str:
+# Loop to the reason why it is not proven, of those that stay stock Xen's.
+LeftOut = Mapping[str, str]
+NONE: LeftOut = MappingProxyType({})
+
+
+def image_line(hypervisor: Hypervisor) -> str:
+    """What ties the arguments to the very file they were proven in."""
+    return f"/* In the image with SHA-256 {hashlib.sha256(hypervisor.image.flat).hexdigest()}. */"
+
+
+def header(sites: Sequence[Site], hypervisor: Hypervisor, left_out: LeftOut = NONE) -> str:
     """The arguments of zero_runs.S."""
     lines = [
         "/* SPDX-License-Identifier: GPL-2.0-only */",
-        f"/* Written by find_zero_runs.py for Xen {build_id}; see zero_runs.S. */",
+        f"/* Written by find_zero_runs.py for Xen {hypervisor.image.build_id.hex()}; see zero_runs.S. */",
+        image_line(hypervisor),
+        *(f"/* Left out: {name}: {why} */" for name, why in left_out.items()),
     ]
     for site in sites:
         arguments = {
@@ -53,9 +67,11 @@ def register(name: str) -> str:
     return f"%{name}" if name else ""
 
 
-def report(sites: Sequence[Site], hypervisor: Hypervisor) -> Iterator[str]:
+def report(sites: Sequence[Site], hypervisor: Hypervisor, left_out: LeftOut = NONE) -> Iterator[str]:
     """What was found and what holds, line by line."""
     yield f"Xen {hypervisor.build_id.hex()}: the loops over page-table entries"
+    for name, why in left_out.items():
+        yield f"LEFT OUT {name}, which stays as stock Xen has it: {why}"
     yield "Proven for each:"
     yield from (f"  {number}. {claim}" for number, claim in enumerate(CLAIMS, 1))
     for site in sites:

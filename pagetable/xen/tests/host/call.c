@@ -19,6 +19,8 @@ void ledger_follow_marks(void)
 {
 	for (unsigned int i = 0; i < NR_DOM0; i++)
 		fake_owed(DOM0_MFN(i))->marked = fake_bit(DOM0_MFN(i));
+	for (unsigned int i = 0; i < NR_DOMU; i++)
+		fake_owed(DOMU_MFN(i))->marked = fake_bit(DOMU_MFN(i));
 }
 
 struct answer call_prepared(int op, const u64 *mfns, u32 count)
@@ -38,7 +40,7 @@ struct answer call_prepared(int op, const u64 *mfns, u32 count)
 			fake_owed(mfns[i])->marked = op == (int)TPT_OP_MARK;
 	if (a.rc == -EIO && op == (int)TPT_OP_MARK)
 		for (u32 i = 0; i < fake.failed_maps; i++)
-			fake_owed(fake.failed_map[i])->held++;
+			fake_owed(fake.failed_map[i])->held = 1;
 	if (!fake_cpu() && !fake.scribble) {
 		((struct tpt_batch *)before)->done = batch->done;
 		if (memcmp(before, guest_memory[0], GUEST_BYTES))

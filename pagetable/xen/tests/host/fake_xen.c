@@ -36,15 +36,18 @@ struct block {
 	void *copy;
 	size_t size;
 	bool mapped;	/* from vzalloc */
-	_Alignas(16) u8 data[];
+	_Alignas(64) u8 data[];
 };
 
 static struct block *heap;
 
 static void *heap_take(size_t size, bool mapped)
 {
-	struct block *b = malloc(sizeof(*b) + size);
+	struct block *b;
 
+	if (posix_memalign((void **)&b, _Alignof(struct block),
+			   sizeof(*b) + size))
+		abort();
 	b->next = heap;
 	b->copy = NULL;
 	b->size = size;
@@ -235,13 +238,16 @@ bool __mfn_valid(u64 mfn)
 	return mfn < NR_MFN && !(mfn & HOLE_MASK);
 }
 
+struct page_info *pdx_to_page(u64 pdx)
+{
+	if (pdx >= NR_PDX)
+		violation("PDX %#lx has no struct page_info", pdx);
+	return &frames[pdx];
+}
+
 struct page_info *mfn_to_page(u64 mfn)
 {
-	u64 pdx = mfn_to_pdx(mfn);
-
-	if (pdx >= NR_PDX)
-		violation("mfn %#lx has no struct page_info", mfn);
-	return &frames[pdx];
+	return pdx_to_page(mfn_to_pdx(mfn));
 }
 
 struct page_info *fake_page(u64 mfn)
@@ -264,7 +270,17 @@ static u32 owner_id(const struct domain *d)
 	return d->id;
 }
 
-static struct domain *page_owner(const struct page_info *page)
+u32 domain_id(const struct domain *d)
+{
+	return d->id;
+}
+
+struct domain *fake_home(u64 mfn)
+{
+	return mfn >= MMIO_MFN(0) ? NULL : mfn >= DOMU_MFN(0) ? &domu : &dom0;
+}
+
+struct domain *page_owner(const struct page_info *page)
 {
 	return page->owner == OWNER_DOM0 ? &dom0 :
 	       page->owner == OWNER_DOMU ? &domu : NULL;
@@ -286,7 +302,7 @@ bool fake_is_live(u64 mfn)
 
 bool fake_bit(u64 mfn)
 {
-	return semi_writable_test(&dom0, mfn);
+	return semi_writable_test(page_owner(mfn_to_page(mfn)), mfn);
 }
 
 static bool is_table(u64 type_info)
@@ -304,6 +320,8 @@ static void io_check(const struct domain *d, u64 dfn)
 		violation("IOMMU asked for dfn %#lx", dfn);
 	if (d != &dom0 && d != &domu)
 		violation("IOMMU of a domain without one");
+	if (d->life == DEAD)
+		violation("IOMMU tables of a dead domain");
 }
 
 long iommu_map(struct domain *d, u64 dfn, u64 mfn, unsigned long page_count,
@@ -343,6 +361,7 @@ long iommu_unmap(struct domain *d, u64 dfn, unsigned long page_count,
 int iommu_iotlb_flush_all(struct domain *d, u32 flush_flags)
 {
 	entered();
+	io_check(d, 0);
 	if (!flush_flags)
 		violation("flush of nothing");
 	if (!typing && !depth)
@@ -371,7 +390,7 @@ int original_iommu_legacy_map(struct domain *d, u64 dfn, u64 mfn,
 	u32 flush_flags = 0;
 
 	note_call(dfn, mfn, page_count, flags);
-	if (page_count != 1 || dfn != mfn || dfn >= NR_MFN)
+	if (page_count != 1 || dfn != mfn || dfn >= NR_MFN || d->life == DEAD)
 		return 0;
 	typing++;
 	iommu_map(d, dfn, mfn, 1, IOMMUF_rw, &flush_flags);
@@ -387,7 +406,7 @@ int original_iommu_legacy_unmap(struct domain *d, u64 dfn,
 	u32 flush_flags = 0;
 
 	note_call(dfn, 0, page_count, 0);
-	if (page_count != 1 || dfn >= NR_MFN)
+	if (page_count != 1 || dfn >= NR_MFN || d->life == DEAD)
 		return 0;
 	typing++;
 	iommu_unmap(d, dfn, 1, 0, &flush_flags);
@@ -410,6 +429,9 @@ long original_do_xenoprof_op(int op, void *arg)
 bool get_page(struct page_info *page, const struct domain *d)
 {
 	entered();
+	if (fake.queue)
+		++*fake.queue;
+	fake.queue = NULL;
 	if (!page->count_info || page->owner != owner_id(d))
 		return false;
 	page->count_info++;
@@ -418,6 +440,7 @@ bool get_page(struct page_info *page, const struct domain *d)
 
 void put_page(struct page_info *page)
 {
+	struct domain *d = page_owner(page);
 	u64 mfn = page_to_mfn(page);
 
 	entered();
@@ -427,10 +450,9 @@ void put_page(struct page_info *page)
 		return;
 	if (page->type_info & PGT_count_mask)
 		violation("mfn %#lx freed with type references", mfn);
-	if ((page->type_info & PGT_type_mask) == PGT_writable_page &&
-	    page->owner == OWNER_DOM0)
-		payload_unmap(&dom0, mfn, 1);
-	if (dom0.io[mfn] & (IO_TABLE | IO_TLB))
+	if ((page->type_info & PGT_type_mask) == PGT_writable_page && d->sync)
+		payload_unmap(d, mfn, 1);
+	if (d->io[mfn] & (IO_TABLE | IO_TLB))
 		violation("mfn %#lx freed while devices reach it", mfn);
 	page->type_info = 0;
 	page->owner = OWNER_NONE;
@@ -550,7 +572,7 @@ static bool guest_take(u64 mfn, u64 type)
 {
 	struct page_info *page = mfn_to_page(mfn);
 
-	if (!get_page(page, &dom0))
+	if (!get_page(page, fake_home(mfn)))
 		return false;
 	if (take_type(page, type, false)) {
 		put_page(page);
@@ -615,7 +637,7 @@ bool guest_pin(u64 mfn, unsigned int level, bool interrupted)
 	struct ledger *l = fake_owed(mfn);
 	int rc;
 
-	if (l->pinned || l->unpinning || !get_page(page, &dom0))
+	if (l->pinned || l->unpinning || !get_page(page, fake_home(mfn)))
 		return false;
 	rc = take_type(page, level_type(level), interrupted && level > 1);
 	if (rc) {
@@ -690,13 +712,102 @@ bool guest_alloc(u64 mfn)
 		return false;
 	if (page->type_info || page->count_info)
 		violation("mfn %#lx is free and in use", mfn);
-	page->owner = OWNER_DOM0;
+	if (fake_home(mfn)->life != ALIVE)
+		return false;
+	page->owner = owner_id(fake_home(mfn));
 	page->count_info = 1;
 	fake_owed(mfn)->allocated = 1;
 	if (!guest_take(mfn, PGT_writable_page))
 		violation("fresh page refused");
 	guest_drop(mfn);
 	return true;
+}
+
+/* --- the end of a domain, and the next one --- */
+
+int original_domain_kill(struct domain *d)
+{
+	entered();
+	if (d == current_domain())
+		return -EINVAL;
+	if (d->life == DEAD)
+		return 0;
+	d->life = DYING;
+	if (fake.unfinished) {
+		fake.unfinished--;
+		return -ERESTART;
+	}
+	/* Its devices are taken from it, then its memory, then the tables. */
+	memset(d->io, 0, sizeof(d->io));
+	for (unsigned int i = 0; i < NR_PDX; i++) {
+		u64 mfn = page_to_mfn(&frames[i]);
+
+		if (page_owner(&frames[i]) != d)
+			continue;
+		while (guest_unpin(mfn, false) || guest_unmap_writable(mfn) ||
+		       guest_unmap_segment(mfn))
+			;
+		guest_free(mfn);
+	}
+	d->life = DEAD;
+	return 0;
+}
+
+static bool owns_any(const struct domain *d)
+{
+	for (unsigned int i = 0; i < NR_PDX; i++)
+		if (page_owner(&frames[i]) == d)
+			return true;
+	return false;
+}
+
+void fake_kill(struct domain *d, unsigned int calls)
+{
+	int rc;
+
+	/* The payload's own references go by themselves. */
+	do {
+		rc = payload_domain_kill(d);
+		if (rc != (calls ? -ERESTART : 0) && rc)
+			violation("domain_kill gave %d", rc);
+		for (unsigned int i = 0; i < NR_PDX; i++) {
+			if (fake_home(page_to_mfn(&frames[i])) == d &&
+			    !frames[i].count_info)
+				owed[i].marked = owed[i].held = 0;
+		}
+	} while (rc && calls--);
+	if (rc)
+		violation("domain_kill does not end");
+	if (owns_any(d))
+		violation("a zombie is left");
+}
+
+static void give_frames(struct domain *d)
+{
+	for (unsigned int i = 0; i < NR_PDX; i++) {
+		u64 mfn = page_to_mfn(&frames[i]);
+
+		if (fake_home(mfn) != d)
+			continue;
+		if (frames[i].type_info || frames[i].count_info)
+			violation("mfn %#lx is free and in use", mfn);
+		frames[i].count_info = 1;
+		frames[i].owner = owner_id(d);
+		frames[i].type_info = PGT_writable_page | PGT_validated;
+		memset(&owed[i], 0, sizeof(owed[i]));
+		owed[i].allocated = 1;
+		d->io[mfn] = d->sync ? IO_TABLE | IO_TLB : 0;
+	}
+}
+
+void fake_create_domu(void)
+{
+	memset(&domu, 0, sizeof(domu));
+	domu.id = OWNER_DOMU;
+	domu.pv = domu.sync = true;
+	give_frames(&domu);
+	for (u64 mfn = 0; mfn < NR_MFN; mfn++)
+		domu.io[mfn] |= domu.io[mfn] ? 0 : IO_TLB_ABSENT;
 }
 
 /* --- the rest of Xen --- */
@@ -770,7 +881,8 @@ int revert_payload(struct payload *payload)
 
 struct domain *current_domain(void)
 {
-	return depth ? &dom0 : fake.current;
+	return !depth ? fake.current :
+	       fake.race.domain ? fake.race.domain : &dom0;
 }
 
 u32 smp_processor_id(void)
@@ -824,27 +936,18 @@ void fake_reset(void)
 	memset(&domu, 0, sizeof(domu));
 	memset(&dom_hvm, 0, sizeof(dom_hvm));
 	dom0.id = OWNER_DOM0;
-	domu.id = OWNER_DOMU;
 	dom_hvm.id = 7;
-	dom0.pv = domu.pv = true;
-	dom0.sync = domu.sync = true;
+	dom0.pv = dom0.sync = true;
 	fake.current = &dom0;
+	give_frames(&dom0);
 	for (unsigned int i = 0; i < NR_PDX; i++) {
-		u64 mfn = page_to_mfn(&frames[i]);
-
+		if (fake_home(page_to_mfn(&frames[i])))
+			continue;
 		frames[i].count_info = 1;
+		frames[i].owner = OWNER_IO;
 		owed[i].allocated = 1;
-		if (mfn >= MMIO_MFN(0)) {
-			frames[i].owner = OWNER_IO;
-		} else if (mfn >= DOMU_MFN(0)) {
-			frames[i].owner = OWNER_DOMU;
-			frames[i].type_info = PGT_writable_page | PGT_validated;
-		} else {
-			frames[i].owner = OWNER_DOM0;
-			frames[i].type_info = PGT_writable_page | PGT_validated;
-			dom0.io[mfn] = IO_TABLE | IO_TLB;
-		}
 	}
+	fake_create_domu();
 	typing++;
 	iommu_iotlb_flush_all(&dom0, 1 | flush_flags);
 	typing--;
@@ -859,9 +962,11 @@ void fake_check_tables(void)
 		u64 type = frames[i].type_info;
 		u64 mfn = page_to_mfn(&frames[i]);
 
+		const struct domain *d = page_owner(&frames[i]);
+
 		if (is_table(type) && (type & PGT_validated) &&
-		    (type & PGT_count_mask) &&
-		    (dom0.io[mfn] & (IO_TABLE | IO_TLB)))
+		    (type & PGT_count_mask) && d &&
+		    (d->io[mfn] & (IO_TABLE | IO_TLB)))
 			violation("mfn %#lx: devices reach a page table", mfn);
 	}
 }
@@ -875,8 +980,9 @@ static void check_frame(unsigned int i)
 		   l->writable + l->segment + l->marked + l->held;
 	u64 type_refs = l->pinned + l->partial + l->unpinning + l->writable +
 			l->segment + l->held;
-	bool reached = dom0.io[mfn] & (IO_TABLE | IO_TLB);
-	bool bit = frames[i].owner == OWNER_DOM0 && fake_bit(mfn);
+	const struct domain *d = page_owner(&frames[i]);
+	bool reached = d && d->io[mfn] & (IO_TABLE | IO_TLB);
+	bool bit = fake_bit(mfn);
 
 	if (frames[i].count_info != refs)
 		violation("mfn %#lx: %lu general references, not %lu", mfn,
@@ -898,23 +1004,44 @@ static void check_frame(unsigned int i)
 		if (!(type & PGT_validated) != !!(l->partial || l->unpinning))
 			violation("mfn %#lx: validated flag", mfn);
 	}
-	if (frames[i].owner != OWNER_DOM0) {
-		if (reached)
-			violation("mfn %#lx: not dom0's, its devices reach it", mfn);
-		return;
-	}
 	if (bit != l->marked)
 		violation("mfn %#lx: mark is %d, not %d", mfn, bit, l->marked);
+	if (payload_holds(mfn) != l->held)
+		violation("mfn %#lx: hold is not %d", mfn, l->held);
+	if (!d) {
+		if (dom0.io[mfn] & (IO_TABLE | IO_TLB))
+			violation("mfn %#lx: free, and devices reach it", mfn);
+		return;
+	}
 	if (is_table(type) && (type & PGT_count_mask) && reached)
 		violation("mfn %#lx: devices reach a page table", mfn);
 	if (l->held)	/* plain data for ever: anything goes */
 		return;
 	if (l->marked && reached)
 		violation("mfn %#lx: devices reach a semi-writable frame", mfn);
-	if (!l->marked && dom0.sync &&
+	if (!l->marked && d->sync && d->life == ALIVE &&
 	    (type & PGT_type_mask) == PGT_writable_page &&
-	    !(dom0.io[mfn] & IO_TABLE))
+	    !(d->io[mfn] & IO_TABLE))
 		violation("mfn %#lx: writable and out of reach of devices", mfn);
+}
+
+static void check_domain(const struct domain *d)
+{
+	struct domain_marks own = payload_marks_of(d);
+	u64 marked = 0, held = 0;
+
+	for (unsigned int i = 0; i < NR_PDX; i++) {
+		if (fake_home(page_to_mfn(&frames[i])) != d)
+			continue;
+		marked += owed[i].marked;
+		held += owed[i].held;
+	}
+	if (own.frames[MARKED] != marked || own.frames[HELD] != held)
+		violation("domain %u: %lu marked, %lu held, not %lu and %lu",
+			  d->id, own.frames[MARKED], own.frames[HELD], marked,
+			  held);
+	if (own.next != own.serving || own.scanned)
+		violation("domain %u: locked, or in its teardown", d->id);
 }
 
 void fake_check(void)
@@ -927,6 +1054,8 @@ void fake_check(void)
 		marked += owed[i].marked;
 		held += owed[i].held;
 	}
+	check_domain(&dom0);
+	check_domain(&domu);
 	for (u64 mfn = 0; mfn < NR_MFN; mfn++)
 		if (!__mfn_valid(mfn) && (dom0.io[mfn] & IO_TABLE))
 			violation("MMIO %#lx was mapped", mfn);

@@ -39,9 +39,12 @@
 #define IO_TLB		2	/* an IOTLB may say that they do */
 #define IO_TLB_ABSENT	4	/* an IOTLB may say that they do not */
 
+enum life { ALIVE, DYING, DEAD };
+
 struct domain {
 	u32 id;
 	bool pv, sync;
+	enum life life;	/* DYING: its CPUs have stopped; DEAD: all else too */
 	u8 io[NR_MFN];
 };
 
@@ -57,7 +60,7 @@ struct ledger {
 	u8 writable;	/* writable mappings: one each */
 	u8 segment;	/* descriptor table: one each */
 	u8 marked;	/* one general reference */
-	u8 held;	/* one of each for ever, for every time */
+	u8 held;	/* one of each while the domain is */
 };
 
 enum fault {
@@ -73,6 +76,7 @@ enum fault {
 /* The other CPU: run(arg) at the @at'th call of Xen's functions from now. */
 struct race {
 	unsigned int at;
+	struct domain *domain;	/* that runs there; NULL: dom0 */
 	void (*run)(void *arg);
 	void *arg;
 	bool ran;	/* it did not have to wait for this CPU */
@@ -104,6 +108,8 @@ struct fake {
 	unsigned long last_count;
 	u32 last_flags;
 	bool interrupted;	/* the typing under way leaves partial */
+	u32 *queue;	/* of a lock: another CPU joins it at the next call */
+	unsigned int unfinished;	/* calls in which Xen cannot end a domain */
 };
 
 extern struct fake fake;
@@ -134,6 +140,13 @@ bool fake_bit(u64 mfn);
 /* Every invariant that holds between operations, and those that always do. */
 void fake_check(void);
 void fake_check_tables(void);
+
+/* The domain that the frame is given to, if any. */
+struct domain *fake_home(u64 mfn);
+/* As the toolstack does: for as long as it takes, no more than @calls. */
+void fake_kill(struct domain *d, unsigned int calls);
+/* A new domain of the same id, with the frames that the old one had. */
+void fake_create_domu(void);
 
 /* What a PV guest can do; each returns whether Xen let it. */
 bool guest_map_writable(u64 mfn);

@@ -40,6 +40,8 @@ static u64 some_frame(void)
 {
 	u8 b = byte();
 
+	if (fake.current == &domu)
+		return DOMU_MFN(b < 224 ? b % 6 : b % NR_DOMU);
 	return DOM0_MFN(b < 224 ? b % 6 : b % NR_DOM0);
 }
 
@@ -49,14 +51,15 @@ static u64 hostile_frame(void)
 
 	switch (b % 8) {
 	case 0: return ALIAS_MFN(b % 6);
-	case 1: return DOMU_MFN(b % NR_DOMU);
+	case 1: return fake.current == &domu ? DOM0_MFN(b % NR_DOM0) :
+					       DOMU_MFN(b % NR_DOMU);
 	case 2: return MMIO_MFN(b % NR_MMIO);
 	case 3: return NR_MFN;
 	case 4: return ~0UL >> (b & 63);
 	case 5: return (u64)b << 40 | (b % 6);
 	case 6: return 1UL << 52 | (b % 6);
 	}
-	return DOM0_MFN(b % 6);
+	return fake.current == &domu ? DOMU_MFN(b % 6) : DOM0_MFN(b % 6);
 }
 
 static u32 some_list(u64 *mfns)
@@ -71,7 +74,9 @@ static u32 some_list(u64 *mfns)
 			mfns[i] = some_frame();
 	} else {
 		for (u32 i = 0; i < n; i++)
-			mfns[i] = DOM0_MFN((first % 8 + i) % NR_DOM0);
+			mfns[i] = fake.current == &domu ?
+				DOMU_MFN((first % 8 + i) % NR_DOMU) :
+				DOM0_MFN((first % 8 + i) % NR_DOM0);
 	}
 	if (kind & 0x80)
 		mfns[byte() % n] = hostile_frame();
@@ -91,7 +96,7 @@ static long expect_common(u64 mfn)
 {
 	if (!fake_is_ram(mfn))
 		return -EINVAL;
-	if (!fake_owned(mfn, &dom0))
+	if (!fake_owned(mfn, fake.current))
 		return -EPERM;
 	return 0;
 }
@@ -113,7 +118,8 @@ static struct answer expect_mark(const u64 *mfns, u32 count, u32 *flushes)
 		a.rc = expect_common(mfns[i]);
 		if (a.rc)
 			break;
-		if (hits(FAULT_GET_TYPE, ++types) || fake_is_live(mfns[i]))
+		if (fake_owed(mfns[i])->held ||
+		    hits(FAULT_GET_TYPE, ++types) || fake_is_live(mfns[i]))
 			a.rc = -EBUSY;
 		else if (fake_owed(mfns[i])->marked ||
 			 now[mfn_to_pdx(mfns[i])])
@@ -123,9 +129,7 @@ static struct answer expect_mark(const u64 *mfns, u32 count, u32 *flushes)
 		if (a.rc)
 			break;
 		now[mfn_to_pdx(mfns[i])] = 1;
-		/* Out of the tables already: held by an earlier double fault. */
-		dirty |= (dom0.io[mfns[i]] & IO_TABLE) ||
-			 !fake_owed(mfns[i])->held;
+		dirty = true;
 	}
 	*flushes = dirty;
 	if (!dirty || !hits(FAULT_FLUSH, 1)) {
@@ -191,7 +195,7 @@ static struct answer expect(int op, const u64 *mfns, u32 count, u32 *flushes)
 	}
 	a.rc = -ENOMEM;
 	if (hits(FAULT_MALLOC, 1) ||
-	    (mark && !payload_has_map() && hits(FAULT_VZALLOC, 1)))
+	    (!payload_has_map() && hits(FAULT_VZALLOC, 1)))
 		return a;
 	a.rc = -EFAULT;
 	if (hits(FAULT_COPY, 3))
@@ -225,7 +229,8 @@ static void guest_op(u8 what, u64 mfn)
 static void other_cpu(void *arg)
 {
 	const struct other_cpu *o = arg;
-	u64 mfn = DOM0_MFN(o->frame % 6);
+	u64 mfn = fake.race.domain == &domu ? DOMU_MFN(o->frame % 6) :
+					      DOM0_MFN(o->frame % 6);
 
 	if (o->what % 4 == 0)
 		call_batch(TPT_OP_MARK, &mfn, 1);
@@ -248,6 +253,7 @@ static void some_trouble(void)
 		other.frame = byte();
 		fake.race.at = 1 + what % 24;
 		fake.race.run = other_cpu;
+		fake.race.domain = other.frame & 0x40 ? &domu : &dom0;
 		fake.race.arg = &other;
 		if (what & 1)
 			return;
@@ -308,11 +314,12 @@ static void odd_call(u8 kind)
 	static const u32 counts[] = { 0, 513, 1u << 31, ~0u, 512, 1, 2 };
 	struct tpt_batch *batch = guest_batch();
 	int op = byte() & 1 ? TPT_OP_MARK : TPT_OP_RELEASE;
-	struct domain *callers[] = { &dom0, &domu, &dom_hvm, &dom0 };
+	struct domain *callers[] = { &dom0, &domu, &dom_hvm, &domu };
 	bool bad_list = kind & 4;
 	long want, got;
 
 	fake.current = callers[kind & 3];
+	domu.sync = (kind & 3) != 3;
 	batch->count = counts[byte() % 7];
 	batch->done = 1234;
 	batch->mfns = bad_list ? 0xdead0000 : (u64)guest_list();
@@ -323,14 +330,14 @@ static void odd_call(u8 kind)
 		op ^= 1 << (16 + (kind >> 5));	/* stock's range */
 	if (fake.current == &dom_hvm || ((u32)op & TPT_OP_MASK) != TPT_OP_BASE)
 		want = STOCK_XENOPROF;
-	else if (fake.current != &dom0)
-		want = -EPERM;
 	else if (kind & 8)
 		want = -ENOSYS;
 	else if (batch->count > TPT_MAX_BATCH)
 		want = -E2BIG;
 	else if (!batch->count)
 		want = -EINVAL;
+	else if (!fake.current->sync)
+		want = -EOPNOTSUPP;
 	else
 		want = bad_list ? -EFAULT : -EINVAL;
 	got = payload_xenoprof(op, batch);
@@ -339,7 +346,7 @@ static void odd_call(u8 kind)
 	if (want == STOCK_XENOPROF &&
 	    (fake.last_op != op || fake.last_arg != batch))
 		violation("stock call changed on its way");
-	fake.current = &dom0;
+	domu.sync = true;
 }
 
 /* Xen maps and unmaps for reasons of its own, grants for instance. */
@@ -349,14 +356,13 @@ static void stock_iommu(u8 kind)
 	u64 mfn = kind & 2 ? hostile_frame() : some_frame();
 	u64 dfn = kind & 4 ? hostile_frame() : mfn;
 	unsigned long count = 1 + !!(kind & 8) * (byte() % 3);
-	bool skip = d == &dom0 && dfn == mfn && count == 1 &&
-		    fake_owned(mfn, &dom0) && fake_owed(mfn)->marked;
+	bool own = fake_is_ram(mfn) && fake_home(mfn) == d;
+	bool skip = dfn == mfn && count == 1 && own && fake_owed(mfn)->marked;
 
-	/* Real Xen would not: a mapping of dom0 not made by typing. */
-	if (d == &dom0 && !skip && count == 1 && dfn == mfn &&
-	    fake_is_ram(mfn))
+	/* Real Xen would not: a mapping of its own not made by typing. */
+	if (own && !skip && count == 1 && dfn == mfn)
 		return;
-	if (d == &dom0 && !fake_is_ram(mfn))
+	if (d == &dom0 && !own)
 		count = 2;
 	if (payload_map(d, dfn, mfn, count, 0x40) ||
 	    fake.originals != !skip)
@@ -382,9 +388,13 @@ static void info_ops(void)
 	    v->max_batch != TPT_MAX_BATCH || v->features != TPT_FEAT_SYNC ||
 	    v->reserved)
 		violation("version");
-	if (payload_xenoprof(TPT_OP_STATS, s) ||
-	    memcmp(s, &semi_writable_stats, sizeof(*s)))
+	if (fake.current == &domu) {
+		if (payload_xenoprof(TPT_OP_STATS, s) != -EPERM)
+			violation("a guest sees the host's statistics");
+	} else if (payload_xenoprof(TPT_OP_STATS, s) ||
+		   memcmp(s, &semi_writable_stats, sizeof(*s))) {
 		violation("statistics");
+	}
 }
 
 static void try_revert(void)
@@ -394,6 +404,9 @@ static void try_revert(void)
 
 	for (unsigned int i = 0; i < NR_DOM0; i++)
 		marks |= fake_owed(DOM0_MFN(i))->marked;
+	for (unsigned int i = 0; i < NR_DOMU; i++)
+		marks |= fake_owed(DOMU_MFN(i))->marked ||
+			 fake_owed(DOMU_MFN(i))->held;
 	if (!marks)
 		return;		/* would end the sequence */
 	rc = payload_try_revert();
@@ -404,11 +417,34 @@ static void try_revert(void)
 		violation("revert action with frames marked: %d", rc);
 }
 
+/* A domain dies at any moment, and another one gets its id and its frames. */
+static void end_of_domu(void)
+{
+	u8 how = byte();
+
+	fake.unfinished = how % 3;
+	fake.pending_at = how / 4 % 4;
+	if (how & 0x40) {
+		other.what = byte();
+		other.frame = byte();
+		fake.race = (struct race){
+			.at = 1 + how / 2 % 32, .run = other_cpu, .arg = &other,
+		};
+	}
+	fake_kill(&domu, 20);
+	if (fake.race.ran)
+		ledger_follow_marks();
+	fake_begin();
+	fake_check();
+	fake_create_domu();
+}
+
 static void one_op(void)
 {
 	u8 what = byte();
 
 	fake_begin();
+	fake.current = what & 0x40 ? &domu : &dom0;
 	switch (what % 16) {
 	case 0 ... 3:
 		batch_op(TPT_OP_MARK);
@@ -433,9 +469,14 @@ static void one_op(void)
 		info_ops();
 		break;
 	case 15:
-		try_revert();
+		fake.current = &dom0;
+		if (what & 0x80)
+			end_of_domu();
+		else
+			try_revert();
 		break;
 	}
+	fake.current = &dom0;
 	fake_check();
 }
 
@@ -453,6 +494,7 @@ static bool as_it_was(u64 mfn)
 static void end_sequence(void)
 {
 	fake_begin();
+	fake_kill(&domu, 0);
 	for (unsigned int i = 0; i < NR_DOM0; i++) {
 		u64 mfn = DOM0_MFN(i);
 		struct ledger *l = fake_owed(mfn);

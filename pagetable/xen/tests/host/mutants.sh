@@ -18,10 +18,12 @@ mutant() {
 	rm -rf "$dir"
 	mkdir -p "$dir"
 	ln -s "$out"/src/*.h "$xen/switches.c" "$dir"
-	sed -E "$3" "$xen/semi_writable.c" > "$dir/semi_writable.c"
-	sed -E "$3" "$xen/payload.c" > "$dir/payload.c"
-	if [ -z "$2" ] && cmp -s "$xen/semi_writable.c" "$dir/semi_writable.c" &&
-	   cmp -s "$xen/payload.c" "$dir/payload.c"; then
+	changed=
+	for file in marks semi_writable teardown payload; do
+		sed -E "$3" "$xen/$file.c" > "$dir/$file.c"
+		cmp -s "$xen/$file.c" "$dir/$file.c" || changed=y
+	done
+	if [ -z "$2$changed" ]; then
 		echo "host: mutant $1: its change no longer applies"
 		stale=$((stale + 1))
 		return
@@ -68,8 +70,8 @@ mutant undo-without-map '' \
 mutant live-table-mapped '' \
 	"$(in_function release_frame 's/page_unlock\(page\);/rc = iommu_map(d, mfn, mfn, 1, IOMMUF_rw, flush_flags);\n&/')"
 mutant any-owner-skips '' \
-	's/return semi_writable_serves\(d\) && frame_has_mark/return frame_has_mark/'
-mutant alias-has-mark '' 's/map && __mfn_valid\(mfn\) && /map \&\& /'
+	's/page_owner\(mfn_to_page\(mfn\)\) == d;/1;/'
+mutant alias-has-mark '' 's/m && __mfn_valid\(mfn\) &&/m \&\&/'
 mutant mark-keeps-no-reference '' \
 	"$(in_function mark_frame 's/^\t\treturn 0;/\t\treturn put_page(page), 0;/')"
 mutant release-keeps-reference '' \
@@ -77,11 +79,40 @@ mutant release-keeps-reference '' \
 mutant release-without-flush '' \
 	"$(in_function semi_writable_release 's/flush_rc = flush_iotlb.*/flush_rc = 0;/')"
 mutant failed-map-forgets-mark '' \
-	"$(in_function release_frame 's/mark_test_and_set\(mfn\);/;/')"
+	"$(in_function release_frame 's/mark_test_and_set\(pdx, MARKED\);/;/')"
 mutant held-frame-let-go '' \
 	"$(in_function undo_marks 's/^\t\t\tcontinue;/\t\t\tput_page_type(page), put_page(page);\n&/')"
 mutant no-lock '' \
-	's/while \(__atomic_exchange_n\(&busy, true, __ATOMIC_ACQUIRE\)\)/while (0)/'
+	's/while \(__atomic_load_n\(&own->serving.*ticket\)/while (0)/'
+mutant one-lock-for-all '' \
+	's/domains\[domain_id\(d\)\]/domains[0]/'
+mutant lock-kept '' 's/ \|\| marks_waited_for\(own\)//'
+mutant serves-who-has-no-devices '' \
+	's/if \(!domain_needs_iommu_sync\(d\)\)/if (0)/'
+mutant host-open-to-guests '' 's/d == hardware_domain \? op_/1 ? op_/'
+mutant held-frame-marked '' 's/mark_is_set\(pdx, HELD\) \|\|/0 ||/'
+mutant held-frame-forgotten '' \
+	"$(in_function undo_marks 's/mark_test_and_set\(.*, HELD\);/;/')"
+mutant held-frames-reverted '' 's/semi_writable_stats.held -$/0 -/'
+mutant zombie -DTPT_NEGATIVE_CONTROL_ZOMBIE ''
+mutant wrong-done -DTPT_NEGATIVE_CONTROL_WRONG_DONE ''
+mutant teardown-forgets-one '' \
+	"$(in_function drop_word 's/for \(; set;/for (set \&= set - 1; set;/')"
+mutant teardown-forgets-held '' "$(in_function drop_word '/drop_hold/d')"
+mutant teardown-of-all '' "$(in_function drop_word 's/!= d\)/== 0)/')"
+mutant teardown-maps '' \
+	"$(in_function drop_mark 's/^\tput_page/\tu32 f = 0; iommu_map(page_owner(pdx_to_page(pdx)), 0, 0, 1, IOMMUF_rw, \&f);\n&/')"
+mutant teardown-keeps-bit '' \
+	"$(in_function drop_mark 's/mark_test_and_clear/mark_is_set/')"
+mutant teardown-before-death '' \
+	"$(in_function new_domain_kill 's/int rc = original.*/int rc = marks_of(d) ? drop_all(d, marks_of(d)) : 0;\n\tif (!rc) rc = original_domain_kill(d);/')"
+mutant teardown-hides-restart '' \
+	"$(in_function new_domain_kill 's/^\tif \(rc\)$/\tif (rc \&\& rc != -ERESTART)/')"
+mutant teardown-never-leaves '' \
+	"$(in_function drop_all 's/softirq_pending\(.*\)\)/0)/')"
+mutant teardown-goes-on-from-the-last '' \
+	"$(in_function drop_all '/own->scanned = 0/d')"
+mutant teardown-leaves-type '' "$(in_function drop_hold '/put_page_type/d')"
 mutant plain-reference-to-live-table '' \
 	's/old \+ \(1 \| PGT_locked\)/old + 1/;s/page_unlock\(page\);/put_page_type(page);/'
 mutant grant-maps-marked-frame '' \
@@ -90,7 +121,7 @@ mutant special-frame-marked '' \
 	's/\(page->count_info & PGC_special\) \|\|/0 ||/'
 mutant no-preemption '' 's/softirq_pending\(smp_processor_id\(\)\)/0/'
 mutant one-frame-too-few '' \
-	"$(in_function semi_writable_init 's/max_pdx \+ 63/max_pdx/')"
+	"$(in_function marks_init 's/max_pdx \+ MARKS_PER_WORD - 1/max_pdx/')"
 
 [ $survived -eq 0 ] && [ $stale -eq 0 ] || exit 1
 echo "host: mutants: all $caught caught, see $report"

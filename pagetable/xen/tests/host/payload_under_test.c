@@ -4,7 +4,9 @@
  * called; all their variables in two sections, so that they can be saved.
  */
 #pragma clang section bss = "payload_bss" data = "payload_data"
+#include "marks.c"
 #include "semi_writable.c"
+#include "teardown.c"
 #include "payload.c"
 #include "switches.c"
 #pragma clang section bss = "" data = ""
@@ -31,9 +33,24 @@ long payload_xenoprof(int op, void *arg)
 	return new_do_xenoprof_op(op, arg);
 }
 
+int payload_domain_kill(struct domain *d)
+{
+	return new_domain_kill(d);
+}
+
 bool payload_has_map(void)
 {
-	return marks;
+	return map;
+}
+
+bool payload_holds(u64 mfn)
+{
+	return mark_possible(mfn) && mark_is_set(mfn_to_pdx(mfn), HELD);
+}
+
+struct domain_marks payload_marks_of(const struct domain *d)
+{
+	return map ? *marks_of(d) : (struct domain_marks){ };
 }
 
 /* As Xen does: the hooks before and after run whatever the action says. */

@@ -19,6 +19,8 @@
 #define F0	DOM0_MFN(0)
 #define F1	DOM0_MFN(1)
 #define F2	DOM0_MFN(2)
+#define U0	DOMU_MFN(0)
+#define U1	DOMU_MFN(1)
 
 /* The machine is beyond checking; one message is enough. */
 static bool broken;
@@ -328,10 +330,11 @@ static void relaxed_domain_is_refused(void **state)
 	marked_before(F0);
 	dom0.sync = false;
 	assert_answer(mark_1(F1), -EOPNOTSUPP, 0x77777777);
-	assert_answer(release_1(F0), 0, 1);
+	assert_answer(release_1(F0), -EOPNOTSUPP, 0x77777777);
 	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, v), 0);
 	assert_int_equal(v->features, 0);
 	dom0.sync = true;
+	assert_true(fake_bit(F0));
 }
 
 /* --- guest memory --- */
@@ -443,6 +446,9 @@ static void failed_undo_holds_the_frame(void **state)
 	assert_answer(call_batch(MARK, (u64[]){ F0, F1, F2 }, 3), -EIO, 0);
 	assert_int_equal(semi_writable_stats.held, 1);
 	assert_int_equal(semi_writable_stats.semi_writable, 0);
+	assert_answer(mark_1(F1), -EBUSY, 0);
+	/* Nobody will ever let go of it: it is in nobody's way. */
+	assert_int_equal(semi_writable_owed(), 0);
 	fake_check();
 	assert_int_equal(dom0.io[F0], IO_TABLE | IO_TLB);
 	assert_int_equal(dom0.io[F2], IO_TABLE | IO_TLB);
@@ -496,13 +502,49 @@ static void leaves_when_needed_elsewhere(void **state)
 
 /* --- callers and numbers --- */
 
-static void domu_is_refused(void **state)
+static void as_domu(void)
 {
+	fake_begin();
 	fake.current = &domu;
-	for (u32 op = TPT_OP_BASE; op < TPT_OP_BASE + 6; op++)
-		assert_int_equal(payload_xenoprof(op, guest_batch()), -EPERM);
-	assert_int_equal(fake.originals, 0);
+}
+
+static void as_dom0(void)
+{
+	fake_begin();
 	fake.current = &dom0;
+}
+
+static void domu_has_no_say_in_the_host(void **state)
+{
+	static const u32 ops[] = {
+		TPT_OP_STATS, TPT_OP_GET_SWITCHES, TPT_OP_SET_SWITCHES,
+	};
+
+	as_domu();
+	for (unsigned int i = 0; i < sizeof(ops) / sizeof(ops[0]); i++)
+		assert_int_equal(payload_xenoprof(ops[i], guest_memory[0]),
+				 -EPERM);
+	assert_int_equal(payload_xenoprof(TPT_OP_BASE, guest_memory[0]),
+			 -ENOSYS);
+	assert_int_equal(fake.originals, 0);
+	as_dom0();
+}
+
+static void domu_without_devices_is_refused(void **state)
+{
+	struct tpt_version *v = (void *)guest_memory[0];
+
+	as_domu();
+	domu.sync = false;
+	assert_answer(call_batch(MARK, &(u64){ U0 }, 1), -EOPNOTSUPP,
+		      0x77777777);
+	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, v), 0);
+	assert_int_equal(v->features, 0);
+	assert_false(payload_has_map());
+	domu.sync = true;
+	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, v), 0);
+	assert_int_equal(v->features, TPT_FEAT_SYNC);
+	as_dom0();
 }
 
 static void hvm_reaches_stock(void **state)
@@ -520,7 +562,6 @@ static void hvm_hardware_domain_is_not_served(void **state)
 	dom0.pv = false;
 	assert_int_equal(payload_xenoprof(MARK, guest_batch()),
 			 STOCK_XENOPROF);
-	assert_false(semi_writable_serves(&dom0));
 	dom0.pv = true;
 }
 
@@ -807,6 +848,201 @@ static void typing_races(void **state)
 	fake_reset();
 }
 
+/* --- several domains --- */
+
+static void each_marks_its_own(void **state)
+{
+	marked_before(F0);
+	as_domu();
+	assert_answer(call_batch(MARK, (u64[]){ U0, F1 }, 2), -EPERM, 1);
+	assert_false(domu.io[U0] & (IO_TABLE | IO_TLB));
+	fake_check();
+	assert_answer(release_1(F0), -EPERM, 0);
+	as_dom0();
+	assert_answer(release_1(U0), -EPERM, 0);
+	assert_true(fake_bit(U0) && fake_bit(F0));
+	as_domu();
+	assert_true(guest_pin(U0, 2, false));
+	assert_int_equal(semi_writable_stats.skipped_unmap, 1);
+	assert_answer(release_1(U0), 0, 1);
+	assert_true(guest_unpin(U0, false));
+	as_dom0();
+}
+
+static void other_domain_marks(void *arg)
+{
+	fake.current = &domu;
+	assert_int_equal(call_batch(MARK, arg, 1).rc, 0);
+}
+
+/* Wherever the one stands in its call, the other need not wait for it. */
+static void no_domain_waits_for_another(void **state)
+{
+	static u64 mfn = U0;
+	bool ran = true;
+
+	for (unsigned int at = 1; ran; at++) {
+		fake_reset();
+		marked_before(F1);
+		fake.race = (struct race){
+			.at = at, .domain = &domu, .run = other_domain_marks,
+			.arg = &mfn,
+		};
+		assert_answer(call_batch(MARK, (u64[]){ F0, F2 }, 2), 0, 2);
+		ran = fake.race.ran;
+		/* All the calls of Xen's functions that a MARK of two makes. */
+		assert_true(ran || at == 15);
+		assert_int_equal(fake_bit(U0), ran);
+		fake.current = &dom0;
+		fake_check();
+		fake_forget_heap();
+	}
+	fake_reset();
+}
+
+/* A CPU that waits for the lock is let in after as many frames as a softirq. */
+static void a_lock_is_handed_on(void **state)
+{
+	u64 mfns[NR_DOM0];
+
+	for (unsigned int i = 0; i < NR_DOM0; i++)
+		mfns[i] = DOM0_MFN(i);
+	marked_before(F0);
+	assert_answer(release_1(F0), 0, 1);
+	fake_begin();
+	fake.queue = &marks_of(&dom0)->next;
+	assert_answer(call_batch(MARK, mfns, NR_DOM0), 0, 64);
+	/* The one that drew a ticket has its turn, and is gone again. */
+	marks_of(&dom0)->serving++;
+}
+
+static void domu_marked(u64 mfn)
+{
+	as_domu();
+	assert_answer(call_batch(MARK, &mfn, 1), 0, 1);
+	as_dom0();
+}
+
+/* --- the end of a domain --- */
+
+static void no_zombie_is_left(void **state)
+{
+	marked_before(F0);
+	for (unsigned int i = 0; i < NR_DOMU; i++)
+		domu_marked(DOMU_MFN(i));
+	assert_true(guest_pin(DOMU_MFN(3), 3, false));
+	assert_true(guest_map_writable(DOMU_MFN(4)));
+	assert_true(guest_map_segment(DOMU_MFN(5)));
+	assert_false(guest_pin(DOMU_MFN(6), 2, true));
+	assert_true(guest_free(DOMU_MFN(7)));
+	assert_int_equal(payload_try_revert(), -EBUSY);
+	fake_kill(&domu, 0);
+	fake_check();
+	assert_int_equal(fake.flushes, 0);
+	assert_int_equal(semi_writable_stats.semi_writable, 1);
+	assert_true(fake_bit(F0));
+	assert_answer(release_1(F0), 0, 1);
+	assert_int_equal(payload_try_revert(), 0);
+}
+
+static void held_frames_go_too(void **state)
+{
+	as_domu();
+	fake.fail_at[FAULT_FLUSH] = 1;
+	fake.fail_at[FAULT_MAP] = 1;
+	assert_answer(call_batch(MARK, (u64[]){ U0, U1 }, 2), -EIO, 0);
+	as_dom0();
+	assert_int_equal(semi_writable_stats.held, 1);
+	/* Freed, and still within a device's reach until that is gone. */
+	assert_true(guest_free(U0));
+	assert_int_equal(payload_try_revert(), -EBUSY);
+	assert_int_equal(payload_revert_action(), -EBUSY);
+	fake_kill(&domu, 0);
+	assert_int_equal(semi_writable_stats.held, 0);
+	fake_check();
+	assert_int_equal(payload_try_revert(), 0);
+}
+
+static void nothing_is_dropped_before_the_end(void **state)
+{
+	domu_marked(U0);
+	fake.unfinished = 1;
+	assert_int_equal(payload_domain_kill(&domu), -ERESTART);
+	assert_true(fake_bit(U0));
+	fake_kill(&domu, 0);
+	assert_int_equal(payload_domain_kill(&dom0), -EINVAL);
+}
+
+static void teardown_leaves_when_needed_elsewhere(void **state)
+{
+	domu_marked(U0);
+	domu_marked(DOMU_MFN(NR_DOMU - 1));
+	fake.pending_at = 1;
+	/* Two words of the map are dom0's, the third is ours. */
+	assert_int_equal(payload_domain_kill(&domu), -ERESTART);
+	assert_int_equal(payload_domain_kill(&domu), -ERESTART);
+	assert_true(fake_bit(U0));
+	assert_int_equal(payload_domain_kill(&domu), 0);
+	fake_owed(U0)->marked = 0;
+	fake_owed(DOMU_MFN(NR_DOMU - 1))->marked = 0;
+	fake_kill(&domu, 0);
+}
+
+static void without_marks_nothing_is_done(void **state)
+{
+	fake.pending_at = 1;
+	fake_kill(&domu, 0);
+	assert_int_equal(fake.looks, 0);
+	assert_false(payload_has_map());
+	fake_create_domu();
+	marked_before(F0);
+	fake.pending_at = 1;
+	fake_kill(&domu, 0);
+	assert_int_equal(fake.looks, 0);
+}
+
+/* The id comes again: the new domain finds what a first one would. */
+static void ids_are_reused(void **state)
+{
+	for (unsigned int life = 0; life < 3; life++) {
+		domu_marked(DOMU_MFN(life));
+		fake_check();
+		as_domu();
+		assert_answer(release_1(U1), life == 1 ? 0 : -ENOENT, life == 1);
+		assert_answer(call_batch(MARK, &(u64){ U1 }, 1), 0, 1);
+		as_dom0();
+		fake.pending_at = 1;
+		fake_kill(&domu, 2);
+		fake_create_domu();
+		fake_begin();
+		fake_check();
+	}
+}
+
+static void teardown_races_the_other_domains_calls(void **state)
+{
+	static other_t *const others[] = { other_marks, other_releases };
+	static u64 mfn = DOM0_MFN(130);	/* of the same word of the map */
+
+	for (unsigned int i = 0; i < 2; i++) {
+		for (unsigned int at = 1; at < 40; at++) {
+			fake_reset();
+			if (i)
+				marked_before(mfn);
+			domu_marked(U0);
+			domu_marked(U1);
+			fake.race = (struct race){
+				.at = at, .run = others[i], .arg = &mfn,
+			};
+			fake_kill(&domu, 0);
+			ledger_follow_marks();
+			fake_check();
+			fake_forget_heap();
+		}
+	}
+	fake_reset();
+}
+
 /* --- revert --- */
 
 static void no_revert_while_marked(void **state)
@@ -875,7 +1111,8 @@ int main(void)
 		TEST(map_error_keeps_the_mark),
 		TEST(release_holds_after_a_failed_flush),
 		TEST(leaves_when_needed_elsewhere),
-		TEST(domu_is_refused),
+		TEST(domu_has_no_say_in_the_host),
+		TEST(domu_without_devices_is_refused),
 		TEST(hvm_reaches_stock),
 		TEST(hvm_hardware_domain_is_not_served),
 		TEST(other_numbers_reach_stock),
@@ -891,6 +1128,16 @@ int main(void)
 		TEST(release_races_unpin),
 		TEST(own_grant_races_mark),
 		TEST(typing_races),
+		TEST(each_marks_its_own),
+		TEST(no_domain_waits_for_another),
+		TEST(a_lock_is_handed_on),
+		TEST(no_zombie_is_left),
+		TEST(held_frames_go_too),
+		TEST(nothing_is_dropped_before_the_end),
+		TEST(teardown_leaves_when_needed_elsewhere),
+		TEST(without_marks_nothing_is_done),
+		TEST(ids_are_reused),
+		TEST(teardown_races_the_other_domains_calls),
 		TEST(no_revert_while_marked),
 		TEST(failed_revert_changes_nothing),
 		TEST(revert_without_any_mark),

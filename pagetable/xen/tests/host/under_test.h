@@ -3,13 +3,17 @@
 #ifndef TRAPLESS_UNDER_TEST_H
 #define TRAPLESS_UNDER_TEST_H
 
+#include "marks.h"
 #include "semi_writable.h"
 
 int payload_map(struct domain *d, u64 dfn, u64 mfn, unsigned long count,
 		u32 flags);
 int payload_unmap(struct domain *d, u64 dfn, unsigned long count);
 long payload_xenoprof(int op, void *arg);
+int payload_domain_kill(struct domain *d);
 bool payload_has_map(void);
+bool payload_holds(u64 mfn);
+struct domain_marks payload_marks_of(const struct domain *d);
 int payload_try_revert(void);
 int payload_revert_action(void);
 

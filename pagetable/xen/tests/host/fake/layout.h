@@ -13,7 +13,11 @@
 
 #include "layout_values.h"
 
+/* The few domains there are: what is kept for each is copied often. */
+#define XEN_DOMID_LAST	7
+
 typedef unsigned char u8;
+typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long u64;
 
@@ -58,7 +62,10 @@ void block_speculation(void);
 void cpu_relax(void);
 bool domain_is_pv(const struct domain *d);
 bool domain_needs_iommu_sync(const struct domain *d);
+u32 domain_id(const struct domain *d);
 u64 mfn_to_pdx(u64 mfn);
+struct page_info *pdx_to_page(u64 pdx);
 struct page_info *mfn_to_page(u64 mfn);
+struct domain *page_owner(const struct page_info *page);
 
 #endif /* TRAPLESS_XEN_LAYOUT_H */
