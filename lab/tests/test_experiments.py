@@ -14,11 +14,29 @@ pytestmark = pytest.mark.machine
 FLUSHES = {"flushes_per_process"}
 PROCESSES = {"fork_exit", "fork_exec", "fork_sh"}
 SWITCHED = {*PROCESSES, "fork_1024", "redirty_1024"}
+KERNELS = {"hsearch", "queens"}  # of a quick run
+MOVED = {"network, Mbps", "network beside processes, Mbps"}
+MOVED |= {f"{what}, instructions a MiB" for what in ("network", "disk read", "disk write")}
+LEVELS = {"pte", "pmd", "pud", "pgd", "user_pgd", "L1", "L2", "L3", "all three"}
+TYPES = {"l1", "l2", "l3", "l4", "seg_desc"}
 PAGES = {"0", "64", "256", "1024", "4096"}
 # Top-level key -> the keys in it; none where it is a plain value.
 KEYS: dict[str, dict[str, set[str]]] = {
     "dirty-native": {"rejected": set(), "sweep": set(), "bench": set()},
     "domu-latency": {"stock": PROCESSES, "payload": PROCESSES, "boosted": PROCESSES},
+    "pagetable-bare": {"stock": PROCESSES, "cached": PROCESSES},
+    "pagetable-compute": {"stock": KERNELS, "piboost": KERNELS, "boosted": KERNELS},
+    "pagetable-io": {"stock": MOVED, "piboost": MOVED, "boosted": MOVED},
+    "pagetable-iotlb-model": {"stock": PROCESSES, "boosted": PROCESSES, "model": PROCESSES},
+    "pagetable-latency": {
+        **{"stock": LEVELS, "boosted": LEVELS, "dyn": {*LEVELS, "enabling_ms", "enabled_ms"}},
+        **{"miss": set(), "steady": {"hits", "misses", "cached", "held"}, "curves": {"stock", "pre", "dyn"}},
+    },
+    "pagetable-shrinking": {"model": set(), "adaptive": set(), "best_fixed": set(), "day": set()},
+    "pagetable-types": {
+        **{setting: {*TYPES, "seconds", "flushes"} for setting in ("idle", "busy", "control")},
+        **{"boot": TYPES, "conclusion": set()},
+    },
     "pagetable-flushes": {"stock": FLUSHES, "boosted": FLUSHES, "processes": set()},
     "pagetable-dma": {"normal": set(), "semi_writable": set(), "released": set()},
     "pagetable-switches": {"stock": SWITCHED, "none": SWITCHED, "all": SWITCHED, "saved": set()},

@@ -59,6 +59,13 @@ def test_disk() -> None:
     assert "file=/d,format=raw,if=none,id=d0,snapshot=on" in line(MACHINES["bare"].with_disk())
 
 
+def test_cable() -> None:
+    assert "netdev" not in line(MACHINES["xen-strict"])
+    made = line(MACHINES["xen-strict"].with_cable())
+    assert made.count("hubid=0") == made.count("-device e1000,") == 2
+    assert "netdev user" not in made and "romfile= " in made
+
+
 def test_missing_images_are_refused() -> None:
     with pytest.raises(ValueError, match="no hypervisor image"):
         line(MACHINES["xen-strict"], replace(IMAGES, xen=None))

@@ -17,6 +17,7 @@ from .errors import LabError
 from .initramfs import Tree
 from .machine import Machine
 from .progress import Progress
+from .qemu import Plugin
 from .script import Step
 from .transcript import Transcript
 
@@ -94,6 +95,7 @@ class Context:
         *,
         modules: Sequence[str] = (),
         make_disk: Callable[[Path], Path] = runner.empty_disk,
+        plugins: Sequence[Plugin] = (),
     ) -> Transcript:
         """Run steps in a machine; ``label`` tells an experiment's runs apart in the kept logs.
 
@@ -109,6 +111,7 @@ class Context:
             make_disk=make_disk,
             progress=self.progress,
             work_dir=work_dir,
+            plugins=plugins,
         )
         if warnings := transcript.kernel_warnings():
             raise LabError(f"the kernel complained during {label}:\n" + "\n".join(warnings))

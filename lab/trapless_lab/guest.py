@@ -17,6 +17,7 @@ PROGRAMS = (
     "cowthreads",
     "filemap",
     "forkdirty",
+    "ldt",
     "mark",
     "nothing",
     "pattern",
@@ -24,6 +25,7 @@ PROGRAMS = (
     "profiled",
     "pvops",
     "samepage",
+    "soaked",
     "spawn",
     "tracked",
 )

@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,13 @@ def tool(name: str, package: str) -> Path:
     if found is None:
         raise _missing(name, package)
     return Path(found)
+
+
+def file(path: Path, package: str) -> Path:
+    """Find a file of a package."""
+    if not path.exists():
+        raise _missing(path, package)
+    return path
 
 
 def qemu() -> Path:
@@ -144,6 +152,11 @@ def _package_version(package: str) -> str:
         ["dpkg-query", "-W", "-f", "${Version}", package], capture_output=True, text=True, check=False
     )
     return shown.stdout or "not packaged"
+
+
+def package_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of further packages that a measurement depends on."""
+    return {package: _package_version(package) for package in packages}
 
 
 def versions() -> dict[str, str]:

@@ -7,6 +7,7 @@ combination that cannot boot or cannot be measured is refused when it is made.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
@@ -25,6 +26,9 @@ class Machine:
     ``cpu`` is QEMU's model; what a machine's instructions are compared with must have the same model,
     as the model decides which instructions the kernel uses.
     With ``icount`` the guest's clock counts instructions (2 ns each) and is deterministic.
+    ``image`` is another build of Xen than the host's own; a .efi is started by UEFI.
+    ``cable`` gives it two network cards and a cable from one to the other: no packet leaves the machine, so
+    the host's speed is not in what they do.
     """
 
     name: str
@@ -37,6 +41,8 @@ class Machine:
     memory_mib: int = 2048
     icount: bool = False
     disk: bool = False
+    cable: bool = False
+    image: Path | None = None
     xen_args: tuple[str, ...] = ()
     linux_args: tuple[str, ...] = ()
 
@@ -54,14 +60,29 @@ class Machine:
                 raise ValueError(f"machine {self.name}: a PVH dom0 needs a CPU with {','.join(missing)}")
         if self.xen_args and not self.xen:
             raise ValueError(f"machine {self.name}: Xen options without Xen")
+        if self.image and not self.xen:
+            raise ValueError(f"machine {self.name}: an image of Xen without Xen")
 
     def with_icount(self) -> "Machine":
         """Return the same machine with the deterministic clock."""
         return replace(self, icount=True)
 
+    @property
+    def efi(self) -> bool:
+        """Whether UEFI starts it."""
+        return self.image is not None and self.image.suffix == ".efi"
+
+    def with_image(self, image: Path) -> "Machine":
+        """Return the same machine with this build of Xen."""
+        return replace(self, image=image)
+
     def with_disk(self) -> "Machine":
         """Return the same machine with an AHCI disk."""
         return replace(self, disk=True)
+
+    def with_cable(self) -> "Machine":
+        """Return the same machine with two e1000 network cards, wired to each other."""
+        return replace(self, cable=True)
 
 
 def _table(*machines: Machine) -> Mapping[str, Machine]:

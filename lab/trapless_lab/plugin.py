@@ -1,27 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The profiler's QEMU plugin, compiled when first needed.
+"""The lab's QEMU plugins, compiled when first needed.
 
 Invariant: as for the guest's programs: a library newer than every source is never rebuilt, and a build that
 failed leaves none behind.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from . import artifacts, compiler, guest
 
 SOURCES = Path(__file__).parent / "plugin"
 
-# The control counts nothing of Xen and takes no notice of returns: the tests must.
-VARIANTS = {"profile": (), "profile-control": ("-DPROFILE_NEGATIVE_CONTROL",)}
+# Each control is what the tests must not believe: a profile without Xen and without returns, spans that end
+# with the first return, whosever it is.
+_BUILDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "profile": ("profile.c", ()),
+    "profile-control": ("profile.c", ("-DPROFILE_NEGATIVE_CONTROL",)),
+    "spans": ("spans.c", ()),
+    "spans-control": ("spans.c", ("-DSPANS_NEGATIVE_CONTROL",)),
+}
+VARIANTS = ("profile", "profile-control")
+"""Of the profiler."""
 
 _FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-shared")
 
 
 def build(variant: str = "profile") -> Path:
-    """Compile the plugin if it is out of date and return it."""
+    """Compile a plugin if it is out of date and return it."""
+    source, defines = _BUILDS[variant]
     target = artifacts.build_dir() / "lab" / "plugin" / f"{variant}.so"
     sources = [*SOURCES.glob("*.[ch]"), guest.SOURCES / "profiled.h"]
     if target.exists() and target.stat().st_mtime >= max(path.stat().st_mtime for path in sources):
         return target
-    compiler.compile_c(SOURCES / "profile.c", target, (*_FLAGS, *VARIANTS[variant]))
+    compiler.compile_c(SOURCES / source, target, (*_FLAGS, *defines))
     return target

@@ -15,12 +15,17 @@ from .trace import EVENTS
 
 @dataclass(frozen=True)
 class Images:
-    """What a machine boots; ``xen`` and ``disk`` only if the machine has them."""
+    """What a machine boots; all but the first two only if the machine has them.
+
+    With UEFI, Xen, kernel and initramfs are on ``efi_disk`` (efi.py); ``firmware`` is its code and variables.
+    """
 
     kernel: Path
     initramfs: Path
     xen: Path | None = None
     disk: Path | None = None
+    efi_disk: Path | None = None
+    firmware: tuple[Path, Path] | None = None
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,15 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plugin of QEMU's and the file it writes."""
+    """A plugin of QEMU's, the file it writes, and the one it reads if it needs to be told something."""
 
     library: Path
     output: Path
+    plan: Path | None = None
 
+
+# Locally administered; the guest sees c0 as eth0.
+MACS = {"c0": "52:54:00:00:00:00", "c1": "52:54:00:00:00:01"}
 
 _DOM0_IOMMU = {"strict": "strict", "relaxed": "no-strict"}
 
@@ -49,13 +58,15 @@ def _quote(path: Path) -> str:
     return str(path).replace(",", ",,")
 
 
-def _linux_args(machine: Machine) -> str:
+def linux_args(machine: Machine) -> str:
+    """Return the kernel's command line."""
     # Warnings and their stack traces are level 4; above that the console only costs time.
     console = "hvc0" if machine.xen else "ttyS0"
     return " ".join((f"console={console}", "panic=-1", "loglevel=5", *machine.linux_args))
 
 
-def _xen_args(machine: Machine) -> str:
+def xen_args(machine: Machine) -> str:
+    """Return Xen's command line."""
     args = ["console=com1", "com1=115200", f"dom0_mem={machine.memory_mib // 2}M", "loglvl=all"]
     if machine.dom0 == "pvh":
         args.append("dom0=pvh")
@@ -81,7 +92,8 @@ def argv(
         args += ["-chardev", f"file,id={port},path={_quote(path)}", "-serial", f"chardev:{port}"]
     args += ["-chardev", "null,id=markers", "-device", "isa-parallel,iobase=0x378,chardev=markers"]
     for plugin in plugins:
-        args += ["-plugin", f"{_quote(plugin.library)},output={_quote(plugin.output)}"]
+        plan = f",plan={_quote(plugin.plan)}" if plugin.plan else ""
+        args += ["-plugin", f"{_quote(plugin.library)},output={_quote(plugin.output)}{plan}"]
     for event in EVENTS:
         args += ["-trace", event]
     args += ["-D", str(outputs.trace)]
@@ -90,13 +102,26 @@ def argv(
             raise ValueError(f"machine {machine.name} has a disk but no image for it")
         args += ["-drive", f"file={_quote(images.disk)},format=raw,if=none,id=d0,snapshot=on"]
         args += ["-device", "ide-hd,drive=d0,bus=ide.0"]
+    if machine.cable:
+        for card in ("c0", "c1"):
+            args += ["-netdev", f"hubport,id={card},hubid=0"]
+            # Without its boot ROM, which the firmware would run.
+            args += ["-device", f"e1000,netdev={card},mac={MACS[card]},romfile="]
     if not machine.xen:
         return [
             *args,
             *("-kernel", str(images.kernel), "-initrd", str(images.initramfs)),
-            *("-append", _linux_args(machine)),
+            *("-append", linux_args(machine)),
         ]
+    if machine.efi:
+        if images.efi_disk is None or images.firmware is None:
+            raise ValueError(f"machine {machine.name} is started by UEFI but there is no disk or no firmware")
+        code, variables = images.firmware
+        args += ["-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={_quote(code)}"]
+        args += ["-drive", f"if=pflash,unit=1,format=raw,snapshot=on,file={_quote(variables)}"]
+        args += ["-drive", f"file={_quote(images.efi_disk)},format=raw,if=none,id=efi,snapshot=on"]
+        return [*args, "-device", "ide-hd,drive=efi,bus=ide.1"]
     if images.xen is None:
         raise ValueError(f"machine {machine.name} runs Xen but there is no hypervisor image")
-    linux = f"{_quote(images.kernel)} {_linux_args(machine)},{_quote(images.initramfs)}"
-    return [*args, "-kernel", str(images.xen), "-initrd", linux, "-append", _xen_args(machine)]
+    linux = f"{_quote(images.kernel)} {linux_args(machine)},{_quote(images.initramfs)}"
+    return [*args, "-kernel", str(images.xen), "-initrd", linux, "-append", xen_args(machine)]

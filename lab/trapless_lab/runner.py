@@ -9,9 +9,10 @@ import contextlib
 import secrets
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from . import guest, host, initramfs, qemu, session, trace
+from . import efi, guest, host, initramfs, qemu, session, trace
 from .initramfs import File, Tree
 from .machine import Machine
 from .progress import Progress
@@ -57,15 +58,27 @@ def run(
         image = work_dir / "initramfs.gz"
         initramfs.pack(_guest_tree(machine, kernel, log, modules, files or {}), image)
         disk = make_disk(work_dir) if machine.disk else None
-        xen = host.unpack_xen(work_dir) if machine.xen else None
+        images = _images(machine, kernel.image, image, work_dir)
         outputs = qemu.Outputs(
             work_dir / "console.log", work_dir / "steps.log", work_dir / "trace.log", work_dir / "qemu.log"
         )
-        argv = qemu.argv(host.qemu(), machine, qemu.Images(kernel.image, image, xen, disk), outputs, plugins)
+        argv = qemu.argv(host.qemu(), machine, replace(images, disk=disk), outputs, plugins)
         watched = _boot(machine, argv, log, outputs, progress or Progress())
         with outputs.trace.open() as lines:
             buckets = trace.parse(lines)
         return Transcript(machine, tuple(log.results), buckets, watched.console)
+
+
+def _images(machine: Machine, kernel: Path, initramfs_image: Path, work_dir: Path) -> qemu.Images:
+    """What the machine boots, its own disk apart."""
+    plain = qemu.Images(kernel, initramfs_image)
+    if not machine.xen:
+        return plain
+    xen = machine.image or host.XEN_IMAGE
+    if machine.efi:
+        disk = efi.make_disk(machine, xen, kernel, initramfs_image, work_dir)
+        return replace(plain, efi_disk=disk, firmware=efi.firmware())
+    return replace(plain, xen=host.unpack_xen(work_dir, xen))
 
 
 def _boot(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The guest programs that measure: what they print.
 
-Invariant: the records parsed here are the ones that guest/spawn.c, guest/forkdirty.c and guest/pvops.c
-document; a missing record is an error.
+Invariant: the records parsed here are the ones that guest/spawn.c, guest/forkdirty.c, guest/pvops.c and
+guest/soaked.c document; a missing record is an error.
 """
 
 import re
@@ -49,3 +49,12 @@ def operations_ns(result: StepResult) -> dict[str, float]:
     if not found:
         raise LabError(f'step "{result.step.name}" printed no operation:\n{result.output}')
     return {name: int(ns) / int(n) for name, ns, n in found}
+
+
+def instructions_on(result: StepResult) -> int:
+    """Return what the machine executed for the one command that the step ran under soaked."""
+    found = re.findall(r"^soaked ns=(\d+) idle=(\d+)$", result.output, re.MULTILINE)
+    if len(found) != 1:
+        raise LabError(f'step "{result.step.name}" printed {len(found)} records of soaked:\n{result.output}')
+    ns, idle = map(int, found[0])
+    return ns // NS_PER_INSTRUCTION - idle

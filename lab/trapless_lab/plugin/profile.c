@@ -25,12 +25,8 @@
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <search.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "../guest/profiled.h"
-#include "qemu_plugin.h"
+#include "code.h"
 
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 
@@ -40,12 +36,6 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 #else
 #define NEGATIVE_CONTROL 0
 #endif
-
-enum kind { USER, KERNEL, XEN, KINDS };
-
-/* PV Linux leaves these addresses to Xen; Linux alone has its gap there. */
-#define XEN_FIRST 0xffff800000000000u
-#define XEN_LAST 0xffff87ffffffffffu
 
 /* Linux's THREAD_SIZE and Xen's STACK_SIZE, to which both align stacks. */
 static const unsigned int stack_shift[KINDS] = { [KERNEL] = 14, [XEN] = 15 };
@@ -95,9 +85,8 @@ struct stack {
 	struct stack *next;
 };
 
-/* Counted inline, in the translated code itself: instructions, and those that call or return. */
+/* Counted inline, in the translated code itself. */
 static uint64_t executed;
-static uint64_t crossings;
 
 static FILE *output;
 static bool counting;
@@ -119,20 +108,6 @@ static struct block user_code = { .kind = USER };
 static struct block *running;
 static struct node *place;
 
-/* QEMU's own exit handlers are not for this thread to run. */
-static _Noreturn void die(const char *what)
-{
-	fprintf(stderr, "profile: %s\n", what);
-	_Exit(1);
-}
-
-static void *must(void *memory)
-{
-	if (!memory)
-		die("out of memory");
-	return memory;
-}
-
 /* Returns what the tree holds like ``*wanted``, or puts in what ``copy`` makes of it. */
 static void *find(void **tree, const void *wanted, int (*order)(const void *a, const void *b),
 		  void *(*copy)(const void *wanted))
@@ -150,13 +125,6 @@ static void *find(void **tree, const void *wanted, int (*order)(const void *a, c
 static int compare(uint64_t a, uint64_t b)
 {
 	return (a > b) - (a < b);
-}
-
-static enum kind kind_of(uint64_t address)
-{
-	if (!(address >> 63))
-		return USER;
-	return address >= XEN_FIRST && address <= XEN_LAST ? XEN : KERNEL;
 }
 
 /* Blocks: the same code at the same address is the same block, however often QEMU translates it. */
@@ -284,29 +252,13 @@ static struct node *top(enum kind kind)
 	return stack && stack->depth ? stack->frames[stack->depth - 1].node : roots[kind];
 }
 
-/*
- * Whether an access is the one of a call or return that has just begun. QEMU 7.2
- * calls a callback that asks for loads alone never, and one that asks for stores
- * alone also for loads; and what a helper accesses for an instruction without
- * callbacks may be told to those of an earlier one.
- */
-static bool crosses(qemu_plugin_meminfo_t info, bool store)
-{
-	static uint64_t seen;
-
-	if (!counting || qemu_plugin_mem_is_store(info) != store || seen == crossings)
-		return false;
-	seen = crossings;
-	return true;
-}
-
 static void on_call(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t pointer, void *site)
 {
 	struct stack *stack;
 	struct node *callee;
 
 	(void)vcpu;
-	if (!crosses(info, true))
+	if (!counting || !crosses(info, true))
 		return;
 	stack = cut_at(running->kind, pointer);
 	callee = child(top(running->kind), (uintptr_t)site);
@@ -321,7 +273,7 @@ static void on_return(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t po
 {
 	(void)vcpu;
 	(void)data;
-	if (crosses(info, false) && !NEGATIVE_CONTROL)
+	if (counting && crosses(info, false) && !NEGATIVE_CONTROL)
 		cut_at(running->kind, pointer);
 }
 
@@ -437,17 +389,6 @@ static void on_stop(unsigned int vcpu, void *data)
 
 /* Translation. */
 
-static bool is_prefix(uint8_t byte)
-{
-	switch (byte) {
-	case 0x26: case 0x2e: case 0x36: case 0x3e: /* segments, hints */
-	case 0x66: case 0x67: case 0xf2: case 0xf3:
-		return true;
-	default:
-		return (byte & 0xf0) == 0x40; /* REX */
-	}
-}
-
 /*
  * A call over a few bytes enters no function: retpolines and the filling of the
  * return stack buffer make such calls, and the latter never return.
@@ -468,48 +409,13 @@ static bool is_call(const uint8_t *code, size_t size)
 
 static void watch_stack(struct qemu_plugin_insn *insn)
 {
-	const uint8_t *code = qemu_plugin_insn_data(insn);
-	size_t size = qemu_plugin_insn_size(insn);
+	size_t size;
+	const uint8_t *code = opcode(insn, &size);
 
-	for (; size > 1 && is_prefix(*code); size--)
-		code++;
 	if (is_call(code, size))
-		qemu_plugin_register_vcpu_mem_cb(insn, on_call, QEMU_PLUGIN_CB_NO_REGS,
-						 QEMU_PLUGIN_MEM_RW,
-						 (void *)qemu_plugin_insn_vaddr(insn));
-	else if (*code == 0xc3 || *code == 0xc2)
-		qemu_plugin_register_vcpu_mem_cb(insn, on_return, QEMU_PLUGIN_CB_NO_REGS,
-						 QEMU_PLUGIN_MEM_RW, NULL);
-	else
-		return;
-	qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64, &crossings,
-						   1);
-}
-
-static void watch_markers(struct qemu_plugin_insn *insn)
-{
-	static const uint8_t start[] = { PROFILED_START }, stop[] = { PROFILED_STOP };
-	const void *code = qemu_plugin_insn_data(insn);
-
-	if (qemu_plugin_insn_size(insn) != sizeof(start))
-		return;
-	if (!memcmp(code, start, sizeof(start)))
-		qemu_plugin_register_vcpu_insn_exec_cb(insn, on_start, QEMU_PLUGIN_CB_NO_REGS,
-						       NULL);
-	else if (!memcmp(code, stop, sizeof(stop)))
-		qemu_plugin_register_vcpu_insn_exec_cb(insn, on_stop, QEMU_PLUGIN_CB_NO_REGS,
-						       NULL);
-}
-
-static uint64_t jump_target(struct qemu_plugin_insn *insn)
-{
-	const uint8_t *code = qemu_plugin_insn_data(insn);
-	int32_t distance;
-
-	if (qemu_plugin_insn_size(insn) != 5 || *code != 0xe9)
-		return 0;
-	memcpy(&distance, code + 1, sizeof(distance));
-	return qemu_plugin_insn_vaddr(insn) + 5 + (uint64_t)(int64_t)distance;
+		watch_crossing(insn, on_call, (void *)qemu_plugin_insn_vaddr(insn));
+	else if (is_return(code))
+		watch_crossing(insn, on_return, NULL);
 }
 
 /* The longest block that QEMU makes, and the longest instruction of x86. */
@@ -536,14 +442,14 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 		qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64,
 							   &executed, 1);
 		if (wanted.kind == USER) {
-			watch_markers(insn);
+			watch_markers(insn, on_start, on_stop);
 			continue;
 		}
 		watch_stack(insn);
 		offset[i] = wanted.bytes;
 		memcpy(code + wanted.bytes, qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn));
 		wanted.bytes += qemu_plugin_insn_size(insn);
-		wanted.jump = jump_target(insn);
+		wanted.jump = direct_target(insn, DIRECT_JUMP);
 	}
 	if (wanted.kind != USER)
 		block = find(&blocks, &wanted, block_order, block_copy);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What profile.c uses of QEMU's plugin interface, version 1 (QEMU 6 to 8).
+ * What the lab's plugins use of QEMU's plugin interface, version 1 (QEMU 6 to 8).
  *
  * Debian 12 ships no header for it. These are the names and types that QEMU
  * exports; QEMU refuses a plugin that asks for another version.
@@ -39,6 +39,7 @@ enum qemu_plugin_mem_rw { QEMU_PLUGIN_MEM_RW = 3 };
 enum qemu_plugin_op { QEMU_PLUGIN_INLINE_ADD_U64 };
 
 typedef void (*qemu_plugin_translated_t)(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
+typedef void (*qemu_plugin_ended_t)(qemu_plugin_id_t id, void *data);
 typedef void (*qemu_plugin_executed_t)(unsigned int vcpu, void *data);
 typedef void (*qemu_plugin_accessed_t)(unsigned int vcpu, qemu_plugin_meminfo_t info,
 				       uint64_t vaddr, void *data);
@@ -60,6 +61,8 @@ void qemu_plugin_register_vcpu_insn_exec_inline(struct qemu_plugin_insn *insn,
 void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn, qemu_plugin_accessed_t cb,
 				      enum qemu_plugin_cb_flags flags,
 				      enum qemu_plugin_mem_rw rw, void *data);
+
+void qemu_plugin_register_atexit_cb(qemu_plugin_id_t id, qemu_plugin_ended_t cb, void *data);
 
 bool qemu_plugin_mem_is_store(qemu_plugin_meminfo_t info);
 
