@@ -6,6 +6,7 @@
 #   make check       every test
 #   make check-fast  linters and unit tests only, no machine is booted
 #
+#   make check-long  experiments that take minutes
 #   make             build the payload and the modules
 #   make lint        linters only
 #   make clean       remove what was built (.venv stays)
@@ -17,9 +18,9 @@ C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
 			lab/trapless_lab/plugin/*.[ch] \
 			dirty/capi/include/*.h dirty/capi/examples/*.c \
 			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c)
-PYTHON_SOURCES	= conftest.py lab pagetable dirty
+PYTHON_SOURCES	= conftest.py lab pagetable dirty packaging
 
-.PHONY: all setup build demo check check-fast lint host-tests dirty-tests clean
+.PHONY: all setup build demo check check-long check-fast lint host-tests dirty-tests clean
 .NOTPARALLEL:
 
 all: setup build
@@ -41,12 +42,16 @@ demo: all
 # The summary of the last command is what is read: a test runner's own.
 check: all lint host-tests dirty-tests
 	@echo "check: all tests, the machines' too, two at a time"
-	@$(PYTEST) -n 2 --dist loadgroup lab pagetable dirty
+	@$(PYTEST) -n 2 --dist loadgroup -m "not long" lab pagetable dirty packaging
+
+check-long: all
+	@echo "check-long: experiments that take minutes, one at a time"
+	@$(PYTEST) -m long lab
 
 check-fast: all lint host-tests
 	@echo "check-fast: unit tests"
 	@$(MAKE) --no-print-directory -C dirty check-fast
-	@$(PYTEST) -n 2 -m "not machine" lab pagetable dirty
+	@$(PYTEST) -n 2 -m "not machine" lab pagetable dirty packaging
 
 lint:
 	@echo "lint: ruff, mypy"

@@ -53,7 +53,13 @@ def test_the_contract_knows_every_experiment() -> None:
     assert set(KEYS) == set(experiment.registry())
 
 
-@pytest.mark.parametrize("name", KEYS)
+# Each looks for harm or counts what hardly moves, in minutes; recordings of them are checked all the same.
+LONG = {"pagetable-compute", "pagetable-io", "pagetable-iotlb-model", "pagetable-types"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in KEYS]
+)
 def test_runs_and_holds(name: str, tmp_path: Path) -> None:
     target = tmp_path / "result.json"
     ran = CliRunner().invoke(

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""trapless-payload: what it builds, what it leaves alone, and how loudly it refuses. Checker and compiler are
+stand-ins; the real ones are in check-upgrade.
+"""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGING = Path(__file__).resolve().parents[1]
+PAYLOAD = "trapless_pagetable.livepatch"
+
+# The id of an image is its first word; one that has the word "strange" in it is refused.
+CHECKER = "import sys\nprint(open(sys.argv[sys.argv.index('--xen') + 1]).read().split()[0])\n"
+MAKEFILE = """
+payload:
+	@echo built >>$(BUILT)
+	@! grep -q strange $(XEN) || { echo 'REFUSED item: why'; false; }
+	@echo '7 of 8 loops are proven for Xen'
+	@echo 'LEFT OUT promote_l2: claim 5: why'
+	@mkdir -p $(O) && cp $(XEN) $(O)/trapless_pagetable.livepatch
+"""
+
+
+@dataclass
+class Host:
+    """A host of files only."""
+
+    root: Path
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+        (self.root / path).chmod(mode)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            **os.environ,
+            "PATH": f"{self.root}/bin:{os.environ['PATH']}",
+            "BUILT": f"{self.root}/built",
+            "TRAPLESS_SOURCES": f"{self.root}/sources",
+            "TRAPLESS_BOOT": f"{self.root}/boot",
+            "TRAPLESS_DEBUG": f"{self.root}/debug",
+            "TRAPLESS_STORE": f"{self.root}/store",
+        }
+        command = ["sh", str(PACKAGING / "trapless-payload"), *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    def stored(self) -> set[str]:
+        return {str(path.relative_to(self.root / "store")) for path in self.root.glob("store/*/*")}
+
+    def builds(self) -> int:
+        built = self.root / "built"
+        return built.read_text().count("built") if built.exists() else 0
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    host = Host(tmp_path)
+    host.write("sources/pagetable/xen/check_layout.py", CHECKER)
+    host.write("sources/pagetable/xen/Makefile", MAKEFILE)
+    host.write("debug/xen-syms-4.17-amd64", "symbols")
+    host.write("boot/xen-4.17-amd64.gz", "aaaa")
+    host.write("bin/logger", f'#!/bin/sh\necho "$@" >>{tmp_path}/said\n', 0o755)
+    return host
+
+
+def test_builds_once_and_again_for_other_bytes(host: Host) -> None:
+    first = host.run("build")
+    assert first.returncode == 0, first.stderr
+    assert host.stored() == {f"aaaa/{PAYLOAD}", "aaaa/report.txt"}
+    assert "LEFT OUT promote_l2" in first.stdout
+    assert host.run("build").returncode == 0 and host.builds() == 1
+    host.write("boot/xen-4.17-amd64.gz", "aaaa and other bytes under the same id")
+    assert host.run("build").returncode == 0 and host.builds() == 2
+    host.write("debug/xen-syms-4.17-amd64", "other symbols")
+    assert host.run("build").returncode == 0 and host.builds() == 3
+    assert host.run("build", "--force").returncode == 0 and host.builds() == 4
+    assert not (host.root / "said").exists()
+
+
+def test_the_report_says_what_is_missing(host: Host) -> None:
+    host.run("build")
+    listed = host.run("list").stdout
+    assert "build-id: aaaa\n" in listed
+    assert "loops: 7 of 8\n" in listed
+    assert "left-out: promote_l2\n" in listed
+
+
+def test_an_upgrade_keeps_the_payload_of_the_build_that_runs(host: Host) -> None:
+    host.run("build")
+    host.write("boot/xen-4.17-amd64.gz", "bbbb")
+    assert host.run("build").returncode == 0
+    assert {f"aaaa/{PAYLOAD}", f"bbbb/{PAYLOAD}"} < host.stored()
+
+
+def test_refuses_loudly(host: Host) -> None:
+    host.run("build")
+    host.write("boot/xen-4.17-amd64.gz", "bbbb strange")
+    refused = host.run("build")
+    assert refused.returncode == 1
+    said = (host.root / "said").read_text()
+    for told in (refused.stderr, said):
+        assert "NO PAYLOAD for" in told and "REFUSED item: why" in told
+    assert host.stored() == {f"aaaa/{PAYLOAD}", "aaaa/report.txt", "bbbb/refused.txt"}
+    assert "refused: " in host.run("list").stdout
+    host.write("boot/xen-4.17-amd64.gz", "bbbb")
+    assert host.run("build").returncode == 0
+    assert f"bbbb/{PAYLOAD}" in host.stored() and "bbbb/refused.txt" not in host.stored()
+
+
+def test_what_is_not_proven_any_more_goes(host: Host) -> None:
+    host.run("build")
+    host.write("boot/xen-4.17-amd64.gz", "aaaa strange")
+    assert host.run("build").returncode == 1
+    assert host.stored() == {"aaaa/refused.txt"}
+
+
+def test_one_refused_image_does_not_keep_the_other_from_its_payload(host: Host) -> None:
+    host.write("boot/xen-4.17-amd64.gz", "aaaa strange")
+    host.write("boot/xen-4.17-amd64.efi", "eeee")
+    assert host.run("build").returncode == 1
+    assert {f"eeee/{PAYLOAD}", "aaaa/refused.txt"} < host.stored()
+
+
+def test_an_image_without_an_id_is_refused(host: Host) -> None:
+    host.write("sources/pagetable/xen/check_layout.py", "import sys\nsys.exit('check_layout: no image')\n")
+    refused = host.run("build")
+    assert refused.returncode == 1 and "check_layout: no image" in refused.stderr
+    assert not host.stored()
+
+
+def test_no_xen_is_no_error(host: Host) -> None:
+    (host.root / "boot/xen-4.17-amd64.gz").unlink()
+    assert host.run("build").returncode == 0 and host.builds() == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["remove"], ["build", "all"], ["list", "x"]])
+def test_wrong_use(host: Host, arguments: list[str]) -> None:
+    assert host.run(*arguments).returncode == 2
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make")
+def test_all_that_is_compiled_is_installed(tmp_path: Path) -> None:
+    """Every source that a Makefile or Kbuild of the tree names is in the package, and no test is."""
+    (tmp_path / "tool").touch()
+    subprocess.run(
+        ["make", "-s", "-C", str(PACKAGING), "install", f"DESTDIR={tmp_path}/to", f"TOOL={tmp_path}/tool"],
+        check=True,
+    )
+    (sources,) = (tmp_path / "to/usr/src").iterdir()
+    root = PACKAGING.parent / "pagetable"
+    for part in ("include", "linux", "pvmmu", "xen"):
+        wanted = {path.name for path in (root / part).iterdir() if path.suffix in (".c", ".h", ".S")}
+        assert wanted <= {path.name for path in (sources / "pagetable" / part).iterdir()}
+    assert not list(sources.rglob("test*"))
+    assert "@VERSION@" not in (tmp_path / "to/usr/sbin/trapless-payload").read_text()
