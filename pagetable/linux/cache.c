@@ -94,7 +94,8 @@ static bool charge(struct tpt_cache *cache, struct page *page)
 						 cache->order);
 }
 
-static void uncharge(struct tpt_cache *cache, struct page *page)
+static __always_inline void uncharge(struct tpt_cache *cache,
+				     struct page *page)
 {
 #ifdef TPT_NEGATIVE_CONTROL_NO_UNCHARGE
 	return;
@@ -112,7 +113,7 @@ static void clear(struct tpt_cache *cache, struct page *page)
 }
 
 /* Is a table that came back what cache.c takes it for? */
-static void verify_zero(enum tpt_level level, struct page *page)
+static noinline void verify_zero(enum tpt_level level, struct page *page)
 {
 	const u64 *entries = page_address(page);
 	/* The kernel's half of the top table is copied anew at each use. */
@@ -169,7 +170,7 @@ static struct page *take(struct tpt_cache *cache, int *left)
 }
 
 /* Return: whether the page is in the cache now; it serves no more otherwise. */
-static bool push(struct tpt_cache *cache, struct page *page)
+static __always_inline bool push(struct tpt_cache *cache, struct page *page)
 {
 	/* The kernel's allocator would set a broken page aside; so do we. */
 	if (!READ_ONCE(tpt_serving) || unlikely(PageHWPoison(page)))

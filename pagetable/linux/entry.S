@@ -53,17 +53,17 @@ SYM_FUNC_START(tpt_entry)
 	je	1f
 	movq	(%rsp), %rax
 	cmpq	tpt_bodies + 8 * 0(%rip), %rax
-	je	tpt_entry_pte_alloc_one
-	cmpq	tpt_bodies + 8 * 1(%rip), %rax
-	je	tpt_entry_pmd_alloc
-	cmpq	tpt_bodies + 8 * 2(%rip), %rax
-	je	tpt_entry_pud_alloc
-	cmpq	tpt_bodies + 8 * 3(%rip), %rax
 	je	tpt_entry_free_table
-	cmpq	tpt_bodies + 8 * 4(%rip), %rax
-	je	tpt_entry_pgd_alloc
-	cmpq	tpt_bodies + 8 * 5(%rip), %rax
+	cmpq	tpt_bodies + 8 * 1(%rip), %rax
 	je	tpt_entry_pgd_free
+	cmpq	tpt_bodies + 8 * 2(%rip), %rax
+	je	tpt_entry_pte_alloc_one
+	cmpq	tpt_bodies + 8 * 3(%rip), %rax
+	je	tpt_entry_pmd_alloc
+	cmpq	tpt_bodies + 8 * 4(%rip), %rax
+	je	tpt_entry_pud_alloc
+	cmpq	tpt_bodies + 8 * 5(%rip), %rax
+	je	tpt_entry_pgd_alloc
 	cmpq	tpt_bodies + 8 * 6(%rip), %rax
 	je	tpt_entry_pte_free_tlb
 	cmpq	tpt_bodies + 8 * 7(%rip), %rax

@@ -283,7 +283,8 @@ static unsigned int lacking(enum tpt_level level)
 	cache->wanting = 0;
 	spin_unlock(&cache->pop);
 	missing[level] = 0;
-	return lacked + wanting;
+	/* Room for the next such moment too: each growth costs a flush. */
+	return lacked + wanting ? lacked + wanting + TPT_POLICY_RESERVE : 0;
 }
 
 static void grow_work(struct work_struct *work)

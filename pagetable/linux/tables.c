@@ -218,12 +218,12 @@ long tpt_pud_free_tlb(struct mmu_gather *tlb, pud_t *pud)
 
 /* In the order of entry.S. */
 static struct direct_hook hooks[] = {
+	{ .symbol = "free_page_and_swap_cache" },
+	{ .symbol = "pgd_free" },
 	{ .symbol = "pte_alloc_one" },
 	{ .symbol = "__pmd_alloc" },
 	{ .symbol = "__pud_alloc" },
-	{ .symbol = "free_page_and_swap_cache" },
 	{ .symbol = "pgd_alloc" },
-	{ .symbol = "pgd_free" },
 	{ .symbol = "___pte_free_tlb" },
 	{ .symbol = "___pud_free_tlb" },
 #ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_FUNCTION

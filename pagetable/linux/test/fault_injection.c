@@ -145,7 +145,7 @@ struct allocator {
 static int on_allocation(struct kprobe *probe, struct pt_regs *regs)
 {
 	struct allocator *a = container_of(probe, struct allocator, probe);
-	gfp_t gfp = *(unsigned long *)((char *)regs + a->gfp);
+	gfp_t gfp = (__force gfp_t)*(unsigned long *)((char *)regs + a->gfp);
 
 	if (!counts(probe->symbol_name, gfp))
 		return 0;
