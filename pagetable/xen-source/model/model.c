@@ -60,10 +60,9 @@ struct domain_marks payload_marks_of(const struct domain *d)
 	};
 }
 
-/* One that waits for the lock is seen as it is for the payload's. */
-struct domain_marks *marks_of(const struct domain *d)
+unsigned int *source_waiting(struct domain *d)
 {
-	return (void *)source_of((struct domain *)d).waiting;
+	return source_of(d).waiting;
 }
 
 u64 semi_writable_owed(void)

@@ -13,13 +13,9 @@
 #pragma clang section bss = "" data = ""
 
 #include "source.h"
+#include "stock.h"
 
 static const bool iommu_dont_flush_iotlb;
-
-int original_iommu_legacy_map(struct domain *d, dfn_t dfn, mfn_t mfn,
-			      unsigned long page_count, unsigned int flags);
-int original_iommu_legacy_unmap(struct domain *d, dfn_t dfn,
-				unsigned long page_count);
 
 #define this_cpu(variable) (variable)
 #define iommu_map(d, dfn, mfn, count, flags, flush_flags) \
@@ -49,7 +45,7 @@ bool source_serves(unsigned int op)
 
 long source_op(unsigned int op, void *arg)
 {
-	return pv_semi_writable_op(op, (XEN_GUEST_HANDLE_PARAM(void)){ arg });
+	return pv_semi_writable_op(op, guest_handle_from_ptr(arg, void));
 }
 
 int source_relinquish(struct domain *d)

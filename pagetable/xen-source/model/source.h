@@ -27,5 +27,6 @@ void source_forget_map(void);
 bool source_holds(unsigned long mfn);
 bool source_marked(const struct domain *d, unsigned long mfn);
 struct source_domain source_of(struct domain *d);
+unsigned int *source_waiting(struct domain *d);
 
 #endif /* SOURCE_H */
