@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The page tables of another process, leaf by leaf. walk_page_range() is not
+ * exported to modules.
+ *
+ * Invariant: a table is looked into only while it cannot go away. mmap_lock, held
+ * for reading, keeps mappings and upper levels; a lowest-level table may still be
+ * replaced by a huge entry or freed by its collapse, which takes mmap_lock for
+ * writing in the kernels this is built for. An entry is given to the visitor under
+ * the lock that everyone takes who changes it; only the processor sets bits
+ * without.
+ */
+#include <linux/hugetlb.h>
+#include <linux/mm.h>
+#include <linux/sched/signal.h>
+
+#include "tracking.h"
+
+/* Memory without struct pages that a write could go to. */
+static bool is_odd(const struct vm_area_struct *vma)
+{
+	if (!(vma->vm_flags & VM_MAYWRITE))
+		return false;
+	/* Tables of shared hugetlb mappings belong to other processes as well. */
+	if (is_vm_hugetlb_page((struct vm_area_struct *)vma))
+		return vma->vm_flags & VM_SHARED;
+	return vma->vm_flags & (VM_PFNMAP | VM_IO | VM_MIXEDMAP) ||
+	       vma_is_dax((struct vm_area_struct *)vma);
+}
+
+static void visit(struct tpd_walk *walk, unsigned long *entry, unsigned long address,
+		  unsigned long pages, struct page *page)
+{
+	const struct tpd_leaf leaf = {
+		.address = address,
+		.pages = pages,
+		.page = page,
+		.entry = entry,
+	};
+
+	walk->leaf(walk, &leaf);
+}
+
+static void walk_table(struct tpd_walk *walk, struct mm_struct *mm, pmd_t *pmd,
+		       unsigned long address, unsigned long end)
+{
+	spinlock_t *lock;
+	pte_t *pte, *table = pte_offset_map_lock(mm, pmd, address, &lock);
+
+	for (pte = table; address < end; pte++, address += PAGE_SIZE) {
+		pte_t entry = *pte;
+
+		if (pte_present(entry) && pte_flags(entry) & walk->wanted)
+			visit(walk, &pte->pte, address, 1,
+			      pte_special(entry) ? NULL : pte_page(entry));
+		else if (walk->absent && !pte_present(entry) && !pte_none(entry))
+			visit(walk, &pte->pte, address, 1, NULL);
+	}
+	pte_unmap_unlock(table, lock);
+}
+
+/* A huge page is visited whole, even if the range covers a part of it. */
+static void walk_huge_pmd(struct tpd_walk *walk, struct mm_struct *mm, pmd_t *pmd,
+			  unsigned long address)
+{
+	spinlock_t *lock = pmd_lock(mm, pmd);
+
+	if (pmd_present(*pmd) && pmd_large(*pmd) && pmd_flags(*pmd) & walk->wanted)
+		visit(walk, &pmd->pmd, address & PMD_MASK, HPAGE_PMD_NR, pmd_page(*pmd));
+	spin_unlock(lock);
+}
+
+static void walk_huge_pud(struct tpd_walk *walk, struct mm_struct *mm, pud_t *pud,
+			  unsigned long address)
+{
+	spin_lock(&mm->page_table_lock);
+	if (pud_present(*pud) && pud_large(*pud) && pud_flags(*pud) & walk->wanted)
+		visit(walk, &pud->pud, address & PUD_MASK, 1UL << (PUD_SHIFT - PAGE_SHIFT),
+		      pud_page(*pud));
+	spin_unlock(&mm->page_table_lock);
+}
+
+/* To the end of the block at most. Return: whether there was a table or a huge page. */
+static bool walk_block(struct tpd_walk *walk, struct mm_struct *mm, unsigned long address,
+		       unsigned long end, unsigned long *next)
+{
+	pgd_t *pgd = pgd_offset(mm, address);
+	p4d_t *p4d;
+	pud_t *pud;
+	pmd_t *pmd, entry;
+
+	*next = pgd_addr_end(address, end);
+	if (pgd_none(*pgd))
+		return false;
+	p4d = p4d_offset(pgd, address);
+	*next = p4d_addr_end(address, end);
+	if (p4d_none(*p4d))
+		return false;
+	pud = pud_offset(p4d, address);
+	*next = pud_addr_end(address, end);
+	if (pud_none(*pud) || !pud_present(*pud))
+		return false;
+	if (pud_large(*pud)) {
+		walk_huge_pud(walk, mm, pud, address);
+		return true;
+	}
+	pmd = pmd_offset(pud, address);
+	*next = pmd_addr_end(address, end);
+again:
+	entry = READ_ONCE(*pmd);
+	if (pmd_none(entry))
+		return false;
+	if (!pmd_present(entry)) {
+		/* A huge page that migrates. */
+		if (walk->absent)
+			visit(walk, &pmd->pmd, address & PMD_MASK, HPAGE_PMD_NR, NULL);
+		return walk->absent;
+	}
+	if (pmd_large(entry)) {
+		walk_huge_pmd(walk, mm, pmd, address);
+		/* Split meanwhile: its pages are to be looked at. */
+		entry = READ_ONCE(*pmd);
+		if (pmd_present(entry) && !pmd_large(entry))
+			goto again;
+		return true;
+	}
+	if (pmd_bad(entry))
+		return false;
+	walk_table(walk, mm, pmd, address, *next);
+	return true;
+}
+
+/**
+ * tpd_walk - visit the leaf entries of a range
+ * @walk:  what to do
+ * @mm:    whose; mmap_lock held for reading
+ * @start: page-aligned
+ * @end:   page-aligned, greater
+ *
+ * Return: 0, -EOPNOTSUPP (see struct tpd_walk), -EINTR after a fatal signal; what
+ * was visited before stays visited.
+ */
+int tpd_walk(struct tpd_walk *walk, struct mm_struct *mm, unsigned long start,
+	     unsigned long end)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	struct vm_area_struct *vma;
+
+	for_each_vma_range(vmi, vma, end) {
+		unsigned long address = max(start, vma->vm_start);
+		unsigned long last = min(end, vma->vm_end);
+
+		if (is_odd(vma)) {
+			if (!walk->odd)
+				return -EOPNOTSUPP;
+			walk->odd(walk, address, last);
+			continue;
+		}
+		while (address < last) {
+			unsigned long base = address & ~(TPD_BLOCK_SIZE - 1);
+			bool any = walk_block(walk, mm, address, last, &address);
+
+			if (any && walk->done)
+				walk->done(walk, base);
+			if (fatal_signal_pending(current))
+				return -EINTR;
+			cond_resched();
+		}
+	}
+	return 0;
+}
