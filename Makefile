@@ -15,6 +15,7 @@ PYTEST		= .venv/bin/python -m pytest
 C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
 			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch] \
 			pagetable/pvmmu/*.[chS] \
+			dirty/include/*.h dirty/linux/*.[ch] \
 			lab/trapless_lab/plugin/*.[ch] \
 			dirty/capi/include/*.h dirty/capi/examples/*.c \
 			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c)
@@ -33,6 +34,7 @@ build:
 	@$(MAKE) --no-print-directory -C pagetable/xen
 	@echo "build: the guest's modules"
 	@$(MAKE) --no-print-directory -C pagetable/linux
+	@$(MAKE) --no-print-directory -C dirty/linux
 	@echo "build: libdirty and the trapless tool"
 	@$(MAKE) --no-print-directory -C dirty
 
@@ -63,6 +65,7 @@ lint:
 	@scripts/checkpatch $(C_SOURCES) >/dev/null
 	@$(MAKE) --no-print-directory -C pagetable/xen sparse
 	@$(MAKE) --no-print-directory -C pagetable/linux sparse
+	@$(MAKE) --no-print-directory -C dirty/linux sparse
 	@echo "lint: rustfmt, clippy"
 	@$(MAKE) --no-print-directory -C dirty lint
 

@@ -245,6 +245,31 @@ static void flush_stale(struct tpd_memory *memory)
 		tpd_stock.flush_tlb_mm_range(memory->mm, 0, TLB_FLUSH_ALL, 0, false);
 }
 
+/*
+ * Take ranges that no processor writes to by an entry that a harvest cleaned or that
+ * is gone: no harvest goes on, and what others took away is flushed.
+ */
+static int take(struct tpd_tracker *tracker, struct trapless_dirty_range *ranges,
+		unsigned int capacity, unsigned long *from, unsigned int *count)
+{
+	if (mutex_lock_killable(&tracker->memory->harvest))
+		return -EINTR;
+	*count = tpd_take(tracker, ranges, capacity, from, ULONG_MAX);
+	flush_stale(tracker->memory);
+	mutex_unlock(&tracker->memory->harvest);
+	return 0;
+}
+
+static void put_back(struct tpd_tracker *tracker, const struct trapless_dirty_range *ranges,
+		     unsigned int count)
+{
+	unsigned int i;
+
+	for (i = 0; i < count; i++)
+		tpd_found_by(tracker, ranges[i].start, ranges[i].end);
+}
+
+/* The user's memory is touched with the file's lock only: it may block for ever. */
 static int copy_found(struct tpd_tracker *tracker, struct trapless_dirty_read *read,
 		      struct trapless_dirty_range *ranges)
 {
@@ -252,20 +277,18 @@ static int copy_found(struct tpd_tracker *tracker, struct trapless_dirty_read *r
 	unsigned long from = 0;
 
 	while (read->count < read->capacity) {
-		unsigned int i, step = min(read->capacity - read->count, READ_STEP);
-		unsigned int count = tpd_take(tracker, ranges, step, &from, ULONG_MAX);
+		unsigned int count, step = min(read->capacity - read->count, READ_STEP);
+		int err = take(tracker, ranges, step, &from, &count);
 
-		flush_stale(tracker->memory);
+		if (err)
+			return err;
 		if (copy_to_user(user + read->count, ranges, count * sizeof(*ranges))) {
-			for (i = 0; i < count; i++)
-				tpd_found_by(tracker, ranges[i].start, ranges[i].end);
+			put_back(tracker, ranges, count);
 			return -EFAULT;
 		}
 		read->count += count;
 		if (count < step)
 			return 0;
-		if (fatal_signal_pending(current))
-			return -EINTR;
 	}
 	return 0;
 }
@@ -284,13 +307,9 @@ static int read_found(struct tpd_tracker *tracker, void __user *user)
 	ranges = kmalloc_array(READ_STEP, sizeof(*ranges), GFP_KERNEL);
 	if (!ranges)
 		return -ENOMEM;
-	err = -EINTR;
-	if (!mutex_lock_killable(&tracker->memory->harvest)) {
-		err = copy_found(tracker, &read, ranges);
-		mutex_unlock(&tracker->memory->harvest);
-	}
+	err = copy_found(tracker, &read, ranges);
 	kfree(ranges);
-	/* After a fault the count says what was stored, and so taken. */
+	/* After an error too: the count says what was stored, and so taken. */
 	if (copy_to_user(user, &read, sizeof(read)))
 		return -EFAULT;
 	return err;

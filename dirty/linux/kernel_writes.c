@@ -24,8 +24,8 @@
 
 #include "tracking.h"
 
-/* More than these are not writes in progress but somebody's pinned memory. */
-#define RECORDS_MAX	65536u
+/* More than these of one process are not worth telling apart. */
+#define RECORDS_MAX	4096u
 /* Calls of tracked processes that may sleep at one time. */
 #define CALLS_MAX	4096
 
@@ -35,19 +35,20 @@
  * @start:  page-aligned
  * @end:    page-aligned
  * @inside: the function that gets hold of the pages has not returned
+ * @orphan: in orphans: the call frees it
  */
 struct kernel_write {
 	struct list_head node;
 	unsigned long start;
 	unsigned long end;
 	bool inside;
+	bool orphan;
 };
 
 /* Keeps all records; inside of nothing, outside of memory->lock. */
 static DEFINE_SPINLOCK(writes_lock);
 /* Their memory is not tracked any more; the call that made them goes on. */
 static LIST_HEAD(orphans);
-static unsigned int record_count;
 
 /* Return: the record, with @inside set, or NULL: then memory->untold is set. */
 static struct kernel_write *note(struct tpd_memory *memory, unsigned long start,
@@ -59,16 +60,17 @@ static struct kernel_write *note(struct tpd_memory *memory, unsigned long start,
 	spin_lock_irqsave(&writes_lock, flags);
 	if (memory->ended)
 		goto out;
-	if (record_count < RECORDS_MAX)
+	if (memory->write_count < RECORDS_MAX)
 		record = kmalloc(sizeof(*record), GFP_NOWAIT | __GFP_NOWARN);
 	if (!record) {
 		memory->untold = true;
 		goto out;
 	}
-	record_count++;
+	memory->write_count++;
 	record->start = start;
 	record->end = end;
 	record->inside = true;
+	record->orphan = false;
 	list_add(&record->node, &memory->writes);
 out:
 	spin_unlock_irqrestore(&writes_lock, flags);
@@ -79,7 +81,6 @@ static void forget(struct kernel_write *record)
 {
 	list_del(&record->node);
 	kfree(record);
-	record_count--;
 }
 
 /* Return: 0 if the end of the call is to be seen. */
@@ -121,6 +122,8 @@ static int call_ends(struct kretprobe_instance *instance, struct pt_regs *regs)
 
 	spin_lock_irqsave(&writes_lock, flags);
 	record->inside = false;
+	if (record->orphan)
+		forget(record);
 	spin_unlock_irqrestore(&writes_lock, flags);
 	return 0;
 }
@@ -221,10 +224,12 @@ void tpd_kernel_writes_collect(struct tpd_memory *memory)
 		bool keep = goes_on(memory, record);
 
 		spin_lock_irq(&writes_lock);
-		if (keep)
+		if (keep) {
 			list_move(&record->node, &memory->writes);
-		else
+		} else {
+			memory->write_count--;
 			forget(record);
+		}
 		spin_unlock_irq(&writes_lock);
 	}
 }
@@ -278,6 +283,7 @@ void tpd_kernel_writes_forget(struct tpd_memory *memory)
 	memory->ended = true;
 	list_for_each_entry_safe(record, next, &memory->writes, node) {
 		/* The call that made it has a pointer to it. */
+		record->orphan = record->inside;
 		if (record->inside)
 			list_move(&record->node, &orphans);
 		else

@@ -119,7 +119,8 @@ struct tpd_tracker {
  * @last:      ... to here (exclusive), while @active
  * @stale:     an entry was taken away whose TLB flush may be outstanding; under @lock
  * @writes:    writes through the kernel's own mapping: see kernel_writes.c, whose
- *             lock keeps this and the next two
+ *             lock keeps this and the next three
+ * @write_count: how many
  * @untold:    such a write could not be noted: from now on all is told
  * @ended:     nothing is noted any more
  * @hash:      for tpd_memory_of()
@@ -137,6 +138,7 @@ struct tpd_memory {
 	unsigned long last;
 	bool stale;
 	struct list_head writes;
+	unsigned int write_count;
 	bool untold;
 	bool ended;
 	struct hlist_node hash;
