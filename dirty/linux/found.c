@@ -47,8 +47,9 @@ struct tpd_found {
 #define IS_TABLE(slot)		((unsigned long)(slot) > 1UL)
 /* At its limit a memory cgroup is to be told ENOMEM, not killed. */
 #define RANGE_GFP		(GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL)
-/* Pages are found under spinlocks and in interrupts. */
-#define FOUND_GFP		(GFP_NOWAIT | __GFP_NOWARN | __GFP_ZERO | __GFP_ACCOUNT)
+/* Pages are found under spinlocks, in interrupts, and while memory is reclaimed. */
+#define FOUND_GFP		(GFP_NOWAIT | __GFP_NOMEMALLOC | __GFP_NOWARN | __GFP_ZERO | \
+				 __GFP_ACCOUNT)
 
 static void free_chunk(struct chunk *chunk)
 {
