@@ -15,7 +15,7 @@ from .policy import RESERVE, Decider, Policy
 from .table_spans import LEVELS, TableSpan
 
 TICK_S = 10
-PREFILL = (96, 24, 16, 6, 6)
+PREFILL = (84, 25, 21, 8, 8)
 """The module's own default."""
 
 PAGES = (1, 1, 1, 2, 1)

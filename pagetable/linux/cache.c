@@ -55,12 +55,15 @@ module_param(verify, bool, 0444);
 MODULE_PARM_DESC(verify, "look whether tables come back zero (slow, for tests)");
 
 struct tpt_cache tpt_caches[TPT_LEVELS] = {
-	[TPT_PTE] = { .name = "pte", .gfp = GFP_TABLE },
-	[TPT_PMD] = { .name = "pmd", .gfp = GFP_TABLE },
-	[TPT_PUD] = { .name = "pud", .gfp = GFP_TABLE },
+	/* A new process takes several of each of these in a row. */
+	[TPT_PTE] = { .name = "pte", .gfp = GFP_TABLE, .reserve = 2 },
+	[TPT_PMD] = { .name = "pmd", .gfp = GFP_TABLE, .reserve = 2 },
+	[TPT_PUD] = { .name = "pud", .gfp = GFP_TABLE, .reserve = 2 },
 	/* The kernel allocates two pages where page-table isolation exists. */
-	[TPT_PGD] = { .name = "pgd", .gfp = GFP_TABLE, .order = 1 },
-	[TPT_USER_PGD] = { .name = "user_pgd", .gfp = GFP_KERNEL | __GFP_ZERO },
+	[TPT_PGD] = { .name = "pgd", .gfp = GFP_TABLE, .order = 1,
+		      .reserve = 1 },
+	[TPT_USER_PGD] = { .name = "user_pgd", .gfp = GFP_KERNEL | __GFP_ZERO,
+			   .reserve = 1 },
 };
 
 bool tpt_serving;
@@ -208,13 +211,13 @@ struct page *tpt_cache_pop(enum tpt_level level)
 	}
 	if (left < (int)cache->lowest)
 		cache->lowest = max(left, 0);
-	if (unlikely(left < (int)TPT_POLICY_RESERVE))
-		cache->wanting = max(cache->wanting, TPT_POLICY_RESERVE -
-				     max(left, 0));
+	if (unlikely(left < cache->reserve))
+		cache->wanting = max(cache->wanting,
+				     cache->reserve - max(left, 0));
 	cache->hits++;
 	spin_unlock(&cache->pop);
 
-	if (unlikely(left < (int)TPT_POLICY_RESERVE))
+	if (unlikely(left < cache->reserve))
 		tpt_pool_wants_more();
 	if (unlikely(!charge(cache, page))) {
 		spin_lock(&cache->pop);

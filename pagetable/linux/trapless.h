@@ -47,12 +47,13 @@ enum tpt_level {
  * @pop:        whoever takes from the list holds it; guards the fields up to
  *              @refused
  * @lowest:     smallest @cached since the policy was last asked
- * @wanting:    by how much @cached has been below the reserve since the pool
- *              last grew
+ * @wanting:    by how much @cached has been below @reserve since the pool last
+ *              grew
  * @hits:       allocations served
  * @refused:    allocations that a memory cgroup refused a ready page
  * @owned:      pages of this level that are ours: cached, in use, or waiting
  *              for an RCU grace period; guarded by the pool's lock
+ * @reserve:    with fewer ready tables than these the pool grows
  * @name:       the level's name, as in sysfs
  * @order:      allocation order of one table
  * @gfp:        how the kernel itself allocates one
@@ -63,11 +64,12 @@ struct tpt_cache {
 	atomic_t cached;
 	spinlock_t pop;
 	unsigned int lowest;
-	unsigned int wanting;
+	int wanting;
 	u64 hits;
 	u64 refused;
 	unsigned int owned;
 
+	int reserve;
 	const char *name;
 	unsigned int order;
 	gfp_t gfp;
