@@ -44,7 +44,7 @@ demo: all
 # The summary of the last command is what is read: a test runner's own.
 check: all lint host-tests dirty-tests
 	@echo "check: all tests, the machines' too, two at a time"
-	@$(PYTEST) -n 2 --dist loadgroup -m "not long" lab pagetable dirty packaging
+	@$(PYTEST) -n 2 --dist loadgroup -m "not long" dirty lab pagetable packaging
 
 check-long: all
 	@echo "check-long: experiments that take minutes, one at a time"

@@ -124,8 +124,9 @@ struct trapless_dirty_stats {
  * WATCH	writes to the range are found from its return on; what the range
  *		holds then is known to the caller. Holes are allowed. EEXIST: watched
  *		already, in part; EOPNOTSUPP: memory in it cannot be watched (device
- *		memory); ENOMEM.
- * UNWATCH	forget the range, watched or not.
+ *		memory); ENOSPC: 65,536 ranges are watched; ENOMEM.
+ * UNWATCH	forget the range, watched or not. ENOMEM, ENOSPC: only for a piece out
+ *		of the middle of a range.
  * COLLECT	find what was written. ESRCH: the process's memory is gone.
  * READ		see above. EFAULT: @ranges is no such array; what was not stored
  *		is still there.

@@ -18,6 +18,9 @@
 
 #include "tracking.h"
 
+/* A process has no more mappings than these (vm.max_map_count), unless it is told to. */
+#define RANGES_MAX	65536u
+
 #define CHUNK_BLOCKS	512
 #define CHUNK_SIZE	(TPD_BLOCK_SIZE * CHUNK_BLOCKS)
 
@@ -442,6 +445,8 @@ static int make_room(struct tpd_tracker *tracker)
 	unsigned int room = max(8U, 2 * tracker->room);
 	struct tpd_range **ranges, **old = tracker->ranges;
 
+	if (tracker->count == RANGES_MAX)
+		return -ENOSPC;
 	if (tracker->count < tracker->room)
 		return 0;
 	ranges = kvcalloc(room, sizeof(*ranges), RANGE_GFP);
@@ -478,17 +483,20 @@ static void take_out(struct tpd_tracker *tracker, unsigned int at)
  * @start:   page-aligned
  * @end:     page-aligned, greater
  *
- * Return: 0, -EEXIST if a part of it is watched already, -ENOMEM.
+ * Return: 0, -EEXIST if a part of it is watched already, -ENOMEM, -ENOSPC for one
+ * range more than RANGES_MAX.
  */
 int tpd_watch(struct tpd_tracker *tracker, unsigned long start, unsigned long end)
 {
 	unsigned int at = first_behind(tracker, start);
 	struct tpd_range *range;
+	int err;
 
 	if (at < tracker->count && tracker->ranges[at]->start < end)
 		return -EEXIST;
-	if (make_room(tracker))
-		return -ENOMEM;
+	err = make_room(tracker);
+	if (err)
+		return err;
 	range = new_range(start, end);
 	if (!range)
 		return -ENOMEM;
@@ -504,18 +512,20 @@ int tpd_watch(struct tpd_tracker *tracker, unsigned long start, unsigned long en
  * @start:   page-aligned
  * @end:     page-aligned, greater
  *
- * Return: 0, or -ENOMEM (nothing is forgotten) when it is to be cut out of the
- * middle of a range.
+ * Return: 0, or, when it is to be cut out of the middle of a range, -ENOMEM or
+ * -ENOSPC; then nothing is forgotten.
  */
 int tpd_unwatch(struct tpd_tracker *tracker, unsigned long start, unsigned long end)
 {
 	unsigned int at = first_behind(tracker, start);
 	struct tpd_range *rest = NULL;
+	int err;
 
 	if (at < tracker->count && tracker->ranges[at]->start < start &&
 	    tracker->ranges[at]->end > end) {
-		if (make_room(tracker))
-			return -ENOMEM;
+		err = make_room(tracker);
+		if (err)
+			return err;
 		rest = kzalloc(sizeof(*rest), GFP_KERNEL_ACCOUNT);
 		if (!rest)
 			return -ENOMEM;
@@ -546,6 +556,27 @@ int tpd_unwatch(struct tpd_tracker *tracker, unsigned long start, unsigned long 
 			at++;
 	}
 	return 0;
+}
+
+/**
+ * tpd_unwatch_all - forget everything
+ * @tracker: whose
+ */
+void tpd_unwatch_all(struct tpd_tracker *tracker)
+{
+	struct tpd_range **ranges = tracker->ranges;
+	unsigned int i, count = tracker->count;
+
+	spin_lock_irq(&tracker->memory->lock);
+	tracker->ranges = NULL;
+	tracker->count = 0;
+	tracker->room = 0;
+	spin_unlock_irq(&tracker->memory->lock);
+	for (i = 0; i < count; i++) {
+		free_range(ranges[i]);
+		cond_resched();
+	}
+	kvfree(ranges);
 }
 
 /**

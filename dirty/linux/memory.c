@@ -255,13 +255,12 @@ void tpd_detach(struct tpd_tracker *tracker)
 
 	mutex_lock(&memory->harvest);
 	tracker->mechanism->detach(tracker);
-	tpd_unwatch(tracker, 0, ULONG_MAX);
+	tpd_unwatch_all(tracker);
 	spin_lock_irq(&memory->lock);
 	list_del(&tracker->node);
 	spin_unlock_irq(&memory->lock);
 	mutex_unlock(&memory->harvest);
 	put_memory(memory);
-	kvfree(tracker->ranges);
 	kfree(tracker);
 }
 

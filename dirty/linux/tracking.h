@@ -180,6 +180,7 @@ void tpd_found_all(struct tpd_memory *memory, const struct tpd_mechanism *mechan
 void tpd_found_by(struct tpd_tracker *tracker, unsigned long start, unsigned long end);
 int tpd_watch(struct tpd_tracker *tracker, unsigned long start, unsigned long end);
 int tpd_unwatch(struct tpd_tracker *tracker, unsigned long start, unsigned long end);
+void tpd_unwatch_all(struct tpd_tracker *tracker);
 unsigned int tpd_take(struct tpd_tracker *tracker, struct trapless_dirty_range *ranges,
 		      unsigned int capacity, unsigned long *from, unsigned long to);
 

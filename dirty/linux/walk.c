@@ -16,16 +16,19 @@
 
 #include "tracking.h"
 
-/* Memory without struct pages that a write could go to. */
-static bool is_odd(const struct vm_area_struct *vma)
+/* Memory without struct pages. */
+static bool is_device(const struct vm_area_struct *vma)
 {
-	if (!(vma->vm_flags & VM_MAYWRITE))
-		return false;
-	/* Tables of shared hugetlb mappings belong to other processes as well. */
-	if (is_vm_hugetlb_page((struct vm_area_struct *)vma))
-		return vma->vm_flags & VM_SHARED;
 	return vma->vm_flags & (VM_PFNMAP | VM_IO | VM_MIXEDMAP) ||
 	       vma_is_dax((struct vm_area_struct *)vma);
+}
+
+/* Tables of shared hugetlb mappings belong to other processes as well. */
+static bool is_odd(const struct vm_area_struct *vma)
+{
+	if (is_vm_hugetlb_page((struct vm_area_struct *)vma))
+		return vma->vm_flags & VM_SHARED;
+	return is_device(vma);
 }
 
 static void visit(struct tpd_walk *walk, unsigned long *entry, unsigned long address,
@@ -150,7 +153,10 @@ int tpd_walk(struct tpd_walk *walk, struct mm_struct *mm, unsigned long start,
 		unsigned long address = max(start, vma->vm_start);
 		unsigned long last = min(end, vma->vm_end);
 
-		if (is_odd(vma)) {
+		/* That nobody can write to: the vDSO's data, say. */
+		if (!(vma->vm_flags & VM_MAYWRITE) && is_device(vma))
+			continue;
+		if (vma->vm_flags & VM_MAYWRITE && is_odd(vma)) {
 			if (!walk->odd)
 				return -EOPNOTSUPP;
 			walk->odd(walk, address, last);
