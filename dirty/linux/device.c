@@ -33,12 +33,8 @@
 
 static const struct tpd_mechanism *const mechanisms[] = {
 	[TRAPLESS_DIRTY_DBIT] = &tpd_dbit,
-#ifdef TPD_HAVE_SPML
 	[TRAPLESS_DIRTY_SPML] = &tpd_spml,
-#endif
-#ifdef TPD_HAVE_EPML
 	[TRAPLESS_DIRTY_EPML] = &tpd_epml,
-#endif
 };
 
 /* Bit 1 << mechanism: probed. Constant once the device is there. */
@@ -407,7 +403,7 @@ static int __init trapless_dirty_init(void)
 	if (err)
 		return err;
 	for (i = 0; i < ARRAY_SIZE(mechanisms); i++)
-		if (mechanisms[i] && !mechanisms[i]->probe())
+		if (!mechanisms[i]->probe())
 			present |= BIT(i);
 	if (!present) {
 		pr_err("no mechanism works on this machine\n");

@@ -13,9 +13,18 @@ from typing import Literal
 
 Iommu = Literal["strict", "relaxed"]
 Dom0 = Literal["pv", "pvh"]
+EpmlFault = Literal["drop-on-full", "stay-armed", "first-page", "other-version", "mute"]
 
 # What a PVH dom0 asks of the processor: SVM, nested paging, and a page size its own tables use.
 _PVH_FEATURES = ("+svm", "+npt", "+pdpe1gb")
+
+
+@dataclass(frozen=True)
+class Epml:
+    """The model of a processor that logs what it stores (plugin/epml.c): entries of a ring, and mistakes."""
+
+    entries: int = 32768
+    faults: tuple[EpmlFault, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,7 @@ class Machine:
     as the model decides which instructions the kernel uses.
     With ``icount`` the guest's clock counts instructions (2 ns each) and is deterministic.
     ``image`` is another build of Xen than the host's own; a .efi is started by UEFI.
+    With ``epml`` its processors are the model of docs/epml.md.
     ``cable`` gives it two network cards and a cable from one to the other: no packet leaves the machine, so
     the host's speed is not in what they do.
     """
@@ -42,6 +52,7 @@ class Machine:
     icount: bool = False
     disk: bool = False
     cable: bool = False
+    epml: Epml | None = None
     image: Path | None = None
     xen_args: tuple[str, ...] = ()
     linux_args: tuple[str, ...] = ()
@@ -62,6 +73,8 @@ class Machine:
             raise ValueError(f"machine {self.name}: Xen options without Xen")
         if self.image and not self.xen:
             raise ValueError(f"machine {self.name}: an image of Xen without Xen")
+        if self.epml and self.xen:
+            raise ValueError(f"machine {self.name}: the model of EPML knows Linux alone")
 
     def with_icount(self) -> "Machine":
         """Return the same machine with the deterministic clock."""
@@ -79,6 +92,10 @@ class Machine:
     def with_disk(self) -> "Machine":
         """Return the same machine with an AHCI disk."""
         return replace(self, disk=True)
+
+    def with_epml(self, entries: int = 32768, faults: tuple[EpmlFault, ...] = ()) -> "Machine":
+        """Return the same machine with the model of EPML."""
+        return replace(self, epml=Epml(entries, faults))
 
     def with_cable(self) -> "Machine":
         """Return the same machine with two e1000 network cards, wired to each other."""

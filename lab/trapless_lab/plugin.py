@@ -12,6 +12,8 @@ from . import artifacts, compiler, guest
 
 SOURCES = Path(__file__).parent / "plugin"
 
+_EPML = Path(__file__).resolve().parents[2] / "dirty" / "include" / "trapless_epml.h"
+
 # Each control is what the tests must not believe: a profile without Xen and without returns, spans that end
 # with the first return, whosever it is.
 _BUILDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -19,6 +21,7 @@ _BUILDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "profile-control": ("profile.c", ("-DPROFILE_NEGATIVE_CONTROL",)),
     "spans": ("spans.c", ()),
     "spans-control": ("spans.c", ("-DSPANS_NEGATIVE_CONTROL",)),
+    "epml": ("epml.c", ()),
 }
 VARIANTS = ("profile", "profile-control")
 """Of the profiler."""
@@ -30,7 +33,7 @@ def build(variant: str = "profile") -> Path:
     """Compile a plugin if it is out of date and return it."""
     source, defines = _BUILDS[variant]
     target = artifacts.build_dir() / "lab" / "plugin" / f"{variant}.so"
-    sources = [*SOURCES.glob("*.[ch]"), guest.SOURCES / "profiled.h"]
+    sources = [*SOURCES.glob("*.[ch]"), guest.SOURCES / "profiled.h", _EPML]
     if target.exists() and target.stat().st_mtime >= max(path.stat().st_mtime for path in sources):
         return target
     compiler.compile_c(SOURCES / source, target, (*_FLAGS, *defines))

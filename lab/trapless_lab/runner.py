@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import efi, guest, host, initramfs, qemu, session, trace
+from . import efi, epml, guest, host, initramfs, qemu, session, trace
 from .initramfs import File, Tree
 from .machine import Machine
 from .progress import Progress
@@ -93,7 +93,10 @@ def _boot(
             stale.unlink(missing_ok=True)
         watched = session.Session(machine.name, log, outputs, progress)
         try:
-            with session.process(argv, outputs.complaints) as running:
+            with (
+                epml.wired(machine, outputs.complaints.with_name(epml.COUNTS)) as wires,
+                session.process([*argv, *wires.argv], outputs.complaints, wires.descriptors) as running,
+            ):
                 watched.follow(running)
         except session.BootTimeout:
             if not again:

@@ -60,12 +60,19 @@ def _last_lines(text: str) -> str:
 
 
 @contextlib.contextmanager
-def process(argv: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command, its own output in ``log``, and kill it at the end of the block."""
+def process(
+    argv: Sequence[str], log: Path, descriptors: Sequence[int] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command, its own output in ``log``, and kill it at the end of the block.
+
+    It gets the descriptors, under the same numbers.
+    """
     # setpriv covers the one way out that Python cannot: being killed itself.
     guarded = [str(host.tool("setpriv", "util-linux")), "--pdeathsig", "KILL", *argv]
     with log.open("wb") as output:
-        started = subprocess.Popen(guarded, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        started = subprocess.Popen(
+            guarded, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=descriptors
+        )
     try:
         yield started
     finally:

@@ -64,6 +64,7 @@ void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn, qemu_plugin
 
 void qemu_plugin_register_atexit_cb(qemu_plugin_id_t id, qemu_plugin_ended_t cb, void *data);
 
+unsigned int qemu_plugin_mem_size_shift(qemu_plugin_meminfo_t info);
 bool qemu_plugin_mem_is_store(qemu_plugin_meminfo_t info);
 
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
