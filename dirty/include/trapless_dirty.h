@@ -12,6 +12,12 @@
  * written through the kernel's own mapping) is told as written. Doubt is never
  * silence.
  *
+ * Not told, by any mechanism: what changes shared memory by another way than the
+ * process's mapping of it (another mapping, write(2) to its file), pages that
+ * mremap(2) brings into a hole of a watched range (watch what is mapped), I/O that
+ * was in flight into pages that mremap(2) moved meanwhile, and what a virtual
+ * machine that the process runs writes. Not by EPML: UFFDIO_COPY.
+ *
  * Who may open the device may track what it may ptrace (PTRACE_MODE_ATTACH).
  * Everything below refuses with EINVAL what is not as described, and has changed
  * nothing where it fails.
@@ -120,7 +126,7 @@ struct trapless_dirty_stats {
  * GET_INFO	always works.
  * ATTACH	once a file. EBUSY: attached already; ESRCH: no such process, or it
  *		is ending; EPERM, EACCES: it may not be traced; EOPNOTSUPP: no such
- *		mechanism here.
+ *		mechanism here; ENOSPC: 4,095 processes are tracked; ENOMEM.
  * WATCH	writes to the range are found from its return on; what the range
  *		holds then is known to the caller. Holes are allowed. EEXIST: watched
  *		already, in part; EOPNOTSUPP: memory in it cannot be watched (device

@@ -5,11 +5,13 @@
  * fault for the tracked process, before or after.
  *
  * Invariants:
- * - A bit is cleared only after its page was marked as found for every tracker of
- *   the memory, or before anybody could have taken it (both under memory->harvest),
- *   and all processors forget it (TLB flush) before harvest is let go. A write that
- *   a processor lets through by its stale entry thus hits a page that is told, and
- *   comes before the user, who is told after the flush, reads it.
+ * - All processors forget a bit that was cleared (TLB flush) before the lock of its
+ *   page table is let go, one flush a table. A clean entry promises the kernel that
+ *   no processor writes by it without setting the bit: reclaim starts I/O on that
+ *   promise. And a write that was let through by a stale entry comes before the user,
+ *   who is told later, reads the page.
+ * - What was taken is found, by every tracker of the memory, before memory->harvest
+ *   is let go; nobody is told in between.
  * - Before the bit goes its meaning is handed to the page (set_page_dirty), where
  *   reclaim and writeback look as well: nothing is lost to swap or to a file.
  * - Bits that the kernel itself takes are memory.c's.
@@ -25,9 +27,10 @@
  * @memory:  whose
  * @pages:   of the current block
  * @any:     some of @pages is set
- * @first:   of all bits taken, for the flush ...
+ * @first:   of the bits taken under this lock, for the flush ...
  * @last:    ... to here (exclusive)
  * @found:   pages found
+ * @flushes: nanoseconds
  */
 struct harvest {
 	struct tpd_walk walk;
@@ -37,6 +40,7 @@ struct harvest {
 	unsigned long first;
 	unsigned long last;
 	unsigned long found;
+	u64 flushes;
 };
 
 static void take_bit(struct tpd_walk *walk, const struct tpd_leaf *leaf)
@@ -82,17 +86,21 @@ static void doubt(struct tpd_walk *walk, unsigned long start, unsigned long end)
 	tpd_found(container_of(walk, struct harvest, walk)->memory, start, end);
 }
 
-static void flush(struct tpd_tracker *tracker, struct harvest *harvest)
+static void flush(struct tpd_walk *walk)
 {
-	u64 begin = ktime_get_ns();
+	struct harvest *harvest = container_of(walk, struct harvest, walk);
+	u64 begin;
 
 	if (harvest->first >= harvest->last)
 		return;
+	begin = ktime_get_ns();
 #ifndef TPD_NEGATIVE_CONTROL_NO_FLUSH
-	tpd_stock.flush_tlb_mm_range(tracker->memory->mm, harvest->first, harvest->last,
+	tpd_stock.flush_tlb_mm_range(harvest->memory->mm, harvest->first, harvest->last,
 				     PAGE_SHIFT, false);
 #endif
-	tracker->stats.flush_ns += ktime_get_ns() - begin;
+	harvest->first = ULONG_MAX;
+	harvest->last = 0;
+	harvest->flushes += ktime_get_ns() - begin;
 }
 
 static int harvest_range(struct tpd_tracker *tracker, struct harvest *harvest,
@@ -101,7 +109,9 @@ static int harvest_range(struct tpd_tracker *tracker, struct harvest *harvest,
 	u64 begin = ktime_get_ns();
 	int err = tpd_walk(&harvest->walk, tracker->memory->mm, start, end);
 
-	tracker->stats.walk_ns += ktime_get_ns() - begin;
+	tracker->stats.walk_ns += ktime_get_ns() - begin - harvest->flushes;
+	tracker->stats.flush_ns += harvest->flushes;
+	harvest->flushes = 0;
 	return err;
 }
 
@@ -111,6 +121,7 @@ static struct harvest new_harvest(struct tpd_tracker *tracker)
 		.walk = {
 			.wanted = _PAGE_DIRTY,
 			.leaf = take_bit,
+			.settle = flush,
 			.done = end_block,
 			.odd = doubt,
 		},
@@ -122,12 +133,9 @@ static struct harvest new_harvest(struct tpd_tracker *tracker)
 static int dbit_arm(struct tpd_tracker *tracker, unsigned long start, unsigned long end)
 {
 	struct harvest harvest = new_harvest(tracker);
-	int err;
 
 	harvest.walk.odd = NULL;
-	err = harvest_range(tracker, &harvest, start, end);
-	flush(tracker, &harvest);
-	return err;
+	return harvest_range(tracker, &harvest, start, end);
 }
 
 static int dbit_collect(struct tpd_tracker *tracker)
@@ -142,7 +150,6 @@ static int dbit_collect(struct tpd_tracker *tracker)
 		if (err)
 			break;
 	}
-	flush(tracker, &harvest);
 	tracker->stats.logged += harvest.found;
 	return err;
 }

@@ -155,6 +155,19 @@ static void leave(struct tpd_memory *memory)
 	mmput(memory->mm);
 }
 
+/* Before pages are given to a user: no processor writes by an entry that is gone. */
+static void flush_stale(struct tpd_memory *memory)
+{
+	bool stale;
+
+	spin_lock_irq(&memory->lock);
+	stale = memory->stale;
+	memory->stale = false;
+	spin_unlock_irq(&memory->lock);
+	if (stale)
+		tpd_stock.flush_tlb_mm_range(memory->mm, 0, TLB_FLUSH_ALL, 0, false);
+}
+
 static int watch(struct tpd_tracker *tracker, void __user *user)
 {
 	struct tpd_memory *memory = tracker->memory;
@@ -165,6 +178,8 @@ static int watch(struct tpd_tracker *tracker, void __user *user)
 	err = get_range(&range, user);
 	if (err)
 		return err;
+	/* References of these batches would look like I/O. */
+	tpd_stock.lru_add_drain_all();
 	err = enter(memory);
 	if (err)
 		return err;
@@ -182,6 +197,7 @@ static int watch(struct tpd_tracker *tracker, void __user *user)
 	/* What it holds now is known to the user. */
 	from = range.start;
 	tpd_take(tracker, NULL, 0, &from, range.end);
+	flush_stale(memory);
 out:
 	leave(memory);
 	return err;
@@ -226,19 +242,6 @@ static int collect(struct tpd_tracker *tracker, void __user *user)
 		return err;
 	/* The pages stay found; only why is lost. */
 	return copy_to_user(user, &result, sizeof(result)) ? -EFAULT : 0;
-}
-
-/* Before pages are given to a user: no processor writes by an entry that is gone. */
-static void flush_stale(struct tpd_memory *memory)
-{
-	bool stale;
-
-	spin_lock_irq(&memory->lock);
-	stale = memory->stale;
-	memory->stale = false;
-	spin_unlock_irq(&memory->lock);
-	if (stale)
-		tpd_stock.flush_tlb_mm_range(memory->mm, 0, TLB_FLUSH_ALL, 0, false);
 }
 
 /*

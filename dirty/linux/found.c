@@ -221,6 +221,39 @@ static bool put(struct output *output, unsigned long start, unsigned long end)
 }
 
 /*
+ * Report and clear the pages of a block from one bit to another. By words: a collect
+ * of scattered pages is mostly this. Return: the bit for which there was no room, or
+ * @last.
+ */
+static unsigned long take_bits(unsigned long *pages, unsigned long base, unsigned long first,
+			       unsigned long last, struct output *output)
+{
+	unsigned long at = first;
+
+	while (at < last) {
+		unsigned long *word = &pages[at / BITS_PER_LONG];
+		unsigned long begin = at / BITS_PER_LONG * BITS_PER_LONG;
+		unsigned long next = min(last, begin + BITS_PER_LONG);
+		unsigned long left = *word & GENMASK(next - 1 - begin, at - begin);
+
+		while (left) {
+			unsigned long from = __ffs(left);
+			unsigned long above = ~(left >> from);
+			unsigned long count = above ? __ffs(above) : BITS_PER_LONG;
+			unsigned long run = GENMASK(from + count - 1, from);
+			unsigned long start = base + (begin + from) * PAGE_SIZE;
+
+			if (!put(output, start, start + count * PAGE_SIZE))
+				return begin + from;
+			*word &= ~run;
+			left &= ~run;
+		}
+		at = next;
+	}
+	return last;
+}
+
+/*
  * Report and clear what was found of one chunk from an address to the end of the
  * range. Return: where it goes on: at the end, in the next chunk, or where there
  * was no room.
@@ -244,6 +277,7 @@ static unsigned long take_chunk(struct tpd_range *range, unsigned long at, struc
 		unsigned long base = at / TPD_BLOCK_SIZE * TPD_BLOCK_SIZE;
 		unsigned long last = (next - base) / PAGE_SIZE;
 		unsigned long bit = (at - base) / PAGE_SIZE;
+		unsigned long stopped;
 		struct block *block;
 
 		if (IS_TABLE(*chunk) && next - at == TPD_BLOCK_SIZE &&
@@ -263,16 +297,10 @@ static unsigned long take_chunk(struct tpd_range *range, unsigned long at, struc
 			at = next;
 			continue;
 		}
-		for (;;) {
-			unsigned long first = find_next_bit(block->pages, last, bit);
-
-			if (first >= last)
-				break;
-			bit = find_next_zero_bit(block->pages, last, first);
-			at = base + first * PAGE_SIZE;
-			if (!put(output, at, base + bit * PAGE_SIZE))
-				goto full;
-			bitmap_clear(block->pages, first, bit - first);
+		stopped = take_bits(block->pages, base, bit, last, output);
+		if (stopped != last) {
+			at = base + stopped * PAGE_SIZE;
+			goto full;
 		}
 		at = next;
 	}

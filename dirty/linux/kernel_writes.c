@@ -13,32 +13,34 @@
  * of the LRU) make it told once more, no harm. Where a record cannot be kept, or a
  * probe was missed, everything is told from then on (`untold`).
  *
- * What was pinned for I/O (FOLL_PIN) when a range was entered is told as well.
+ * What somebody held when a range was entered is told as well: I/O that had begun.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/kprobes.h>
 #include <linux/mm.h>
-#include <linux/sched/coredump.h>
 #include <linux/slab.h>
 
 #include "tracking.h"
 
 /* More than these of one process are not worth telling apart. */
 #define RECORDS_MAX	4096u
-/* Calls of tracked processes that may sleep at one time. */
-#define CALLS_MAX	4096
+/* Calls into one process, and into all that are tracked, that may sleep at one time. */
+#define INSIDE_MAX	64u
+#define CALLS_MAX	8192
 
 /**
  * struct kernel_write - a range that may be being written
  * @node:   in memory->writes, or in orphans
  * @start:  page-aligned
  * @end:    page-aligned
+ * @memory: whose, unless it is an orphan
  * @inside: the function that gets hold of the pages has not returned
  * @orphan: in orphans: the call frees it
  */
 struct kernel_write {
 	struct list_head node;
+	struct tpd_memory *memory;
 	unsigned long start;
 	unsigned long end;
 	bool inside;
@@ -60,13 +62,15 @@ static struct kernel_write *note(struct tpd_memory *memory, unsigned long start,
 	spin_lock_irqsave(&writes_lock, flags);
 	if (memory->ended)
 		goto out;
-	if (memory->write_count < RECORDS_MAX)
+	if (memory->write_count < RECORDS_MAX && memory->inside < INSIDE_MAX)
 		record = kmalloc(sizeof(*record), GFP_NOWAIT | __GFP_NOWARN);
 	if (!record) {
 		memory->untold = true;
 		goto out;
 	}
 	memory->write_count++;
+	memory->inside++;
+	record->memory = memory;
 	record->start = start;
 	record->end = end;
 	record->inside = true;
@@ -124,6 +128,8 @@ static int call_ends(struct kretprobe_instance *instance, struct pt_regs *regs)
 	record->inside = false;
 	if (record->orphan)
 		forget(record);
+	else
+		record->memory->inside--;
 	spin_unlock_irqrestore(&writes_lock, flags);
 	return 0;
 }
@@ -149,24 +155,36 @@ static bool calls_missed(void)
 	return slow.nmissed + slow.kp.nmissed + fast.nmissed + fast.kp.nmissed;
 }
 
+/* References of mappings and caches. */
+static long known_references(struct folio *folio)
+{
+	long known = tpd_stock.folio_mapcount(folio);
+
+	if (folio_test_swapcache(folio) || !folio_test_anon(folio))
+		known += folio_test_hugetlb(folio) ? 1 : folio_nr_pages(folio);
+	if (folio_test_private(folio))
+		known++;
+	return known;
+}
+
 /* Whether somebody besides mappings and caches holds the page. */
 static bool is_held(struct page *page)
 {
 	struct folio *folio = page_folio(page);
-	long expected = tpd_stock.folio_mapcount(folio);
+	long known = known_references(folio);
+	long references = folio_ref_count(folio);
 
-	if (folio_maybe_dma_pinned(folio))
-		return true;
-	if (folio_test_swapcache(folio) || !folio_test_anon(folio))
-		expected += folio_nr_pages(folio);
-	if (folio_test_private(folio))
-		expected++;
-	return folio_ref_count(folio) > expected;
+	/* One that goes away between two looks would hide another. */
+	smp_rmb();
+	return folio_maybe_dma_pinned(folio) || references > known ||
+	       known_references(folio) != known;
 }
 
 struct search {
 	struct tpd_walk walk;
 	struct tpd_memory *memory;
+	struct kernel_write *last;
+	unsigned long present;
 	bool found;
 };
 
@@ -174,6 +192,7 @@ static void search_held(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 {
 	struct search *search = container_of(walk, struct search, walk);
 
+	search->present += leaf->pages;
 	/* Swapped out, it may still be in the cache, and held. */
 	if (!leaf->page ? !(*leaf->entry & _PAGE_PRESENT) : is_held(leaf->page))
 		search->found = true;
@@ -181,6 +200,17 @@ static void search_held(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 
 static void pass_over(struct tpd_walk *walk, unsigned long start, unsigned long end)
 {
+}
+
+static bool maps_file(struct mm_struct *mm, unsigned long start, unsigned long end)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	struct vm_area_struct *vma;
+
+	for_each_vma_range(vmi, vma, end)
+		if (vma->vm_file || vma->vm_flags & VM_MAYSHARE)
+			return true;
+	return false;
 }
 
 static bool goes_on(struct tpd_memory *memory, const struct kernel_write *record)
@@ -194,7 +224,11 @@ static bool goes_on(struct tpd_memory *memory, const struct kernel_write *record
 		},
 	};
 
-	return tpd_walk(&search.walk, memory->mm, record->start, record->end) || search.found;
+	if (tpd_walk(&search.walk, memory->mm, record->start, record->end) || search.found)
+		return true;
+	/* A page that is mapped no more may be held all the same, and come back. */
+	return search.present < (record->end - record->start) / PAGE_SIZE &&
+	       maps_file(memory->mm, record->start, record->end);
 }
 
 /**
@@ -205,24 +239,30 @@ void tpd_kernel_writes_collect(struct tpd_memory *memory)
 {
 	struct kernel_write *record, *next;
 	LIST_HEAD(left);
+	bool untold;
 
 	spin_lock_irq(&writes_lock);
 	/* Whose call it was, and whether it has ended, nobody knows any more. */
 	if (calls_missed())
 		memory->untold = true;
-	if (memory->untold)
-		tpd_found(memory, 0, ULONG_MAX & PAGE_MASK);
+	untold = memory->untold;
 	list_for_each_entry_safe(record, next, &memory->writes, node) {
-		tpd_found(memory, record->start, record->end);
-		if (!record->inside)
+		/* Of these there are few. */
+		if (record->inside)
+			tpd_found(memory, record->start, record->end);
+		else
 			list_move(&record->node, &left);
 	}
 	spin_unlock_irq(&writes_lock);
+	if (untold)
+		tpd_found(memory, 0, ULONG_MAX & PAGE_MASK);
 
 	/* Nobody else looks at these: harvest is held, and the call has ended. */
 	list_for_each_entry_safe(record, next, &left, node) {
-		bool keep = goes_on(memory, record);
+		bool keep;
 
+		tpd_found(memory, record->start, record->end);
+		keep = goes_on(memory, record);
 		spin_lock_irq(&writes_lock);
 		if (keep) {
 			list_move(&record->node, &memory->writes);
@@ -234,20 +274,29 @@ void tpd_kernel_writes_collect(struct tpd_memory *memory)
 	}
 }
 
-static void note_pinned(struct tpd_walk *walk, const struct tpd_leaf *leaf)
+static void note_held(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 {
-	struct tpd_memory *memory = container_of(walk, struct search, walk)->memory;
-	struct kernel_write *record;
+	struct search *search = container_of(walk, struct search, walk);
+	unsigned long end = leaf->address + leaf->pages * PAGE_SIZE;
 
-	if (!leaf->page || !page_maybe_dma_pinned(leaf->page))
+	if (!leaf->page || !is_held(leaf->page))
 		return;
-	record = note(memory, leaf->address, leaf->address + leaf->pages * PAGE_SIZE);
-	if (record)
-		record->inside = false;
+	/* No collect looks at them: harvest is held. */
+	if (search->last && search->last->end == leaf->address) {
+		search->last->end = end;
+		return;
+	}
+	search->last = note(search->memory, leaf->address, end);
+	if (!search->last)
+		return;
+	spin_lock_irq(&writes_lock);
+	search->last->inside = false;
+	search->memory->inside--;
+	spin_unlock_irq(&writes_lock);
 }
 
 /**
- * tpd_kernel_writes_watch - what is pinned in a range may be being written
+ * tpd_kernel_writes_watch - what somebody holds in a range may be being written
  * @memory: whose; memory->harvest and mmap_lock are held
  * @start:  page-aligned
  * @end:    page-aligned
@@ -259,14 +308,12 @@ int tpd_kernel_writes_watch(struct tpd_memory *memory, unsigned long start, unsi
 	struct search search = {
 		.walk = {
 			.wanted = _PAGE_PRESENT | _PAGE_PROTNONE,
-			.leaf = note_pinned,
+			.leaf = note_held,
 			.odd = pass_over,
 		},
 		.memory = memory,
 	};
 
-	if (!test_bit(MMF_HAS_PINNED, &memory->mm->flags))
-		return 0;
 	return tpd_walk(&search.walk, memory->mm, start, end);
 }
 

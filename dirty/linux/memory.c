@@ -20,6 +20,7 @@
 #include <linux/hashtable.h>
 #include <linux/idr.h>
 #include <linux/sched/mm.h>
+#include <linux/wait_bit.h>
 #include <linux/slab.h>
 
 #include "tracking.h"
@@ -31,6 +32,8 @@ static DEFINE_MUTEX(memories);
 static DEFINE_HASHTABLE(memory_hash, 8);
 static DEFINE_IDR(tag_idr);
 static struct tpd_memory __rcu *tags[TAGS];
+/* Memories that are not freed. */
+static atomic_t live = ATOMIC_INIT(0);
 
 struct tpd_memory *tpd_memory_of(struct mm_struct *mm)
 {
@@ -127,6 +130,7 @@ static struct mmu_notifier *new_memory(struct mm_struct *mm)
 
 	if (!memory)
 		return ERR_PTR(-ENOMEM);
+	atomic_inc(&live);
 	memory->mm = mm;
 	mutex_init(&memory->harvest);
 	spin_lock_init(&memory->lock);
@@ -142,6 +146,8 @@ static void free_memory(struct mmu_notifier *notifier)
 
 	tpd_kernel_writes_forget(memory);
 	kfree_rcu(memory, rcu);
+	if (atomic_dec_and_test(&live))
+		wake_up_var(&live);
 }
 
 static const struct mmu_notifier_ops notifier_ops = {
@@ -267,6 +273,8 @@ void tpd_detach(struct tpd_tracker *tracker)
 /* Wait until all that detached trackers left behind is freed. */
 void tpd_memory_exit(void)
 {
+	/* Callbacks of SRCU have no barrier for modules. */
+	wait_var_event(&live, !atomic_read(&live));
 	mmu_notifier_synchronize();
 	rcu_barrier();
 	idr_destroy(&tag_idr);

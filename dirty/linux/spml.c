@@ -166,6 +166,8 @@ static void drain(void)
  * @walk:    the walk
  * @tracker: whose
  * @spml:    the same
+ * @start:   of the range ...
+ * @end:     ... to here (exclusive); huge pages may lie on both sides
  * @pages:   of the current block
  * @any:     some of @pages is set
  * @found:   pages found
@@ -174,6 +176,8 @@ struct lookup {
 	struct tpd_walk walk;
 	struct tpd_tracker *tracker;
 	struct spml *spml;
+	unsigned long start;
+	unsigned long end;
 	DECLARE_BITMAP(pages, TPD_BLOCK_PAGES);
 	bool any;
 	u64 found;
@@ -227,28 +231,33 @@ static void doubt(struct tpd_walk *walk, unsigned long start, unsigned long end)
 }
 
 /*
- * What a new range holds is known, but not that of other watched addresses of its
- * pages: pages that are mapped more than once stay pending.
+ * What a new range holds is known. Not so the rest of a huge page that it cuts, nor
+ * other watched addresses of its pages: what is mapped more than once stays pending.
  */
 static void forget(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 {
 	struct lookup *lookup = container_of(walk, struct lookup, walk);
+	unsigned long first = max(leaf->address, lookup->start);
+	unsigned long last = min(leaf->address + leaf->pages * PAGE_SIZE, lookup->end);
 	unsigned long frame;
 
-	if (!leaf->page)
+	if (!leaf->page || first >= last)
 		return;
-	frame = page_to_pfn(leaf->page);
-	if (frame + leaf->pages <= log.frames &&
-	    tpd_stock.folio_mapcount(page_folio(leaf->page)) == 1)
-		bitmap_clear(lookup->spml->pending, frame, leaf->pages);
+	frame = page_to_pfn(leaf->page) + (first - leaf->address) / PAGE_SIZE;
+	last = frame + (last - first) / PAGE_SIZE;
+	if (last <= log.frames && tpd_stock.folio_mapcount(page_folio(leaf->page)) == 1)
+		bitmap_clear(lookup->spml->pending, frame, last - frame);
 }
 
 static int look(struct lookup *lookup, unsigned long start, unsigned long end)
 {
 	struct tpd_tracker *tracker = lookup->tracker;
 	u64 begin = ktime_get_ns();
-	int err = tpd_walk(&lookup->walk, tracker->memory->mm, start, end);
+	int err;
 
+	lookup->start = start;
+	lookup->end = end;
+	err = tpd_walk(&lookup->walk, tracker->memory->mm, start, end);
 	tracker->stats.walk_ns += ktime_get_ns() - begin;
 	return err;
 }

@@ -121,6 +121,7 @@ struct tpd_tracker {
  * @writes:    writes through the kernel's own mapping: see kernel_writes.c, whose
  *             lock keeps this and the next three
  * @write_count: how many
+ * @inside:    of these, how many calls have not returned
  * @untold:    such a write could not be noted: from now on all is told
  * @ended:     nothing is noted any more
  * @hash:      for tpd_memory_of()
@@ -139,6 +140,7 @@ struct tpd_memory {
 	bool stale;
 	struct list_head writes;
 	unsigned int write_count;
+	unsigned int inside;
 	bool untold;
 	bool ended;
 	struct hlist_node hash;
@@ -209,6 +211,7 @@ struct tpd_leaf {
  * @absent:     entries that are neither present nor empty (swapped out, migrating)
  *              are visited as well, with no page
  * @leaf:       for each such entry, under its page-table lock
+ * @settle:     before that lock is let go; may be NULL
  * @done:       after each block in which there was a page table, without that lock;
  *              may be NULL
  * @odd:        memory without struct pages, or whose tables other processes share:
@@ -220,6 +223,7 @@ struct tpd_walk {
 	unsigned long wanted;
 	bool absent;
 	void (*leaf)(struct tpd_walk *walk, const struct tpd_leaf *leaf);
+	void (*settle)(struct tpd_walk *walk);
 	void (*done)(struct tpd_walk *walk, unsigned long base);
 	void (*odd)(struct tpd_walk *walk, unsigned long start, unsigned long end);
 };
@@ -263,6 +267,7 @@ extern struct tpd_stock {
 	void (*flush_tlb_mm_range)(struct mm_struct *mm, unsigned long start, unsigned long end,
 				   unsigned int stride_shift, bool freed_tables);
 	int (*folio_mapcount)(struct folio *folio);
+	void (*lru_add_drain_all)(void);
 } tpd_stock;
 int tpd_stock_resolve(void);
 

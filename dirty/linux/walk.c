@@ -27,7 +27,7 @@ static bool is_device(const struct vm_area_struct *vma)
 static bool is_odd(const struct vm_area_struct *vma)
 {
 	if (is_vm_hugetlb_page((struct vm_area_struct *)vma))
-		return vma->vm_flags & VM_SHARED;
+		return vma->vm_flags & VM_MAYSHARE;
 	return is_device(vma);
 }
 
@@ -42,6 +42,12 @@ static void visit(struct tpd_walk *walk, unsigned long *entry, unsigned long add
 	};
 
 	walk->leaf(walk, &leaf);
+}
+
+static void settle(struct tpd_walk *walk)
+{
+	if (walk->settle)
+		walk->settle(walk);
 }
 
 static void walk_table(struct tpd_walk *walk, struct mm_struct *mm, pmd_t *pmd,
@@ -59,6 +65,7 @@ static void walk_table(struct tpd_walk *walk, struct mm_struct *mm, pmd_t *pmd,
 		else if (walk->absent && !pte_present(entry) && !pte_none(entry))
 			visit(walk, &pte->pte, address, 1, NULL);
 	}
+	settle(walk);
 	pte_unmap_unlock(table, lock);
 }
 
@@ -70,6 +77,7 @@ static void walk_huge_pmd(struct tpd_walk *walk, struct mm_struct *mm, pmd_t *pm
 
 	if (pmd_present(*pmd) && pmd_large(*pmd) && pmd_flags(*pmd) & walk->wanted)
 		visit(walk, &pmd->pmd, address & PMD_MASK, HPAGE_PMD_NR, pmd_page(*pmd));
+	settle(walk);
 	spin_unlock(lock);
 }
 
@@ -80,6 +88,7 @@ static void walk_huge_pud(struct tpd_walk *walk, struct mm_struct *mm, pud_t *pu
 	if (pud_present(*pud) && pud_large(*pud) && pud_flags(*pud) & walk->wanted)
 		visit(walk, &pud->pud, address & PUD_MASK, 1UL << (PUD_SHIFT - PAGE_SHIFT),
 		      pud_page(*pud));
+	settle(walk);
 	spin_unlock(&mm->page_table_lock);
 }
 
@@ -101,8 +110,14 @@ static bool walk_block(struct tpd_walk *walk, struct mm_struct *mm, unsigned lon
 		return false;
 	pud = pud_offset(p4d, address);
 	*next = pud_addr_end(address, end);
-	if (pud_none(*pud) || !pud_present(*pud))
+	if (pud_none(*pud))
 		return false;
+	if (!pud_present(*pud)) {
+		if (walk->absent)
+			visit(walk, &pud->pud, address & PUD_MASK,
+			      1UL << (PUD_SHIFT - PAGE_SHIFT), NULL);
+		return walk->absent;
+	}
 	if (pud_large(*pud)) {
 		walk_huge_pud(walk, mm, pud, address);
 		return true;
@@ -154,9 +169,9 @@ int tpd_walk(struct tpd_walk *walk, struct mm_struct *mm, unsigned long start,
 		unsigned long last = min(end, vma->vm_end);
 
 		/* That nobody can write to: the vDSO's data, say. */
-		if (!(vma->vm_flags & VM_MAYWRITE) && is_device(vma))
+		if (!(vma->vm_flags & VM_MAYWRITE) && is_odd(vma))
 			continue;
-		if (vma->vm_flags & VM_MAYWRITE && is_odd(vma)) {
+		if (is_odd(vma)) {
 			if (!walk->odd)
 				return -EOPNOTSUPP;
 			walk->odd(walk, address, last);
