@@ -109,6 +109,15 @@ enum dirty_cost {
 	 * The first write to each page waits for another thread, several microseconds to 100.
 	 */
 	DIRTY_COST_THREAD_SWITCH_PER_PAGE = 2,
+	/**
+	 * Nothing: the processor notes it.
+	 */
+	DIRTY_COST_HARDWARE = 3,
+	/**
+	 * The first write to each page leaves the virtual machine, or one in hundreds does where the processor keeps the
+	 * hypervisor's log (PML).
+	 */
+	DIRTY_COST_HYPERVISOR_EXIT = 4,
 };
 
 /**
@@ -195,9 +204,10 @@ struct dirty_capabilities {
 	 */
 	uint32_t cost;
 	/**
-	 * Zero.
+	 * Writes to pages that the kernel took away before they were collected, and brought back when they were read:
+	 * shared pages that it reclaimed, equal pages that it merged (KSM). One of enum dirty_sees.
 	 */
-	uint32_t reserved;
+	uint32_t reclaimed_writes;
 	/**
 	 * When a page that was not written is reported all the same.
 	 */
@@ -216,8 +226,8 @@ extern "C" {
  * Make a tracker that watches nothing yet.
  *
  * pid: the process to track, 0 for the calling one. Another process needs the permission to ptrace it.
- * backend: "mprotect", "soft-dirty", "uffd-sync" or "uffd-async" for this one or none; NULL or "auto" for the
- * cheapest that works here, which is found by trying.
+ * backend: "mprotect", "soft-dirty", "uffd-sync", "uffd-async", "dbit", "spml" or "epml" for this one or none; NULL or
+ * "auto" for the cheapest that works here, which is found by trying.
  * flags: 0.
  *
  * Returns a handle, which is above 2^32 and never given out twice, or -EINVAL (back end or flags unknown), -ESRCH (no

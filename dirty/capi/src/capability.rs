@@ -30,6 +30,11 @@ pub enum Cost {
     SignalPerPage = 1,
     /// The first write to each page waits for another thread, several microseconds to 100.
     ThreadSwitchPerPage = 2,
+    /// Nothing: the processor notes it.
+    Hardware = 3,
+    /// The first write to each page leaves the virtual machine, or one in hundreds does where the processor keeps the
+    /// hypervisor's log (PML).
+    HypervisorExit = 4,
 }
 
 /// The record of one back end.
@@ -67,8 +72,9 @@ pub struct Capabilities {
     pub other_process: u32,
     /// One of enum dirty_cost.
     pub cost: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Writes to pages that the kernel took away before they were collected, and brought back when they were read:
+    /// shared pages that it reclaimed, equal pages that it merged (KSM). One of enum dirty_sees.
+    pub reclaimed_writes: u32,
     /// When a page that was not written is reported all the same.
     pub inexact: *const c_char,
     /// What the caller needs beyond the permission to ptrace the target; empty if nothing.
@@ -96,7 +102,7 @@ macro_rules! texts {
 }
 
 /// In the order of [`BackendKind::ALL`].
-const TEXTS: [Texts; BackendKind::ALL.len()] = texts![0 1 2 3];
+const TEXTS: [Texts; BackendKind::ALL.len()] = texts![0 1 2 3 4 5 6];
 
 fn texts(kind: BackendKind) -> &'static Texts {
     static OF: Shared = Shared(TEXTS);
@@ -149,7 +155,7 @@ pub(crate) unsafe fn fill(kind: BackendKind, out: *mut Capabilities) -> Outcome<
         whole_own_process: record.whole_own_process.into(),
         other_process: record.other_process.into(),
         cost: cost(record.cost),
-        reserved: 0,
+        reclaimed_writes: sees(record.reclaimed_writes),
         inexact: texts.inexact,
         privilege: texts.privilege,
     };
@@ -174,5 +180,7 @@ fn cost(cost: libdirty::CostClass) -> u32 {
         libdirty::CostClass::KernelFault => Cost::KernelFault,
         libdirty::CostClass::SignalPerPage => Cost::SignalPerPage,
         libdirty::CostClass::ThreadSwitchPerPage => Cost::ThreadSwitchPerPage,
+        libdirty::CostClass::Hardware => Cost::Hardware,
+        libdirty::CostClass::HypervisorExit => Cost::HypervisorExit,
     }) as u32
 }

@@ -14,8 +14,8 @@ use crate::{handle, reason};
 /// Make a tracker that watches nothing yet.
 ///
 /// pid: the process to track, 0 for the calling one. Another process needs the permission to ptrace it.
-/// backend: "mprotect", "soft-dirty", "uffd-sync" or "uffd-async" for this one or none; NULL or "auto" for the
-/// cheapest that works here, which is found by trying.
+/// backend: "mprotect", "soft-dirty", "uffd-sync", "uffd-async", "dbit", "spml" or "epml" for this one or none; NULL or
+/// "auto" for the cheapest that works here, which is found by trying.
 /// flags: 0.
 ///
 /// Returns a handle, which is above 2^32 and never given out twice, or -EINVAL (back end or flags unknown), -ESRCH (no

@@ -17,12 +17,25 @@ pub enum BackendKind {
     UffdSync,
     /// userfaultfd asynchronous write protection, harvested by `PAGEMAP_SCAN`.
     UffdAsync,
+    /// The module `trapless_dirty`: the dirty bit of the process's page-table entries.
+    Dbit,
+    /// The module `trapless_dirty`: the hypervisor's log of guest-physical pages (Shadow PML).
+    Spml,
+    /// The module `trapless_dirty`: the processor's log of guest-virtual pages (Extended PML).
+    Epml,
 }
 
 impl BackendKind {
     /// Every back end, cheapest first: the order in which `auto` tries them.
-    pub const ALL: [BackendKind; 4] =
-        [BackendKind::UffdAsync, BackendKind::SoftDirty, BackendKind::Mprotect, BackendKind::UffdSync];
+    pub const ALL: [BackendKind; 7] = [
+        BackendKind::Epml,
+        BackendKind::Dbit,
+        BackendKind::UffdAsync,
+        BackendKind::SoftDirty,
+        BackendKind::Spml,
+        BackendKind::Mprotect,
+        BackendKind::UffdSync,
+    ];
 
     /// The name used on command lines, in the C interface and in reports.
     #[must_use]
@@ -32,6 +45,9 @@ impl BackendKind {
             BackendKind::SoftDirty => "soft-dirty",
             BackendKind::UffdSync => "uffd-sync",
             BackendKind::UffdAsync => "uffd-async",
+            BackendKind::Dbit => "dbit",
+            BackendKind::Spml => "spml",
+            BackendKind::Epml => "epml",
         }
     }
 
@@ -43,6 +59,9 @@ impl BackendKind {
             BackendKind::SoftDirty => &SOFT_DIRTY,
             BackendKind::UffdSync => &UFFD_SYNC,
             BackendKind::UffdAsync => &UFFD_ASYNC,
+            BackendKind::Dbit => &DBIT,
+            BackendKind::Spml => &SPML,
+            BackendKind::Epml => &EPML,
         }
     }
 }
@@ -95,6 +114,11 @@ pub enum CostClass {
     SignalPerPage,
     /// The first write to each page in an epoch waits for another thread, several microseconds to 100.
     ThreadSwitchPerPage,
+    /// Nothing: the processor notes it.
+    Hardware,
+    /// The first write to each page in an epoch leaves the virtual machine, or one in hundreds does where the
+    /// processor keeps the hypervisor's log (PML).
+    HypervisorExit,
 }
 
 impl fmt::Display for CostClass {
@@ -103,6 +127,8 @@ impl fmt::Display for CostClass {
             CostClass::KernelFault => "kernel fault",
             CostClass::SignalPerPage => "signal a page",
             CostClass::ThreadSwitchPerPage => "thread switch a page",
+            CostClass::Hardware => "nothing",
+            CostClass::HypervisorExit => "exit of the VM",
         })
     }
 }
@@ -133,6 +159,9 @@ pub struct Capabilities {
     /// Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's
     /// registered buffers, RDMA).
     pub pinned_writes: Sees,
+    /// Writes to pages that the kernel took away before they were collected, and brought back when they were read:
+    /// shared pages that it reclaimed, equal pages that it merged (KSM).
+    pub reclaimed_writes: Sees,
     /// Can watch all memory of the own process, with the stacks and the data that its own code runs on.
     pub whole_own_process: bool,
     /// Can track a process other than the caller.
@@ -154,6 +183,7 @@ const MPROTECT: Capabilities = Capabilities {
     remapped_writes: Sees::Fails,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
+    reclaimed_writes: Sees::Yes,
     whole_own_process: false,
     other_process: false,
     privilege: "",
@@ -171,6 +201,7 @@ const SOFT_DIRTY: Capabilities = Capabilities {
     remapped_writes: Sees::Yes,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
+    reclaimed_writes: Sees::No,
     whole_own_process: true,
     other_process: true,
     privilege: "",
@@ -188,6 +219,7 @@ const UFFD_SYNC: Capabilities = Capabilities {
     remapped_writes: Sees::Yes,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
+    reclaimed_writes: Sees::Yes,
     whole_own_process: false,
     other_process: true,
     privilege: "CAP_SYS_PTRACE in the target, or vm.unprivileged_userfaultfd=1",
@@ -205,8 +237,38 @@ const UFFD_ASYNC: Capabilities = Capabilities {
     remapped_writes: Sees::Yes,
     shared_aliases: Sees::No,
     pinned_writes: Sees::No,
+    reclaimed_writes: Sees::Yes,
     whole_own_process: true,
     other_process: true,
     privilege: "",
     cost: CostClass::KernelFault,
+};
+
+const DBIT: Capabilities = Capabilities {
+    granule_pages: 1,
+    exact: true,
+    inexact: "a huge page is told whole; ranges that were discarded, unmapped or shared with a forked child whole; pages that the kernel moved (swap, migration, joining to a huge page)",
+    kernel_writes: Sees::Yes,
+    foreign_writes: Sees::Yes,
+    mem_writes: Sees::Yes,
+    reprotected_writes: Sees::Yes,
+    remapped_writes: Sees::Yes,
+    shared_aliases: Sees::No,
+    pinned_writes: Sees::Yes, // told for as long as they are pinned
+    reclaimed_writes: Sees::Yes,
+    whole_own_process: true,
+    other_process: true,
+    privilege: "the kernel module trapless_dirty, and access to its device",
+    cost: CostClass::Hardware,
+};
+
+const EPML: Capabilities = Capabilities {
+    inexact: "ranges that were discarded, unmapped or shared with a forked child whole; pages that the kernel moved (swap, migration, joining to a huge page)",
+    ..DBIT
+};
+
+const SPML: Capabilities = Capabilities {
+    inexact: "pages whose memory was another process's when that was written; ranges that were discarded, unmapped or shared with a forked child whole; pages that the kernel moved (swap, migration, joining to a huge page)",
+    cost: CostClass::HypervisorExit,
+    ..DBIT
 };

@@ -13,4 +13,6 @@ pub enum Fault {
     Race,
     /// Memory that the program discards or replaces goes unseen.
     Discard,
+    /// Pages that other processes write, at the addresses that are watched, are told.
+    Foreign,
 }

@@ -26,6 +26,7 @@ mod backend;
 mod bitmap;
 mod capability;
 mod content;
+pub mod device;
 mod error;
 mod extent;
 mod fault;

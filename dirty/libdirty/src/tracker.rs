@@ -18,7 +18,7 @@ use crate::backend::{self, Armed, Backend, Collection, Part};
 use crate::bitmap::Bitmap;
 use crate::capability::{BackendKind, Capabilities};
 use crate::error::{Error, Result};
-use crate::extent::{Dirty, PageRange, Reason};
+use crate::extent::{Dirty, PageRange, Reason, page_size};
 use crate::fault::Fault;
 use crate::maps::{Mapping, Memory, Unreadable};
 use crate::survey::{self, Rejected};
@@ -80,6 +80,7 @@ impl Builder {
             regions: Vec::new(),
             is_gone: false,
             reported: matches!(self.fault, Some(Fault::Rearm)).then(Vec::new),
+            tells_foreign: matches!(self.fault, Some(Fault::Foreign)),
         })
     }
 }
@@ -122,6 +123,8 @@ pub struct Tracker {
     is_gone: bool,
     /// With [`Fault::Rearm`]: what was told once and is never told again.
     reported: Option<Vec<PageRange>>,
+    /// With [`Fault::Foreign`].
+    tells_foreign: bool,
 }
 
 impl Tracker {
@@ -413,6 +416,12 @@ impl Tracker {
     }
 
     fn apply_fault(&mut self, dirty: &mut Dirty) {
+        if self.tells_foreign {
+            for range in &self.ranges {
+                dirty.push(PageRange::trusted(range.start(), range.start() + page_size()), Reason::Written);
+            }
+            dirty.finish();
+        }
         let Some(reported) = &mut self.reported else { return };
         let mut told = Dirty::new();
         for extent in dirty.extents() {

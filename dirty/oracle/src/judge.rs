@@ -55,7 +55,30 @@ impl Judge {
     /// # Errors
     /// A skip when the back end does not work here.
     pub fn new(setup: Setup) -> Result<Self, Stop> {
-        let workload = Workload::start(setup.target)?;
+        Self::of(setup, Workload::start(setup.target)?)
+    }
+
+    /// A second one of the same program, with a tracker and a copy of its own. The program stays with the first.
+    ///
+    /// # Errors
+    /// A skip when the back end cannot track a process twice.
+    pub fn beside(&self) -> Result<Self, Stop> {
+        Self::of(self.setup, Workload::Lent(self.workload.pid()))
+    }
+
+    /// End a judge that [`Judge::beside`] made; what it counted is counted here.
+    pub fn join(&mut self, other: Judge) {
+        let Outcome { missed, spurious, pages, collects, doubts, notes, failures } = other.outcome;
+        self.outcome.missed += missed;
+        self.outcome.spurious += spurious;
+        self.outcome.pages += pages;
+        self.outcome.collects += collects;
+        doubts.into_iter().for_each(|(why, pages)| *self.outcome.doubts.entry(why).or_default() += pages);
+        self.outcome.notes.extend(notes);
+        self.outcome.failures.extend(failures);
+    }
+
+    fn of(setup: Setup, workload: Workload) -> Result<Self, Stop> {
         let mut builder = Tracker::builder().backend(setup.backend);
         if let Some(fault) = setup.fault {
             builder = builder.fault(fault);
@@ -134,6 +157,20 @@ impl Judge {
     pub fn touch(&mut self, area: Area, step: usize, value: u8) -> Result<(), Stop> {
         let step = step * page_size();
         self.perform(Op::Touch { at: area.start, length: area.len(), step, value }).map(|_| ())
+    }
+
+    /// See that the program still finds what it wrote by [`Judge::touch`]. A tracker that takes away what tells
+    /// the kernel to keep a page, its dirty bit, loses the content; a true copy of that is no consolation.
+    ///
+    /// # Errors
+    /// When the program is gone.
+    pub fn expect(&mut self, area: Area, step: usize, value: u8) -> Result<(), Stop> {
+        let step = step * page_size();
+        let lost = self.perform(Op::Differing { at: area.start, length: area.len(), step, value })?;
+        if lost != 0 {
+            self.outcome.failures.push(format!("{lost} pages have lost what the program wrote to them"));
+        }
+        Ok(())
     }
 
     /// Watch a range, and copy what it holds.

@@ -9,10 +9,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::op::Way;
-use crate::perform::{pipe, wait};
+use crate::perform::{pipe, temporary_file, wait};
 
 /// Have `length` bytes of `value` written at `at`; small enough for a pipe (64 KiB).
 ///
@@ -30,6 +30,7 @@ pub fn perform(way: Way, at: usize, length: usize, value: u8) -> io::Result<i64>
         Way::Recvmsg => recvmsg(&bytes, at),
         Way::IoUring => io_uring(&bytes, at),
         Way::ProcessVmWritev | Way::ProcMem => from_child(way, &bytes, at),
+        Way::Direct => direct(&bytes, at),
     }
 }
 
@@ -57,19 +58,58 @@ fn recvmsg(bytes: &[u8], at: usize) -> io::Result<i64> {
 
 fn io_uring(bytes: &[u8], at: usize) -> io::Result<i64> {
     let mut ring = IoUring::new(4)?;
+    let source = memory_file()?;
+    source.write_all_at(bytes, 0)?;
+    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+    complete(&mut ring, &opcode::Read::new(types::Fd(source.as_raw_fd()), at as *mut u8, length).build())
+}
+
+/// An empty file in memory.
+pub(crate) fn memory_file() -> io::Result<File> {
     // SAFETY: a constant name; returns a new descriptor or -1.
     let fd = unsafe { libc::memfd_create(c"source".as_ptr(), libc::MFD_CLOEXEC) };
     result(fd as isize)?;
     // SAFETY: just returned; nobody else owns it.
-    let source: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
-    source.write_all_at(bytes, 0)?;
-    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-    let read = opcode::Read::new(types::Fd(source.as_raw_fd()), at as *mut u8, length).build();
-    // SAFETY: file and memory outlive the request, which is waited for.
-    unsafe { ring.submission().push(&read) }.map_err(io::Error::other)?;
+    Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) })
+}
+
+/// Have one request carried out; its result.
+pub(crate) fn complete(ring: &mut IoUring, request: &squeue::Entry) -> io::Result<i64> {
+    // SAFETY: files and memory that it names outlive the request, which is waited for.
+    unsafe { ring.submission().push(request) }.map_err(io::Error::other)?;
     ring.submit_and_wait(1)?;
     let done = ring.completion().next().ok_or_else(|| io::Error::other("no completion"))?.result();
     if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(done.into()) }
+}
+
+/// `EOPNOTSUPP` where the filesystem has no direct I/O.
+fn direct(bytes: &[u8], at: usize) -> io::Result<i64> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = temporary_file(bytes.len())?;
+    file.write_all_at(bytes, 0)?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let opened = File::options().read(true).custom_flags(libc::O_DIRECT).open(path);
+    let source = opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => io::Error::from_raw_os_error(libc::EOPNOTSUPP),
+        _ => error,
+    })?;
+    // SAFETY: memory of the arena, as the caller says.
+    result(unsafe { libc::read(source.as_raw_fd(), at as *mut _, bytes.len()) })
+}
+
+/// Write `bytes` into memory of the arena of process `pid`.
+///
+/// # Errors
+/// The kernel's word.
+pub fn into_process(pid: i32, way: Way, at: usize, bytes: &[u8]) -> io::Result<i64> {
+    if way == Way::ProcMem {
+        let memory = File::options().write(true).open(format!("/proc/{pid}/mem"))?;
+        return memory.write_at(bytes, at as u64).map(|done| done as i64);
+    }
+    let local = IoSlice::new(bytes);
+    let remote = libc::iovec { iov_base: at as *mut _, iov_len: bytes.len() };
+    // SAFETY: reads `bytes`, and writes the other process's arena only.
+    result(unsafe { libc::process_vm_writev(pid, (&raw const local).cast(), 1, &raw const remote, 1, 0) })
 }
 
 /// A forked child writes into its parent, and tells by its exit code how that went.

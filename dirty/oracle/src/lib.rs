@@ -12,9 +12,11 @@
 pub mod judge;
 pub mod kernel_writes;
 pub mod memory;
+pub mod noise;
 pub mod op;
 pub mod outcome;
 pub mod perform;
+pub mod pinned;
 pub mod property;
 pub mod report;
 pub mod run;

@@ -43,6 +43,10 @@ struct Choice {
     /// Only this back end (repeat); otherwise every one that works here.
     #[arg(long)]
     backend: Vec<BackendKind>,
+    /// Take the back ends named with --backend as they are, even if trying them on scratch memory shows that
+    /// they do not work: to see what one would miss.
+    #[arg(long, requires = "backend")]
+    untried: bool,
     /// The process that is tracked; both otherwise.
     #[arg(long)]
     target: Option<TargetName>,
@@ -92,6 +96,7 @@ enum FaultName {
     Rearm,
     Race,
     Discard,
+    Foreign,
 }
 
 fn scenario(name: &str) -> Result<&'static Scenario, String> {
@@ -113,7 +118,7 @@ impl Choice {
             if !self.backend.is_empty() && !self.backend.contains(&backend) {
                 continue;
             }
-            if let Some(why) = finding.rejected {
+            if let Some(why) = finding.rejected.filter(|_| !self.untried) {
                 report.rejected.push(Rejected { backend: backend.name().into(), why });
                 continue;
             }

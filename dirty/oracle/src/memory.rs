@@ -5,6 +5,7 @@
 //! `/proc/PID/pagemap` shows to be empty are told as zero without being read: reading would map pages there, and a
 //! judge must not change what it judges.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -31,6 +32,7 @@ pub struct Mapping {
     pub is_private_anonymous: bool,
 }
 
+const FRAME: u64 = (1 << 55) - 1;
 const PRESENT_OR_SWAPPED: u64 = 3 << 62;
 const BATCH: usize = 256; // pages read at once
 
@@ -89,6 +91,23 @@ impl Memory {
             .filter(|map| (map.address.0 as usize) < range.end() && range.start() < map.address.1 as usize);
         let bytes: u64 = within.filter_map(|map| map.extension.map.get("Swap")).sum();
         Ok(bytes as usize / page_size())
+    }
+
+    /// How many different page frames the present pages of `range` lie in, and how many pages that are; frames are
+    /// told to root alone.
+    ///
+    /// # Errors
+    /// When pagemap cannot be read, or tells no frames.
+    pub fn frames(&self, range: PageRange) -> io::Result<(usize, usize)> {
+        let mut entries = vec![0; range.pages() * 8];
+        self.pagemap.read_exact_at(&mut entries, (range.start() / page_size() * 8) as u64)?;
+        let entries =
+            entries.chunks_exact(8).map(|entry| u64::from_ne_bytes(entry.try_into().expect("eight bytes")));
+        let frames: Vec<u64> = entries.filter(|entry| entry >> 63 != 0).map(|entry| entry & FRAME).collect();
+        if frames.contains(&0) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok((frames.iter().collect::<HashSet<_>>().len(), frames.len()))
     }
 
     /// Show `each` the pages of `range` that are mapped, in order.

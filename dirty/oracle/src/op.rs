@@ -13,6 +13,10 @@ pub enum Backing {
     Shared,
     /// A private mapping of a new file full of known bytes.
     PrivateFile,
+    /// A shared mapping of a new file full of known bytes.
+    SharedFile,
+    /// Private memory in huge pages set aside (hugetlb).
+    Huge,
 }
 
 /// How the kernel, or another process, writes into the memory.
@@ -29,6 +33,8 @@ pub enum Way {
     ProcessVmWritev,
     /// A write to `/proc/PID/mem` by a child.
     ProcMem,
+    /// A read from a file opened with `O_DIRECT`.
+    Direct,
 }
 
 /// One step. Addresses and lengths are in bytes.
@@ -86,6 +92,13 @@ pub enum Op {
         step: usize,
         value: u8,
     },
+    /// Count the bytes, one in each `step`, that are not `value`.
+    Differing {
+        at: usize,
+        length: usize,
+        step: usize,
+        value: u8,
+    },
     /// One store of eight bytes, wherever it lies.
     Straddle {
         at: usize,
@@ -103,6 +116,36 @@ pub enum Op {
         length: usize,
         value: u8,
     },
+    /// Write into another process: [`Way::ProcessVmWritev`] or [`Way::ProcMem`].
+    Into {
+        pid: i32,
+        way: Way,
+        at: usize,
+        length: usize,
+        value: u8,
+    },
+    /// Pin this memory for the kernel to write later: io_uring's registered buffers.
+    Pin {
+        at: usize,
+        length: usize,
+    },
+    /// Have the kernel write to all that is pinned.
+    WritePinned {
+        value: u8,
+    },
+    Unpin,
+    /// `msync`, until what was written is on disk.
+    Sync {
+        at: usize,
+        length: usize,
+    },
+    /// Begin to write other memory at these addresses, over and over, from so many other processes.
+    StartNoise {
+        processes: usize,
+        at: usize,
+        length: usize,
+    },
+    StopNoise,
     /// Take a signal on an alternate stack that lies here.
     Signal {
         at: usize,

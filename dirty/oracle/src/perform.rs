@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libdirty::page_size;
 
 use crate::kernel_writes;
+use crate::noise::Noise;
 use crate::op::{Backing, Op};
+use crate::pinned::Pinned;
 use crate::writers::Writers;
 
 /// Where the memory of all scenarios lies: where neither the kernel nor a sanitizer puts anything.
@@ -24,6 +26,8 @@ pub struct Performer {
     shared: Vec<(usize, OwnedFd)>,
     writers: Option<Writers>,
     fork: Option<i32>,
+    pinned: Option<Box<Pinned>>,
+    noise: Option<Noise>,
 }
 
 /// `errno` of a call that returns -1 for failure.
@@ -80,6 +84,11 @@ impl Performer {
                 }
                 Ok(0)
             }
+            Op::Differing { at, length, step, value } => {
+                // SAFETY: as above.
+                let is_other = |address: &usize| unsafe { (*address as *const u8).read_volatile() } != value;
+                Ok((at..at + length).step_by(step).filter(is_other).count() as i64)
+            }
             Op::Straddle { at, value } => {
                 store_unaligned(at, value);
                 Ok(0)
@@ -92,6 +101,33 @@ impl Performer {
                 Ok(0)
             }
             Op::Kernel { way, at, length, value } => kernel_writes::perform(way, at, length, value),
+            Op::Into { pid, way, at, length, value } => {
+                kernel_writes::into_process(pid, way, at, &vec![value; length])
+            }
+            Op::Pin { at, length } => {
+                self.pinned = Some(Box::new(Pinned::new(at, length)?));
+                Ok(0)
+            }
+            Op::WritePinned { value } => {
+                let pinned = self.pinned.as_mut();
+                pinned.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?.write(value)
+            }
+            Op::Unpin => {
+                self.pinned = None;
+                Ok(0)
+            }
+            Op::Sync { at, length } => {
+                // SAFETY: as above.
+                check(unsafe { libc::msync(at as *mut _, length, libc::MS_SYNC) }.into())
+            }
+            Op::StartNoise { processes, at, length } => {
+                self.noise = Some(Noise::start(processes, at, length)?);
+                Ok(0)
+            }
+            Op::StopNoise => {
+                self.noise = None;
+                Ok(0)
+            }
             Op::Signal { at, length } => signal_on(at, length),
             Op::StartWriters { threads, at, length } => {
                 self.writers = Some(Writers::start(threads, at, length));
@@ -141,6 +177,13 @@ impl Performer {
             Backing::PrivateFile => {
                 let file = temporary_file(length)?;
                 map(at, length, libc::MAP_PRIVATE | place, file.as_raw_fd())
+            }
+            Backing::SharedFile => {
+                let file = temporary_file(length)?;
+                map(at, length, libc::MAP_SHARED | place, file.as_raw_fd())
+            }
+            Backing::Huge => {
+                map(at, length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | place, -1)
             }
         }
     }
@@ -201,13 +244,21 @@ fn store_unaligned(at: usize, value: u64) {
     };
 }
 
-fn map(at: usize, length: usize, flags: i32, fd: i32) -> io::Result<i64> {
+/// Map readable and writable memory here.
+///
+/// # Errors
+/// The kernel's word.
+pub(crate) fn map(at: usize, length: usize, flags: i32, fd: i32) -> io::Result<i64> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: see the module.
     check(unsafe { libc::mmap(at as *mut _, length, protection, flags, fd, 0) } as i64)
 }
 
-fn temporary_file(length: usize) -> io::Result<File> {
+/// A file of known bytes where `TMPDIR` says: on a filesystem of the caller's choice.
+///
+/// # Errors
+/// The kernel's word.
+pub(crate) fn temporary_file(length: usize) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = File::options();
     options.read(true).write(true).custom_flags(libc::O_TMPFILE);
@@ -239,8 +290,9 @@ pub(crate) fn wait(pid: i32) -> io::Result<i32> {
     Ok(status)
 }
 
-fn end(pid: i32) -> io::Result<()> {
-    // SAFETY: a child of ours that was not waited for.
+/// End a child that was not waited for.
+pub(crate) fn end(pid: i32) -> io::Result<()> {
+    // SAFETY: a child of ours, as the caller says.
     check(unsafe { libc::kill(pid, libc::SIGKILL) }.into())?;
     wait(pid).map(|_| ())
 }

@@ -37,8 +37,12 @@ pub enum What {
 }
 
 /// The faults by their names on the command line.
-pub const FAULTS: [(&str, Fault); 3] =
-    [("rearm", Fault::Rearm), ("race", Fault::Race), ("discard", Fault::Discard)];
+pub const FAULTS: [(&str, Fault); 4] = [
+    ("rearm", Fault::Rearm),
+    ("race", Fault::Race),
+    ("discard", Fault::Discard),
+    ("foreign", Fault::Foreign),
+];
 
 impl Order {
     /// An order.

@@ -167,7 +167,8 @@ static void test_nothing_is_lost(void)
 /* The answer may be stored into watched memory; that is a write like another. */
 static void test_watched_array(void)
 {
-	const char *const backends[] = { "uffd-async", "soft-dirty", "mprotect", "uffd-sync" };
+	const char *const backends[] = { "epml", "dbit", "uffd-async", "soft-dirty", "spml", "mprotect",
+					 "uffd-sync" };
 	size_t page = page_size();
 
 	for (size_t i = 0; i < ARRAY_SIZE(backends); i++) {

@@ -6,6 +6,7 @@
 //! first `collect` that begins after it, or by one that runs meanwhile. Taking a page into the answer and
 //! arming it again is therefore one step as far as a write can see; each file says how.
 
+mod module;
 mod mprotect;
 mod soft_dirty;
 mod uffd_async;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use crate::bitmap::Bitmap;
 use crate::capability::BackendKind;
+use crate::device::abi;
 use crate::extent::{Dirty, PageRange};
 use crate::fault::Fault;
 use crate::maps::{Mapping, Memory};
@@ -94,7 +96,11 @@ pub(crate) fn open(
     fault: Option<Fault>,
 ) -> Result<Box<dyn Backend>, String> {
     check(kind, target)?;
+    let module = |mechanism| module::Module::open(kind, mechanism, target, fault);
     Ok(match kind {
+        BackendKind::Dbit => Box::new(module(abi::DBIT)?),
+        BackendKind::Spml => Box::new(module(abi::SPML)?),
+        BackendKind::Epml => Box::new(module(abi::EPML)?),
         BackendKind::Mprotect => Box::new(mprotect::Mprotect::open(target, fault)?),
         BackendKind::SoftDirty => Box::new(soft_dirty::SoftDirty::open(target, fault)?),
         BackendKind::UffdSync => Box::new(uffd_sync::UffdSync::open(target, fault)?),

@@ -114,6 +114,10 @@ pub(super) fn swap(judge: &mut Judge) -> Result<(), Stop> {
         judge.check()?;
         judge.touch(area, 5, epoch + 100)?;
         judge.check()?;
+        // Taken by the tracker, and still to be kept.
+        advise(judge, area, libc::MADV_PAGEOUT)?;
+        judge.expect(area, 5, epoch + 100)?;
+        judge.check()?;
     }
     if swapped == 0 {
         return Err(Stop::skip("MADV_PAGEOUT put nothing into swap"));

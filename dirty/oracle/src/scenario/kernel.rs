@@ -4,9 +4,12 @@
 
 use libdirty::{Capabilities, Sees, page_size};
 
-use crate::judge::Judge;
+use crate::judge::{Area, Judge};
 use crate::op::{Backing, Op, Way};
 use crate::outcome::Stop;
+use crate::workload::{Target, Workload};
+
+use super::writes::{advise, huge_pages};
 
 const EPOCHS: u8 = 4;
 
@@ -30,20 +33,71 @@ pub(super) fn proc_mem(judge: &mut Judge) -> Result<(), Stop> {
     write(judge, Way::ProcMem, |record| record.mem_writes)
 }
 
+pub(super) fn direct(judge: &mut Judge) -> Result<(), Stop> {
+    write(judge, Way::Direct, |record| record.kernel_writes)
+}
+
+pub(super) fn outside_vm_writev(judge: &mut Judge) -> Result<(), Stop> {
+    outside(judge, Way::ProcessVmWritev, |record| record.foreign_writes)
+}
+
+pub(super) fn outside_mem(judge: &mut Judge) -> Result<(), Stop> {
+    outside(judge, Way::ProcMem, |record| record.mem_writes)
+}
+
+/// Not a child: a fork would take the write permission from every entry, and the write be a fault like another.
+fn outside(judge: &mut Judge, way: Way, sees: fn(&Capabilities) -> Sees) -> Result<(), Stop> {
+    let mut other = Workload::start(Target::Other)?;
+    let area = small(judge)?;
+    write_to(judge, area, Some(&mut other), way, sees)?;
+    let huge = judge.map(huge_pages(), Backing::Anonymous)?;
+    advise(judge, huge, libc::MADV_HUGEPAGE)?;
+    judge.touch(huge, 1, 77)?;
+    judge.watch(huge)?;
+    write_to(judge, huge, Some(&mut other), way, sees)
+}
+
 fn write(judge: &mut Judge, way: Way, sees: fn(&Capabilities) -> Sees) -> Result<(), Stop> {
+    let area = small(judge)?;
+    write_to(judge, area, None, way, sees)
+}
+
+/// A few watched pages, of which the first have content.
+fn small(judge: &mut Judge) -> Result<Area, Stop> {
     let area = judge.map(16, Backing::Anonymous)?;
     judge.touch(area.part(0, 8), 1, 77)?;
     judge.watch(area)?;
+    Ok(area)
+}
+
+/// Have the kernel write, by the program's own will or by that of `other`.
+fn write_to(
+    judge: &mut Judge,
+    area: Area,
+    mut other: Option<&mut Workload>,
+    way: Way,
+    sees: fn(&Capabilities) -> Sees,
+) -> Result<(), Stop> {
+    let pid = judge.workload().pid();
     let mut failed = false;
     for epoch in 1..=EPOCHS {
         // Once to pages with content, which are armed by every back end, once to some that had none at first.
         for first in [1, 9] {
-            let (at, length) = (area.page(first) + 100, 3 * page_size());
-            let op = Op::Kernel { way, at, length, value: epoch };
-            let done = judge.workload().perform(op);
+            let (at, length) = (area.page(first) + 512, 3 * page_size()); // as direct I/O wants it
+            let (op, writer) = match other.as_deref_mut() {
+                None => (Op::Kernel { way, at, length, value: epoch }, judge.workload()),
+                Some(other) => (Op::Into { pid, way, at, length, value: epoch }, other),
+            };
+            let done = writer.perform(op);
             let errno = done.as_ref().err().and_then(std::io::Error::raw_os_error);
             if way == Way::IoUring && matches!(errno, Some(libc::ENOSYS | libc::EPERM)) {
                 return Err(Stop::skip("io_uring is not to be had here"));
+            }
+            if way == Way::Direct && errno == Some(libc::EOPNOTSUPP) {
+                return Err(Stop::skip("no direct I/O on this filesystem (TMPDIR names it)"));
+            }
+            if other.is_some() && matches!(errno, Some(libc::EPERM | libc::EACCES)) {
+                return Err(Stop::skip("another process may not write into this one"));
             }
             if sees(judge.capabilities()) == Sees::Fails {
                 failed |= matches!(errno, Some(libc::EFAULT | libc::EIO));
@@ -53,12 +107,43 @@ fn write(judge: &mut Judge, way: Way, sees: fn(&Capabilities) -> Sees) -> Result
                 judge.check()?;
                 // As a program must that knows: write to each page by itself first.
                 judge.touch(area.part(first, 4), 1, 50 + epoch)?;
-                judge.perform(op)?;
+                let writer = other.as_deref_mut().unwrap_or(judge.workload());
+                writer.perform(op).map_err(|error| Stop::fail(format!("{op:?}: {error}")))?;
             } else if !matches!(done, Ok(bytes) if bytes == length as i64) {
                 return Err(Stop::fail(format!("{op:?} of {length} bytes: {done:?}")));
             }
             judge.check()?;
         }
+    }
+    Ok(())
+}
+
+pub(super) fn pinned(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(64, Backing::Anonymous)?;
+    judge.touch(area, 1, 77)?;
+    judge.watch(area)?;
+    // Pinned by nobody's leave: a page that the tracker protects is written first.
+    for (number, pages) in [area.part(3, 9), area.part(20, 1), area.part(30, 30)].into_iter().enumerate() {
+        let value = 100 + 10 * number as u8;
+        judge.touch(pages, 1, value)?;
+        let pin = Op::Pin { at: pages.start, length: pages.len() };
+        match judge.workload().perform(pin).map_err(|error| error.raw_os_error()) {
+            Ok(_) => {}
+            Err(Some(libc::ENOSYS | libc::EPERM)) => {
+                return Err(Stop::skip("io_uring is not to be had here"));
+            }
+            Err(errno) => return Err(Stop::fail(format!("{pin:?}: errno {errno:?}"))),
+        }
+        judge.check()?;
+        for epoch in 1..=EPOCHS {
+            judge.perform(Op::WritePinned { value: value + epoch })?;
+            judge.check()?;
+        }
+        // Written, and let go before anybody asks.
+        judge.perform(Op::WritePinned { value: value + 9 })?;
+        judge.perform(Op::Unpin)?;
+        judge.check()?;
+        judge.check()?;
     }
     Ok(())
 }

@@ -4,7 +4,9 @@
 //! Rules: each writes the same pages in more than one epoch (else a back end that never arms again would pass),
 //! no store writes what is there already, and each checks while the program holds still.
 
+mod company;
 mod discard;
+mod kept;
 mod kernel;
 mod mapping;
 mod process;
@@ -31,6 +33,8 @@ pub struct Scenario {
     pub races: bool,
     /// Memory with content is discarded: it must catch a back end that is blind to that.
     pub discards: bool,
+    /// Others write at the same addresses: it must catch a back end that tells what they write.
+    pub noisy: bool,
     /// Where the record tells whether such writes are seen; else they must be.
     pub sees: fn(&Capabilities) -> Sees,
     /// Where it makes sense.
@@ -45,7 +49,16 @@ const fn scenario(
     about: &'static str,
     body: fn(&mut Judge) -> Result<(), Stop>,
 ) -> Scenario {
-    Scenario { name, about, races: false, discards: false, sees: |_| Sees::Yes, targets: BOTH, body }
+    Scenario {
+        name,
+        about,
+        races: false,
+        discards: false,
+        noisy: false,
+        sees: |_| Sees::Yes,
+        targets: BOTH,
+        body,
+    }
 }
 
 impl Scenario {
@@ -55,6 +68,10 @@ impl Scenario {
 
     const fn discards(self) -> Self {
         Scenario { discards: true, ..self }
+    }
+
+    const fn noisy(self) -> Self {
+        Scenario { noisy: true, ..self }
     }
 
     const fn sees(self, sees: fn(&Capabilities) -> Sees) -> Self {
@@ -76,6 +93,7 @@ impl Scenario {
                 Fault::Rearm => true,
                 Fault::Race => self.races,
                 Fault::Discard => self.discards,
+                Fault::Foreign => self.noisy && record.exact,
                 _ => false,
             }
     }
@@ -136,6 +154,11 @@ pub const ALL: &[Scenario] = &[
         .sees(|record| record.shared_aliases),
     scenario("racing-writers", "4 threads write random pages under hundreds of collects", threads::writers)
         .races(),
+    scenario(
+        "racing-few",
+        "the same on so few pages that processors keep them all at hand",
+        threads::few_pages,
+    ),
     scenario("racing-watch", "ranges come and go under the same threads", threads::watch),
     scenario("read", "read(2) from a pipe", kernel::read).sees(|record| record.kernel_writes),
     scenario("recvmsg", "recvmsg(2) from a socket", kernel::recvmsg).sees(|record| record.kernel_writes),
@@ -146,11 +169,28 @@ pub const ALL: &[Scenario] = &[
         .sees(|record| record.foreign_writes),
     scenario("proc-mem", "writes to /proc/PID/mem by a child", kernel::proc_mem)
         .sees(|record| record.mem_writes),
+    scenario(
+        "outside-writev",
+        "process_vm_writev(2) by a process that is no child",
+        kernel::outside_vm_writev,
+    )
+    .sees(|record| record.foreign_writes),
+    scenario("outside-mem", "writes to /proc/PID/mem by a process that is no child", kernel::outside_mem)
+        .sees(|record| record.mem_writes),
+    scenario("direct", "a read from a file without the page cache (O_DIRECT)", kernel::direct)
+        .sees(|record| record.kernel_writes),
+    scenario("pinned", "io_uring writes into buffers that were registered before", kernel::pinned)
+        .sees(|record| record.pinned_writes),
     scenario("dontneed", "MADV_DONTNEED of some pages, then reads, then writes", discard::some).discards(),
     scenario("dontneed-block", "the same of all pages of a page table", discard::block).discards(),
     scenario("dontneed-huge", "the same of a transparent huge page", discard::huge).discards(),
     scenario("free", "MADV_FREE, and reclaim", discard::free),
     scenario("swap", "pages go to swap and come back", discard::swap),
+    scenario("write-back", "shared files are synced and go out of memory", kept::write_back)
+        .sees(|record| record.reclaimed_writes),
+    scenario("merged", "equal pages are merged by the kernel (KSM)", kept::merged)
+        .sees(|record| record.reclaimed_writes),
+    scenario("hugetlb", "private memory in huge pages set aside", kept::hugetlb),
     scenario("munmap-refault", "munmap, and new memory at the same place", mapping::munmap),
     scenario("map-over", "mmap with MAP_FIXED over content", mapping::map_over),
     scenario(MREMAP, "pages move within, out of and into the watched range", mapping::mremap)
@@ -158,6 +198,8 @@ pub const ALL: &[Scenario] = &[
     scenario(GROWTH, "memory grows at its end, into watched and unwatched addresses", mapping::growth)
         .sees(|record| record.remapped_writes),
     scenario("protection", "the program makes pages read-only and writable again", mapping::protection),
+    scenario("trackers", "three trackers of one process", company::trackers),
+    scenario("noise", "three other processes write the same addresses", company::noise).noisy(),
     scenario("fork", "a forked child lives and writes", process::fork),
     scenario(
         "fork-tracker",

@@ -12,10 +12,16 @@ use crate::judge::Judge;
 use crate::op::{Backing, Op};
 use crate::outcome::Stop;
 
+use super::writes::advise;
+
 const THREADS: usize = 4;
 const PAGES: usize = 2048;
 /// Collects between two checks, close together.
 const BURST: usize = 4;
+/// Pages that a processor keeps all at hand in its TLB. A back end that changes entries and does not flush misses each
+/// write to them until something else flushes; among many pages the entries are driven out soon.
+const FEW_PAGES: usize = 16;
+const FEW_ROUNDS: usize = 12;
 /// Rounds at least, however little time there is: more than two hundred collects.
 const ROUNDS: usize = 40;
 
@@ -37,23 +43,50 @@ fn burst(judge: &mut Judge, round: usize) -> Result<(), Stop> {
 
 pub(super) fn writers(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(PAGES, Backing::Anonymous)?;
+    // In small pages each write counts, in huge ones a second write hides that the first was lost.
+    advise(judge, area.part(PAGES / 4, 3 * PAGES / 4), libc::MADV_NOHUGEPAGE)?;
     judge.touch(area.part(0, PAGES / 2), 1, 77)?;
     judge.watch(area)?;
     judge.perform(Op::StartWriters { threads: THREADS, at: area.start, length: area.len() })?;
     let (mut round, since) = (0, Instant::now());
     while goes_on(judge, round, since) {
-        judge.collect_racing()?;
-        judge.copy()?; // under fire, too
-        burst(judge, round)?;
-        // On a slow machine every page is dirty by now, and no write is the first: begin once with none.
-        judge.perform(Op::PauseWriters)?;
-        judge.check()?;
-        judge.perform(Op::ResumeWriters)?;
-        judge.collect_racing()?;
-        judge.perform(Op::PauseWriters)?;
-        judge.check()?;
-        judge.perform(Op::ResumeWriters)?;
+        race(judge, round)?;
         round += 1;
+    }
+    judge.perform(Op::StopWriters)?;
+    judge.check()
+}
+
+/// One round, in which the writers run and are held still twice.
+fn race(judge: &mut Judge, round: usize) -> Result<(), Stop> {
+    judge.collect_racing()?;
+    judge.copy()?; // under fire, too
+    burst(judge, round)?;
+    // On a slow machine every page is dirty by now, and no write is the first: begin once with none.
+    judge.perform(Op::PauseWriters)?;
+    judge.check()?;
+    judge.perform(Op::ResumeWriters)?;
+    judge.collect_racing()?;
+    judge.perform(Op::PauseWriters)?;
+    judge.check()?;
+    judge.perform(Op::ResumeWriters).map(|_| ())
+}
+
+pub(super) fn few_pages(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(FEW_PAGES, Backing::Anonymous)?;
+    advise(judge, area, libc::MADV_NOHUGEPAGE)?;
+    judge.touch(area, 1, 77)?;
+    judge.watch(area)?;
+    judge.perform(Op::StartWriters { threads: 2, at: area.start, length: area.len() })?;
+    for _ in 0..FEW_ROUNDS {
+        // Copied at once: what is copied when the writers hold still hides what was lost before.
+        for _ in 0..BURST {
+            judge.collect_racing()?;
+            judge.copy()?;
+        }
+        judge.perform(Op::PauseWriters)?;
+        judge.check()?;
+        judge.perform(Op::ResumeWriters)?;
     }
     judge.perform(Op::StopWriters)?;
     judge.check()

@@ -84,7 +84,9 @@ pub fn measure(kind: BackendKind, region: &mut Region, plan: &Plan, tick: &dyn F
     let (mut library, mut twins, mut untracked) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..plan.repeat {
         for who in [n % 2, (n + 1) % 2] {
-            // Everything is written once before, so that each turn finds the same caches.
+            // Everything is written once before, so that each turn finds the same caches, and nothing that
+            // an earlier turn left armed.
+            region.touch(pages, plan.stride);
             untracked.push(nanoseconds(|| region.touch(pages, plan.stride)).0);
             region.judge(&[range]);
             if who == 0 {
@@ -162,7 +164,7 @@ fn collect_and_judge(method: &mut impl Method, region: &mut Region, turn: &mut T
 
 /// How many pages a pass may have: all where the kernel does the work, else by a small try with the twin.
 fn fitting_pages(kind: BackendKind, region: &mut Region, plan: &Plan) -> Result<usize> {
-    if kind.capabilities().cost == CostClass::KernelFault {
+    if !matches!(kind.capabilities().cost, CostClass::SignalPerPage | CostClass::ThreadSwitchPerPage) {
         return Ok(region.pages());
     }
     let few = region.pages().min(2048);

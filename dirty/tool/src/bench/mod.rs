@@ -121,7 +121,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
     let sizes = (largest / sweep::FIRST).ilog2() as usize + 1;
     let sweeps = works.contains(&BackendKind::UffdAsync);
-    let bar = progress(works.len() * repeat * 2 + if sweeps { sizes } else { 0 });
+    let steps = works.len() * repeat * 2 + if sweeps { sizes } else { 0 };
+    let bar = progress(steps, arguments.json);
     let tick = || bar.inc(1);
     let mut rows = Vec::new();
     {
@@ -152,9 +153,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn progress(steps: usize) -> ProgressBar {
+fn progress(steps: usize, quiet: bool) -> ProgressBar {
     let bar = ProgressBar::new(steps as u64);
-    if !std::io::stderr().is_terminal() {
+    if quiet || !std::io::stderr().is_terminal() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
     let style =

@@ -70,6 +70,7 @@ fn table(findings: &[Finding]) -> Table {
     table.add_row(row("moved or grown by mremap", &|can| can.remapped_writes.to_string()));
     table.add_row(row("shared memory by another way", &|can| can.shared_aliases.to_string()));
     table.add_row(row("pinned: O_DIRECT, RDMA, io_uring", &|can| can.pinned_writes.to_string()));
+    table.add_row(row("reclaimed or merged, then read", &|can| can.reclaimed_writes.to_string()));
     table.add_row(row("all of the own process", &|can| yes(can.whole_own_process).to_owned()));
     table.add_row(row("another process", &|can| yes(can.other_process).to_owned()));
     table.add_row(row("first write to a page costs", &|can| can.cost.to_string()));
@@ -116,6 +117,7 @@ fn as_json(finding: &Finding) -> serde_json::Value {
         "reprotected_writes": can.reprotected_writes.to_string(),
         "shared_aliases": can.shared_aliases.to_string(),
         "pinned_writes": can.pinned_writes.to_string(),
+        "reclaimed_writes": can.reclaimed_writes.to_string(),
         "whole_own_process": can.whole_own_process,
         "other_process": can.other_process,
         "privilege": can.privilege,

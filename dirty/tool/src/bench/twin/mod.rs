@@ -6,6 +6,7 @@
 //! out on purpose: this is the least that the mechanism can cost.
 
 mod bits;
+mod module;
 mod mprotect;
 mod soft_dirty;
 mod uffd;
@@ -13,6 +14,7 @@ mod uffd_async;
 mod uffd_sync;
 
 use anyhow::{Result, bail};
+use libdirty::device::abi;
 use libdirty::{BackendKind, PageRange};
 
 use super::method::Method;
@@ -27,6 +29,9 @@ pub fn start(kind: BackendKind, range: PageRange) -> Result<Box<dyn Method>> {
         BackendKind::SoftDirty => Box::new(soft_dirty::Twin::start(range)?),
         BackendKind::UffdSync => Box::new(uffd_sync::Twin::start(range)?),
         BackendKind::UffdAsync => Box::new(uffd_async::Twin::start(range)?),
+        BackendKind::Dbit => Box::new(module::Twin::start(abi::DBIT, range)?),
+        BackendKind::Spml => Box::new(module::Twin::start(abi::SPML, range)?),
+        BackendKind::Epml => Box::new(module::Twin::start(abi::EPML, range)?),
         _ => bail!("{kind} has no twin in this benchmark"),
     })
 }

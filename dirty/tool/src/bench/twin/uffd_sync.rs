@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
 use libdirty::{PageRange, page_size};
-use linux_raw_sys::general::{UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_UNPOPULATED, uffd_msg};
+use linux_raw_sys::general::{UFFD_FEATURE_PAGEFAULT_FLAG_WP, uffd_msg};
 
 use super::bits::{Bits, Runs};
 use super::uffd::Uffd;
@@ -34,7 +34,8 @@ struct Shared {
 impl Twin {
     pub(super) fn start(range: PageRange) -> Result<Self> {
         let bell = Region::new(page_size()).context("a page")?;
-        let uffd = Uffd::open(UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_UNPOPULATED)?;
+        // Every page is there: what protects missing ones too, Linux 6.1 refuses.
+        let uffd = Uffd::open(UFFD_FEATURE_PAGEFAULT_FLAG_WP)?;
         uffd.register(range)?;
         uffd.register(bell.first(1))?;
         let events = File::from(uffd.0.try_clone().context("dup")?);

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kernel module `trapless_dirty`, which finds writes without a fault in the tracked process, by one of three
+//! mechanisms: the dirty bit of its page-table entries (`dbit`), the log of the hypervisor (`spml`), the
+//! log of the processor (`epml`).
+//!
+//! The module keeps the promise of this crate by itself: addresses are watched whatever is mapped there, and what
+//! is unmapped, discarded or moved counts as written. So nothing here can be armed too late, and memory that was
+//! replaced is no case of its own. What is left to this file:
+//! - the process that was attached to is the [`Target`]: the pidfd tells, after the fact, that its pid was not
+//!   another's meanwhile;
+//! - what the module watches and the tracker does not (an UNWATCH that failed) is not told;
+//! - a collect that fails has told nothing: all is armed anew, and reported.
+
+use std::io;
+use std::time::Duration;
+
+use super::{Armed, Backend, Collection, Part};
+use crate::capability::BackendKind;
+use crate::device::{Device, abi};
+use crate::extent::{PageRange, Reason, page_size};
+use crate::fault::Fault;
+use crate::maps::Mapping;
+use crate::pagemap;
+use crate::target::Target;
+
+#[derive(Debug)]
+pub(super) struct Module {
+    kind: BackendKind,
+    device: Device,
+    /// Room for what the module has found: grows when it was full.
+    room: Vec<abi::Range>,
+    fault: Option<Fault>,
+}
+
+const FIRST_ROOM: usize = 512;
+const MOST_ROOM: usize = 1 << 16; // 1 MiB
+
+impl Module {
+    /// `kind` by `mechanism`.
+    pub(super) fn open(
+        kind: BackendKind,
+        mechanism: u32,
+        target: &Target,
+        fault: Option<Fault>,
+    ) -> Result<Self, String> {
+        let device = Device::open(mechanism)?;
+        let pid = target.pid();
+        device
+            .attach(pid, mechanism)
+            .map_err(|error| format!("the module trapless_dirty refuses process {pid}: {error}"))?;
+        if target.has_exited() {
+            return Err(format!("process {pid} has ended"));
+        }
+        Ok(Module { kind, device, room: vec![abi::Range::default(); FIRST_ROOM], fault })
+    }
+
+    /// Have the module look, and tell what it found.
+    fn find(&mut self, target: &Target, work: &mut Collection<'_>) -> io::Result<()> {
+        let has_overrun = self.device.collect()?;
+        if has_overrun {
+            work.parts.iter().for_each(|part| work.dirty.push(part.range, Reason::Overflow));
+        }
+        let fault = self.fault;
+        self.take(|range| match fault {
+            _ if has_overrun => {} // told with all the rest
+            Some(Fault::Discard) => tell_content(target, work, range),
+            _ => tell(work, range),
+        })?;
+        if fault == Some(Fault::Race) {
+            std::thread::sleep(Duration::from_millis(1)); // room for the mistake to show
+            self.device.collect()?;
+            self.take(|_| ())?;
+        }
+        Ok(())
+    }
+
+    /// Take all that the module has found; what it finds meanwhile may come in any order, or the next time.
+    fn take(&mut self, mut each: impl FnMut(PageRange)) -> io::Result<()> {
+        loop {
+            let room = self.room.len();
+            let found = self.device.read(&mut self.room)?;
+            for range in found {
+                let ends = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
+                let range = ends.and_then(|(start, end)| PageRange::new(start, end).ok());
+                each(range.ok_or_else(|| io::Error::other("READ stored what is no range of pages"))?);
+            }
+            if found.len() < room {
+                return Ok(());
+            }
+            if room < MOST_ROOM {
+                self.room.resize(2 * room, abi::Range::default());
+            }
+        }
+    }
+}
+
+/// Tell what of `range` lies in parts.
+fn tell(work: &mut Collection<'_>, range: PageRange) {
+    let first = work.parts.partition_point(|part| part.range.end() <= range.start());
+    for part in &work.parts[first..] {
+        let Some(piece) = part.range.intersection(range) else { break };
+        work.dirty.push(piece, Reason::Written);
+    }
+}
+
+/// [`Fault::Discard`]: tell it but for pages that are empty.
+fn tell_content(target: &Target, work: &mut Collection<'_>, range: PageRange) {
+    let mut entries = Vec::new();
+    if pagemap::read(target.pagemap(), range, &mut entries).is_err() {
+        return;
+    }
+    for (page, _) in entries.iter().enumerate().filter(|(_, entry)| !entry.is_none()) {
+        let start = range.start() + page * page_size();
+        tell(work, PageRange::trusted(start, start + page_size()));
+    }
+}
+
+impl Backend for Module {
+    fn kind(&self) -> BackendKind {
+        self.kind
+    }
+
+    fn arm(&mut self, _target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
+        // Device memory, no memory for the books, watched already by a mistake: reported by each collect, and tried
+        // again there.
+        match self.device.watch(part.range) {
+            Ok(()) => Armed::Watched,
+            Err(_) => Armed::Unsupported,
+        }
+    }
+
+    fn disarm(&mut self, _target: &Target, range: PageRange, _mapped: bool) {
+        // Fails where the process is gone, and then there is nothing to do.
+        let _ = self.device.unwatch(range);
+    }
+
+    fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
+        if self.find(target, work).is_err() {
+            work.lost.extend(work.parts.iter().map(|part| part.range));
+        }
+    }
+}

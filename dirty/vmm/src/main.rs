@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `trapless-vmm`: boots a Linux kernel on KVM, and offers it the log of the pages that its processors write
+//! (Shadow PML, docs/spml.md).
+//!
+//! Exit codes: 0 the guest reset the machine, 1 it could not be run or broke down, with one message that says
+//! why, 2 wrong arguments. A kernel that panics with `panic=-1` resets the machine too: only its console tells.
+
+mod abi;
+mod boot;
+mod devices;
+mod fault;
+mod forward;
+mod guest_ring;
+mod kvm_log;
+mod kvm_ring;
+mod layout;
+mod machine;
+mod mp_table;
+mod self_test;
+mod vcpus;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bytesize::ByteSize;
+use clap::Parser;
+
+use fault::Fault;
+use machine::Configuration;
+
+/// Boot a Linux kernel on KVM, with a log of the pages it writes
+#[derive(Debug, Parser)]
+#[command(name = "trapless-vmm", version)]
+struct Arguments {
+    /// A bzImage or an uncompressed ELF kernel
+    #[arg(long)]
+    kernel: PathBuf,
+    /// Its initial root file system
+    #[arg(long)]
+    initramfs: Option<PathBuf>,
+    /// Its command line; the console is the serial port, ttyS0
+    #[arg(long, default_value = "console=ttyS0 reboot=k panic=-1")]
+    cmdline: String,
+    /// Memory, 128MiB to 3GiB
+    #[arg(long, default_value = "512MiB")]
+    memory: ByteSize,
+    /// Virtual processors
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(mp_table::MAX_CPUS)))]
+    cpus: u8,
+    /// Do not offer the log, nor require that the host has one
+    #[arg(long, conflicts_with = "fault")]
+    no_log: bool,
+    /// Make a mistake on purpose: lose=N drops every N-th entry, wild=N makes it a page that is not there,
+    /// overrun=N answers every N-th drain so
+    #[arg(long)]
+    fault: Option<Fault>,
+    /// At the end say on standard error what was counted
+    #[arg(long)]
+    counts: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let configuration = Configuration {
+        kernel: arguments.kernel,
+        initramfs: arguments.initramfs,
+        command_line: arguments.cmdline,
+        memory: arguments.memory.as_u64(),
+        cpus: arguments.cpus,
+        log: !arguments.no_log,
+        fault: arguments.fault,
+    };
+    match machine::run(&configuration) {
+        Ok(counts) => {
+            if arguments.counts {
+                eprintln!("trapless-vmm: {counts:?}");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("trapless-vmm: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
