@@ -6,7 +6,7 @@
 #   make check       every test
 #   make check-fast  linters and unit tests only, no machine is booted
 #
-#   make check-long  experiments that take minutes
+#   make check-long  experiments and machine tests that take minutes
 #   make             build the payload and the modules
 #   make lint        linters only
 #   make clean       remove what was built (.venv stays)
@@ -15,7 +15,7 @@ PYTEST		= .venv/bin/python -m pytest
 C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
 			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch] \
 			pagetable/pvmmu/*.[chS] \
-			dirty/include/*.h dirty/linux/*.[ch] \
+			dirty/include/*.h dirty/linux/*.[ch] dirty/linux/test/*.c \
 			lab/trapless_lab/plugin/*.[ch] \
 			dirty/capi/include/*.h dirty/capi/examples/*.c \
 			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c)
@@ -47,8 +47,8 @@ check: all lint host-tests dirty-tests
 	@$(PYTEST) -n 2 --dist loadgroup -m "not long" dirty lab pagetable packaging
 
 check-long: all
-	@echo "check-long: experiments that take minutes, one at a time"
-	@$(PYTEST) -m long lab
+	@echo "check-long: what takes minutes, one at a time"
+	@$(PYTEST) -m long lab dirty
 
 check-fast: all lint host-tests
 	@echo "check-fast: unit tests"

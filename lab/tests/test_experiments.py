@@ -22,6 +22,7 @@ TYPES = {"l1", "l2", "l3", "l4", "seg_desc"}
 PAGES = {"0", "64", "256", "1024", "4096"}
 # Top-level key -> the keys in it; none where it is a plain value.
 KEYS: dict[str, dict[str, set[str]]] = {
+    "dirty-guest": {"formulas": set(), "times_cheaper_than_proc": set()},
     "dirty-native": {"rejected": set(), "sweep": set(), "bench": set()},
     "domu-latency": {"stock": PROCESSES, "payload": PROCESSES, "boosted": PROCESSES},
     "pagetable-bare": {"stock": PROCESSES, "cached": PROCESSES},
@@ -54,7 +55,10 @@ def test_the_contract_knows_every_experiment() -> None:
 
 
 # Each looks for harm or counts what hardly moves, in minutes; recordings of them are checked all the same.
-LONG = {"pagetable-compute", "pagetable-io", "pagetable-iotlb-model", "pagetable-types"}
+LONG = {
+    *("domu-latency", "pagetable-bare", "pagetable-compute", "pagetable-io"),
+    *("pagetable-iotlb-model", "pagetable-shrinking", "pagetable-types"),
+}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The small C programs that run in the guest, compiled when first needed.
 
-Invariant: a binary newer than every source of guest/ is never rebuilt, and a failed or interrupted build
-never leaves a binary behind.
+Invariant: a binary newer than every source is never rebuilt, and a failed or interrupted build never leaves a
+binary behind.
 """
 
 from pathlib import Path
@@ -10,11 +10,21 @@ from pathlib import Path
 from . import artifacts, compiler
 
 SOURCES = Path(__file__).parent / "guest"
+# Of the device that some of them speak to.
+INTERFACE = Path(__file__).resolve().parents[2] / "dirty" / "include"
 INIT = SOURCES / "init"
 PROGRAMS = (
     "coldmap",
     "cow",
     "cowthreads",
+    "dirtyaccess",
+    "dirtyforwarded",
+    "dirtyfuzz",
+    "dirtykeep",
+    "dirtykill",
+    "dirtylimit",
+    "dirtylogged",
+    "dirtyparts",
     "filemap",
     "forkdirty",
     "ldt",
@@ -31,13 +41,14 @@ PROGRAMS = (
 )
 
 # Static, so that what a process costs does not depend on the host's dynamic loader.
-_FLAGS = ("-O2", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
+_FLAGS = ("-O2", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{INTERFACE}")
 
 
 def build() -> list[Path]:
     """Compile what is out of date and return every program."""
     directory = artifacts.build_dir() / "lab" / "guest"
-    newest = max(path.stat().st_mtime for path in SOURCES.glob("*.[ch]"))
+    sources = (*SOURCES.glob("*.[ch]"), *INTERFACE.glob("*.h"))
+    newest = max(path.stat().st_mtime for path in sources)
     return [_build_one(name, directory / name, newest) for name in PROGRAMS]
 
 
