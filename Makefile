@@ -15,7 +15,7 @@ PYTEST		= .venv/bin/python -m pytest
 C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
 			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch] \
 			pagetable/pvmmu/*.[chS] \
-			dirty/include/*.h dirty/linux/*.[ch] dirty/linux/test/*.c \
+			dirty/include/*.h dirty/linux/*.[ch] dirty/linux/test/*.c dirty/linux/test/host/*.[ch] \
 			lab/trapless_lab/plugin/*.[ch] \
 			dirty/capi/include/*.h dirty/capi/examples/*.c \
 			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c)
@@ -71,6 +71,7 @@ lint:
 
 host-tests:
 	@$(MAKE) --no-print-directory -C pagetable/xen/tests/host check
+	@$(MAKE) --no-print-directory -C dirty/linux/test/host check
 
 dirty-tests:
 	@echo "dirty: back ends against memory, the C interface, the shim, the tool"

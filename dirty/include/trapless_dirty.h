@@ -130,7 +130,8 @@ struct trapless_dirty_stats {
  * WATCH	writes to the range are found from its return on; what the range
  *		holds then is known to the caller. Holes are allowed. EEXIST: watched
  *		already, in part; EOPNOTSUPP: memory in it cannot be watched (device
- *		memory); ENOSPC: 65,536 ranges are watched; ENOMEM.
+ *		memory); ENOSPC: 65,536 ranges of the process are
+ *		watched, by all trackers; ENOMEM.
  * UNWATCH	forget the range, watched or not. ENOMEM, ENOSPC: only for a piece out
  *		of the middle of a range.
  * COLLECT	find what was written. ESRCH: the process's memory is gone.

@@ -53,6 +53,7 @@ struct block {
 /**
  * struct session - what EPML knows of a memory
  * @trackers: how many; under memory->harvest
+ * @count:    how many blocks
  * @blocks:   struct block, by address / TPD_BLOCK_SIZE; they live as long as this
  * @news:     those that have pages to tell
  * @lost:     an entry could not be kept
@@ -60,11 +61,18 @@ struct block {
  */
 struct session {
 	unsigned int trackers;
+	atomic_t count;
 	struct xarray blocks;
 	struct llist_head news;
 	bool lost;
 	atomic64_t arms;
 };
+
+/*
+ * Blocks that a session may have, of all that its process ever wrote to: 128 GiB of
+ * addresses. They are made in interrupts, on nobody's account.
+ */
+#define BLOCKS_MAX	65536
 
 /* One tracker's: what the counters were at its beginning. */
 struct watcher {
@@ -95,18 +103,23 @@ void epml_lost(u64 tag)
 
 static struct block *new_block(struct session *session, unsigned long index)
 {
-	struct block *block = kzalloc(sizeof(*block), GFP_NOWAIT | __GFP_NOWARN);
+	struct block *block;
 	unsigned long flags;
 	int err;
 
+	if (atomic_read(&session->count) >= BLOCKS_MAX)
+		return NULL;
+	block = kzalloc(sizeof(*block), GFP_NOWAIT | __GFP_NOWARN);
 	if (!block)
 		return NULL;
 	block->index = index;
 	xa_lock_irqsave(&session->blocks, flags);
 	err = __xa_insert(&session->blocks, index, block, GFP_NOWAIT | __GFP_NOWARN);
 	xa_unlock_irqrestore(&session->blocks, flags);
-	if (!err)
+	if (!err) {
+		atomic_inc(&session->count);
 		return block;
+	}
 	kfree(block);
 	/* Another ring's reader may have been faster. */
 	return xa_load(&session->blocks, index);

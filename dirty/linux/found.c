@@ -18,7 +18,10 @@
 
 #include "tracking.h"
 
-/* A process has no more mappings than these (vm.max_map_count), unless it is told to. */
+/*
+ * Of one process, by all trackers: so many are marked at once with interrupts off.
+ * A process has no more mappings (vm.max_map_count) unless the administrator wants.
+ */
 #define RANGES_MAX	65536u
 
 #define CHUNK_BLOCKS	512
@@ -473,7 +476,7 @@ static int make_room(struct tpd_tracker *tracker)
 	unsigned int room = max(8U, 2 * tracker->room);
 	struct tpd_range **ranges, **old = tracker->ranges;
 
-	if (tracker->count == RANGES_MAX)
+	if (tracker->memory->ranges == RANGES_MAX)
 		return -ENOSPC;
 	if (tracker->count < tracker->room)
 		return 0;
@@ -496,11 +499,13 @@ static void insert(struct tpd_tracker *tracker, unsigned int at, struct tpd_rang
 		(tracker->count - at) * sizeof(*tracker->ranges));
 	tracker->ranges[at] = range;
 	tracker->count++;
+	tracker->memory->ranges++;
 }
 
 static void take_out(struct tpd_tracker *tracker, unsigned int at)
 {
 	tracker->count--;
+	tracker->memory->ranges--;
 	memmove(&tracker->ranges[at], &tracker->ranges[at + 1],
 		(tracker->count - at) * sizeof(*tracker->ranges));
 }
@@ -599,6 +604,7 @@ void tpd_unwatch_all(struct tpd_tracker *tracker)
 	tracker->ranges = NULL;
 	tracker->count = 0;
 	tracker->room = 0;
+	tracker->memory->ranges -= count;
 	spin_unlock_irq(&tracker->memory->lock);
 	for (i = 0; i < count; i++) {
 		free_range(ranges[i]);

@@ -114,6 +114,7 @@ struct tpd_tracker {
  * @harvest:   serialises arming, collecting and the coming and going of trackers
  * @lock:      what was found
  * @trackers:  changed under @harvest and @lock
+ * @ranges:    how many all of them watch; under @harvest
  * @active:    mappings are being changed, by so many at once; under @lock
  * @first:     from here ...
  * @last:      ... to here (exclusive), while @active
@@ -134,6 +135,7 @@ struct tpd_memory {
 	struct mutex harvest;
 	spinlock_t lock;
 	struct list_head trackers;
+	unsigned int ranges;
 	unsigned int active;
 	unsigned long first;
 	unsigned long last;
