@@ -2,7 +2,7 @@
 /*
  * dirtyparts MECHANISM MIB: what one round of tracking costs, part by part and as
  * a whole, for the formulas of the OoH paper. MECHANISM is "proc" (soft-dirty),
- * "dbit" or "epml" (trapless_dirty's device).
+ * "dbit", "epml" or "spml" (trapless_dirty's device).
  *
  * The process tracks itself: it writes one word of each page, finds the dirty
  * pages, and reads them, which stands for whatever a tracker wants them for. The
@@ -16,11 +16,15 @@
  *   part parse ns=       proc: finding the ranges in it
  *   part collect ns=     device: COLLECT, every page dirty
  *   part read ns=        device: READ until there is no more
+ *   part drain ns=       spml, in place of collect: the call for the log, every page
+ *                        dirty, and the copy of the ring
+ *   part walk ns=        spml, the same: the reverse mapping
  *   part fault ns= n=    one first write under tracking beyond one without, the mean
  *                        of n
  *   whole tker ns=       finding and reading, as one
  *   whole tked_tker ns=  the writes under tracking, then that
- *   faults n=            minor faults of the whole
+ *   faults n=            minor faults of the whole; spml: what the hypervisor logged,
+ *                        each of which is an exit where it has no PML
  *   told n= missed n= logged n= foreign n= interrupts n=
  *                        pages told, and pages of the memory, all of which is written,
  *                        that were not; entries of the log, those of them for
@@ -35,12 +39,14 @@ static unsigned int mechanism;
 
 /* Pages whose first write is timed for the cost of one fault. */
 #define SAMPLE 512UL
+/* A ring of KVM's: the exit when it is full is in the mean. */
+#define SPML_SAMPLE 4096UL
 #define LINE 64 /* of a cache */
 /* The module tells by blocks, of a page table each, whether an entry is foreign. */
 #define BLOCK (2UL << 20)
 
 static char *memory;
-static size_t pages;
+static size_t pages, sample = SAMPLE;
 /* The device, or -1. */
 static int device = -1, clear_refs, entries_of;
 static uint64_t *entries;
@@ -152,7 +158,7 @@ static void touch_all(void)
 
 static void touch_sample(void)
 {
-	touch(SAMPLE);
+	touch(sample);
 }
 
 static long faults(void)
@@ -172,11 +178,30 @@ static void arm(void)
 		must(watch(device, memory, pages), "WATCH");
 }
 
+/* A WATCH of another page drains the log; the collect after it has but to walk. */
+static void parts_of_spml(void)
+{
+	struct trapless_dirty_stats before, after;
+	char *other = small_pages(1);
+	uint64_t begun = now_ns();
+
+	must(watch(device, other, 1), "WATCH");
+	printf("part drain ns=%llu\n", (unsigned long long)(now_ns() - begun));
+	must(ioctl(device, TRAPLESS_DIRTY_GET_STATS, &before), "GET_STATS");
+	must(collect(device), "COLLECT");
+	must(ioctl(device, TRAPLESS_DIRTY_GET_STATS, &after), "GET_STATS");
+	printf("part walk ns=%llu\n", (unsigned long long)(after.walk_ns - before.walk_ns));
+	time_part("read", device_read);
+	must(unwatch(device, other, 1), "UNWATCH");
+}
+
 /* Every page is dirty; each part by itself. */
 static void parts_of_finding(void)
 {
 	touch_all();
-	if (device < 0) {
+	if (mechanism == TRAPLESS_DIRTY_SPML) {
+		parts_of_spml();
+	} else if (device < 0) {
 		time_part("walk", walk);
 		time_part("parse", parse);
 		time_part("clear", clear);
@@ -192,7 +217,7 @@ static void part_fault(uint64_t untracked)
 	uint64_t tracked = spent(touch_sample);
 
 	printf("part fault ns=%llu n=%lu\n",
-	       (unsigned long long)(tracked > untracked ? tracked - untracked : 0), SAMPLE);
+	       (unsigned long long)(tracked > untracked ? tracked - untracked : 0), sample);
 	find();
 }
 
@@ -214,6 +239,8 @@ static void whole_round(void)
 	faulted = faults() - faulted;
 	if (device >= 0)
 		must(ioctl(device, TRAPLESS_DIRTY_GET_STATS, &after), "GET_STATS");
+	if (mechanism == TRAPLESS_DIRTY_SPML)
+		faulted = after.logged - before.logged;
 	printf("whole tker ns=%llu\nwhole tked_tker ns=%llu\nfaults n=%ld\n",
 	       (unsigned long long)(end - written), (unsigned long long)(end - begun), faulted);
 	for (size_t i = 0; i < found; i++)
@@ -229,7 +256,7 @@ int main(int argc, char **argv)
 	uint64_t untracked;
 
 	if (argc != 3)
-		errx(2, "usage: dirtyparts proc|dbit|epml MIB");
+		errx(2, "usage: dirtyparts proc|dbit|epml|spml MIB");
 	pages = number(argv[2], "MIB") * (1UL << 20) / PAGE;
 	if (pages * PAGE % BLOCK)
 		errx(2, "MIB must be even");
@@ -237,6 +264,8 @@ int main(int argc, char **argv)
 		mechanism = TRAPLESS_DIRTY_DBIT;
 	else if (!strcmp(argv[1], "epml"))
 		mechanism = TRAPLESS_DIRTY_EPML;
+	else if (!strcmp(argv[1], "spml"))
+		mechanism = TRAPLESS_DIRTY_SPML;
 	else if (strcmp(argv[1], "proc"))
 		errx(2, "no mechanism is called \"%s\"", argv[1]);
 	memory = small_pages(pages + BLOCK / PAGE);
@@ -247,6 +276,8 @@ int main(int argc, char **argv)
 		err(1, "memory for %zu pages", pages);
 	memset(entries, 1, pages * sizeof(*entries));
 	memset(ranges, 1, (pages + 1) * sizeof(*ranges));
+	if (mechanism == TRAPLESS_DIRTY_SPML)
+		sample = SPML_SAMPLE;
 	touch_all();
 	time_part("tked", touch_all);
 	untracked = spent(touch_sample);
