@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from .errors import LabError
@@ -19,6 +20,7 @@ from .experiment import Check, Experiment, Result, Row, Target
 
 # A table with more columns than this is turned on its side, unless that makes it wider.
 _WIDEST = 5
+_ANY_WIDTH = 10_000
 
 
 def as_json(experiment: Experiment, result: Result) -> dict[str, Any]:
@@ -76,12 +78,20 @@ def write_bytes(target: Path, content: bytes) -> None:
 
 def show(console: Console, experiment: Experiment, result: Result) -> None:
     """Print a result for a person."""
-    console.print(_table(f"{experiment.title} ({result.unit})", result.rows))
+    _print_whole(console, _table(f"{experiment.title} ({result.unit})", result.rows))
     if result.paper:
-        console.print(_table(f"In the paper: {experiment.reproduces}", result.paper))
+        _print_whole(console, _table(f"In the paper: {experiment.reproduces}", result.paper))
     show_checks(console, result.checks)
     for target in result.targets:
         console.print(target_line(target), highlight=False, soft_wrap=True)
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Print a table at its own width: a narrow terminal may wrap it, but no figure is cut."""
+    anything = console.options.update(max_width=_ANY_WIDTH)
+    width = max(console.width, Measurement.get(console, anything, table).maximum)
+    wide = Console(file=console.file, width=width, force_terminal=console.is_terminal)
+    wide.print(table, crop=False)
 
 
 def show_checks(console: Console, checks: Iterable[Check]) -> None:
