@@ -23,6 +23,10 @@ PAGES = {"0", "64", "256", "1024", "4096"}
 # Top-level key -> the keys in it; none where it is a plain value.
 KEYS: dict[str, dict[str, set[str]]] = {
     "dirty-guest": {"formulas": set(), "times_cheaper_than_proc": set()},
+    "dirty-guest-spml": {
+        **{"formulas": set(), "call": {"instructions", "turn_insns", "turn_with_calls_insns"}},
+        "reverse_mapping": {"pages", "instructions_a_page", "instructions_a_gib", "ms_a_gib_at_2_ns"},
+    },
     "dirty-native": {"rejected": set(), "sweep": set(), "bench": set()},
     "domu-latency": {"stock": PROCESSES, "payload": PROCESSES, "boosted": PROCESSES},
     "pagetable-bare": {"stock": PROCESSES, "cached": PROCESSES},
@@ -56,7 +60,7 @@ def test_the_contract_knows_every_experiment() -> None:
 
 # Each looks for harm or counts what hardly moves, in minutes; recordings of them are checked all the same.
 LONG = {
-    *("domu-latency", "pagetable-bare", "pagetable-compute", "pagetable-io"),
+    *("dirty-guest-spml", "domu-latency", "pagetable-bare", "pagetable-compute", "pagetable-io"),
     *("pagetable-iotlb-model", "pagetable-shrinking", "pagetable-types"),
 }
 

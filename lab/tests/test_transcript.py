@@ -52,6 +52,13 @@ def test_complaints_are_found(line: str) -> None:
     assert found == [line]
 
 
+def test_microcode_that_an_emulated_processor_has_not_is_no_complaint() -> None:
+    remark = (
+        "[    0.2] Speculative Return Stack Overflow: WARNING: See https://kernel.org/srso.html for options."
+    )
+    assert Transcript(MACHINES["bare"], (), (), remark).kernel_warnings() == []
+
+
 def test_what_xen_says_of_a_pvh_dom0_is_no_complaint() -> None:
     remark = "(XEN) WARNING: PVH is an experimental mode with limited functionality"
     assert Transcript(MACHINES["xen-pvh"], (), (), remark).kernel_warnings() == []

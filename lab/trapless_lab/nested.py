@@ -73,14 +73,19 @@ class Inner:
         return Step(self.name, command, timeout_s=timeout_s)
 
 
-def files(*inner: Inner, vmm: Path | None = None) -> Tree:
-    """Return what the outer guest needs to run these."""
+def vmm_files(vmm: Path | None = None) -> Tree:
+    """Return the VMM, without a guest."""
     vmm = vmm or artifacts.build_dir() / "dirty" / "release" / _VMM
     if not vmm.exists():
         raise LabError(f"{vmm} is not built; run make -C dirty")
+    return initramfs.program(vmm)
+
+
+def files(*inner: Inner, vmm: Path | None = None) -> Tree:
+    """Return what the outer guest needs to run these."""
     # Unpacking the kernel, which the inner one would do itself, takes the emulator a minute.
     kernel = File(host.unpack_kernel(host.kernel().image))
-    tree = {**initramfs.program(vmm), "/inner/kernel": kernel}
+    tree = {**vmm_files(vmm), "/inner/kernel": kernel}
     return tree | {f"/inner/{guest.name}": File(_pack(guest)) for guest in inner}
 
 

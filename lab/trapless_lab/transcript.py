@@ -17,8 +17,12 @@ _WARNING = re.compile(
     r"general protection fault|refcount_t"
 )
 
-# What Xen says of a machine that boots as it was asked to.
-_REMARK = re.compile("WARNING: PVH is an experimental mode with limited functionality")
+# What is said of a machine that boots as it was asked to: Xen of its mode, Linux of a processor that is
+# emulated and has no microcode.
+_REMARK = re.compile(
+    "WARNING: PVH is an experimental mode with limited functionality|"
+    "Speculative Return Stack Overflow: WARNING: See https:"
+)
 
 
 @dataclass(frozen=True)

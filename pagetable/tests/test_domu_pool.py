@@ -29,7 +29,7 @@ ZOMBIE = "zombie"
 
 # No device, but it may be given one at any time: its IOMMU tables follow its page types.
 DOMU = DomU(
-    memory_mib=128,
+    memory_mib=192,  # 64 of it are bounce buffers for the device
     passthrough=True,
     files={
         **module_file("test/hypercall_test"),
