@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * In-place binary translation of a guest's privileged instructions, e500v2: what
+ * stock code calls, and what the guest's driver asks for.
+ *
+ * Invariant: a VM is translated from the driver's first successful call, in the
+ * mode that was selected when it was made, and never otherwise. Whatever the guest
+ * gives is checked against the VM's own memory before it is taken; a call that
+ * fails has changed nothing. What e500_bt.h promises of program counters is kept
+ * here: every exit of a translated VM comes through kvmppc_bt_handle_exit() before
+ * anything else looks at the guest.
+ */
+#include <linux/debugfs.h>
+#include <linux/kvm_host.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <asm/kvm_para.h>
+#include <asm/kvm_ppc.h>
+
+#include "booke.h"
+#include "e500.h"
+#include "e500_bt.h"
+
+static unsigned int bt_mode;
+module_param(bt_mode, uint, 0644);
+MODULE_PARM_DESC(bt_mode, "In-place translation in VMs made from now on: 0 off, 1 single instructions, 2 fragments, too");
+
+static unsigned int bt_threshold = 4;
+module_param(bt_threshold, uint, 0644);
+MODULE_PARM_DESC(bt_threshold, "Exits of an instruction before it is translated");
+
+static unsigned int bt_cache_pages = BT_MAX_AREA_PAGES;
+module_param(bt_cache_pages, uint, 0644);
+MODULE_PARM_DESC(bt_cache_pages, "Execute pages used of each area that a guest gives");
+
+/**
+ * kvmppc_bt_init_vm - prepare a VM for translation, if that is selected
+ * @kvm: the VM, being made
+ *
+ * Returns 0 or -ENOMEM.
+ */
+int kvmppc_bt_init_vm(struct kvm *kvm)
+{
+	unsigned int mode = READ_ONCE(bt_mode);
+	struct kvmppc_bt *bt;
+
+	if (mode != BT_MODE_SINGLE && mode != BT_MODE_FRAGMENTS)
+		return 0;
+	bt = kzalloc(sizeof(*bt), GFP_KERNEL_ACCOUNT);
+	if (!bt)
+		return -ENOMEM;
+	bt->mode = mode;
+	hash_init(bt->sites);
+	xa_init(&bt->pages);
+	kvm->arch.bt = bt;
+	return 0;
+}
+
+/**
+ * kvmppc_bt_destroy_vm - forget all that is known of a VM
+ * @kvm: the VM, whose vcpus are gone; its memory is not touched
+ */
+void kvmppc_bt_destroy_vm(struct kvm *kvm)
+{
+	struct kvmppc_bt *bt = kvm->arch.bt;
+	struct hlist_node *next;
+	struct bt_site *site;
+	struct bt_page *page;
+	unsigned long at;
+	unsigned int i;
+	int bucket;
+
+	if (!bt)
+		return;
+	hash_for_each_safe(bt->sites, bucket, next, site, node)
+		kfree(site);
+	xa_for_each(&bt->pages, at, page)
+		kfree(page);
+	xa_destroy(&bt->pages);
+	kvfree(bt->decided);
+	for (i = 0; i < bt->nareas; i++)
+		kfree(bt->area[i].site);
+	kfree(bt);
+	kvm->arch.bt = NULL;
+}
+
+static void show_stats(struct kvm *kvm, struct kvmppc_bt *bt)
+{
+	const struct {
+		const char *name;
+		u64 *value;
+	} stats[] = {
+		{ "bt_patched", &bt->stats.patched },
+		{ "bt_fragments", &bt->stats.fragments },
+		{ "bt_undone", &bt->stats.undone },
+		{ "bt_evicted", &bt->stats.evicted },
+		{ "bt_untranslated", &bt->stats.untranslated },
+		{ "bt_out_of_range", &bt->stats.out_of_range },
+		{ "bt_traced_loads", &bt->stats.traced_loads },
+		{ "bt_traced_stores", &bt->stats.traced_stores },
+		{ "bt_traced_cacheops", &bt->stats.traced_cacheops },
+		{ "bt_reservations", &bt->stats.reservations },
+		{ "bt_refused_pages", &bt->stats.refused_pages },
+		{ "bt_splits", &bt->stats.splits },
+		{ "bt_settled", &bt->stats.settled },
+		{ "bt_fragment_traps", &bt->stats.fragment_traps },
+	};
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(stats); i++)
+		debugfs_create_u64(stats[i].name, 0444, kvm->debugfs_dentry, stats[i].value);
+	debugfs_create_u32("bt_sites", 0444, kvm->debugfs_dentry, &bt->nsites);
+}
+
+static bool in_area(const struct kvmppc_bt *bt, gpa_t gpa)
+{
+	unsigned int i;
+
+	for (i = 0; i < bt->nareas; i++)
+		if (gpa - bt->area[i].gpa < (gpa_t)bt->area[i].slots * BT_SLOT_BYTES)
+			return true;
+	return false;
+}
+
+/* Where a page of the guest's supervisor is, if it is memory that it may execute. */
+static bool find_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t *gpa)
+{
+	int index = kvmppc_mmu_itlb_index(vcpu, ea);
+	struct kvm_book3e_206_tlb_entry *entry;
+
+	if (index < 0)
+		return false;
+	entry = get_entry(to_e500(vcpu), tlbsel_of(index), esel_of(index));
+	if (!(entry->mas7_3 & MAS3_SX))
+		return false;
+	*gpa = kvmppc_mmu_xlate(vcpu, index, ea);
+	return kvm_is_visible_gfn(vcpu->kvm, *gpa >> PAGE_SHIFT);
+}
+
+/* A data page is named by a displacement alone: the first or last 32 KiB. */
+static bool good_data(u32 ea)
+{
+	return !offset_in_page(ea) && (u32)(s16)ea == ea;
+}
+
+/* The guest's pages, one after another in both address spaces, and nobody else's. */
+static bool good_area(struct kvm_vcpu *vcpu, u32 ea, u32 pages, gpa_t *gpa)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	gpa_t at;
+	u32 i;
+
+	if (offset_in_page(ea) || !pages || pages > BT_MAX_AREA_PAGES ||
+	    ea + pages * PAGE_SIZE < ea)
+		return false;
+	for (i = 0; i < pages; i++) {
+		if (!find_code(vcpu, ea + i * PAGE_SIZE, &at))
+			return false;
+		if (!i)
+			*gpa = at;
+		if (at != *gpa + i * PAGE_SIZE || in_area(bt, at) ||
+		    kvmppc_bt_page(bt, at >> PAGE_SHIFT))
+			return false;
+	}
+	return true;
+}
+
+static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct bt_area *area;
+	struct bt_site **site;
+	gpa_t gpa;
+	u32 slots;
+
+	if (atomic_read(&vcpu->kvm->online_vcpus) != 1)
+		return EV_UNIMPLEMENTED;
+	if (!good_data(data) || (bt->nareas && data != bt->data) ||
+	    !good_area(vcpu, ea, pages, &gpa))
+		return EV_EINVAL;
+	if (bt->nareas == BT_MAX_AREAS || kvmppc_bt_init_tlb(vcpu->kvm))
+		return EV_ENOMEM;
+	slots = min(pages, clamp(bt_cache_pages, 1U, (unsigned int)BT_MAX_AREA_PAGES)) *
+		(PAGE_SIZE / BT_SLOT_BYTES);
+	site = kcalloc(slots, sizeof(*site), GFP_KERNEL_ACCOUNT);
+	if (!site)
+		return EV_ENOMEM;
+	if (!bt->data)
+		show_stats(vcpu->kvm, bt);
+	bt->data = data;
+	vcpu->arch.magic_page_ea = data;
+	area = &bt->area[bt->nareas++];
+	*area = (struct bt_area){ .ea = ea, .gpa = gpa, .slots = slots, .site = site };
+	return EV_SUCCESS;
+}
+
+/* The data page stays: the guest may be between two of its instructions. */
+static int disable(struct kvm_vcpu *vcpu)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+
+	kvmppc_bt_undo_all(vcpu);
+	while (bt->nareas)
+		kfree(bt->area[--bt->nareas].site);
+	return EV_SUCCESS;
+}
+
+/**
+ * kvmppc_bt_hypercall - what the guest's driver asks for
+ * @vcpu: the caller, in supervisor mode
+ * @nr: the call's number, as in r11
+ *
+ * KVM_HC_PPC_BT_ENABLE: r3 data page, r4 first execute page, r5 how many. The guest
+ * must have nothing else at the data page's address. KVM_HC_PPC_BT_DISABLE: every
+ * site is undone.
+ *
+ * Returns EV_SUCCESS, EV_EINVAL for what is not the guest's own executable memory,
+ * not aligned, overlaps or is out of range, EV_ENOMEM for too much,
+ * EV_UNIMPLEMENTED if this VM is not to be translated.
+ */
+int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr)
+{
+	int idx, r;
+
+	if (!vcpu->kvm->arch.bt)
+		return EV_UNIMPLEMENTED;
+	idx = srcu_read_lock(&vcpu->kvm->srcu);
+	switch (nr) {
+	case KVM_HCALL_TOKEN(KVM_HC_PPC_BT_ENABLE):
+		r = enable(vcpu, kvmppc_get_gpr(vcpu, 3), kvmppc_get_gpr(vcpu, 4),
+			   kvmppc_get_gpr(vcpu, 5));
+		break;
+	case KVM_HCALL_TOKEN(KVM_HC_PPC_BT_DISABLE):
+		r = disable(vcpu);
+		break;
+	default:
+		r = EV_UNIMPLEMENTED;
+	}
+	srcu_read_unlock(&vcpu->kvm->srcu, idx);
+	return r;
+}
+
+/*
+ * The first exits of a site are cheaper than its translation. Where two share an
+ * entry, the more frequent one wins: the other's exits count against it.
+ */
+static bool is_hot(struct kvmppc_bt *bt, u32 pc)
+{
+	typeof(*bt->heat) *heat = &bt->heat[hash_32(pc, BT_HEAT_BITS)];
+
+	if (heat->pc != pc && heat->exits) {
+		heat->exits--;
+		return false;
+	}
+	heat->pc = pc;
+	heat->exits = min(heat->exits + 1, bt_threshold);
+	return heat->exits >= bt_threshold;
+}
+
+/**
+ * kvmppc_bt_emulated - consider an instruction that was emulated just now
+ * @vcpu: its program counter still at the instruction
+ * @inst: the instruction
+ */
+void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	u32 pc = kvmppc_get_pc(vcpu);
+	gpa_t gpa;
+	int idx;
+
+	if (!bt || !bt->nareas || atomic_read(&vcpu->kvm->online_vcpus) != 1 ||
+	    (vcpu->arch.shared->msr & (MSR_PR | MSR_IS | MSR_DS)) || !is_hot(bt, pc))
+		return;
+	idx = srcu_read_lock(&vcpu->kvm->srcu);
+	if (find_code(vcpu, pc, &gpa) && !in_area(bt, gpa) && !kvmppc_bt_site(bt, gpa)) {
+		int r = kvmppc_bt_patch(vcpu, pc, gpa, inst);
+
+		if (r == -ERANGE)
+			bt->stats.out_of_range++;
+		else if (r)
+			bt->stats.untranslated++;
+	}
+	srcu_read_unlock(&vcpu->kvm->srcu, idx);
+}
+
+/*
+ * The guest fetched from its execute pages what the shadow TLB did not have. If its
+ * own TLB has them no more, or has something else there, it has broken its promise:
+ * all is undone, and the instruction at the site does what it would have done.
+ */
+static int fragment_unmapped(struct kvm_vcpu *vcpu, u32 pc, struct bt_site *site)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	int index = kvmppc_mmu_itlb_index(vcpu, pc);
+	gpa_t expected = site->area->gpa + (pc - site->area->ea), gpa;
+
+	if (index >= 0 && find_code(vcpu, pc, &gpa) && gpa == expected) {
+		kvmppc_mmu_map(vcpu, pc, gpa, index);
+		kvmppc_account_exit(vcpu, ITLB_VIRT_MISS_EXITS);
+		return RESUME_GUEST;
+	}
+	kvmppc_bt_undo_all(vcpu);
+	while (bt->nareas)
+		kfree(bt->area[--bt->nareas].site);
+	return RESUME_GUEST;
+}
+
+/* An exit inside a fragment: the guest's state is that of its own code again. */
+static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, struct bt_site *site,
+			 unsigned int index)
+{
+	switch (exit_nr) {
+	case BOOKE_INTERRUPT_ITLB_MISS:
+	case BOOKE_INTERRUPT_INST_STORAGE:
+		return fragment_unmapped(vcpu, pc, site);
+	case BOOKE_INTERRUPT_DTLB_MISS:
+		/* Only the data page: stock code maps it, whose address the guest set. */
+		return BT_PASS;
+	case BOOKE_INTERRUPT_PROGRAM:
+		vcpu->kvm->arch.bt->stats.fragment_traps++;
+		kvmppc_account_exit_stat(vcpu, EMULATED_INST_EXITS);
+		if (index > site->commit)
+			/* An interrupt waits and may come: it is delivered on the way back. */
+			return RESUME_GUEST;
+		/* Not this fragment's case: the instruction itself is emulated. */
+		vcpu->arch.last_inst = site->original;
+		return BT_PASS;
+	}
+	return BT_PASS;
+}
+
+/**
+ * kvmppc_bt_handle_exit - look at an exit before anyone else does
+ * @vcpu: just out of the guest
+ * @exit_nr: why, as BOOKE_INTERRUPT_*
+ *
+ * Returns what kvmppc_handle_exit() shall return, or BT_PASS if it is to go on.
+ */
+int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	u32 pc = kvmppc_get_pc(vcpu);
+	struct bt_site *site;
+	unsigned int index;
+	int r = BT_PASS, idx;
+
+	if (!bt || !bt->nareas)
+		return BT_PASS;
+	if (!(vcpu->arch.shared->msr & MSR_PR) && kvmppc_bt_settle(vcpu, &site, &index)) {
+		idx = srcu_read_lock(&vcpu->kvm->srcu);
+		r = fragment_exit(vcpu, exit_nr, pc, site, index);
+		srcu_read_unlock(&vcpu->kvm->srcu, idx);
+	} else if (exit_nr == BOOKE_INTERRUPT_DATA_STORAGE && bt->nsites) {
+		idx = srcu_read_lock(&vcpu->kvm->srcu);
+		r = kvmppc_bt_traced_access(vcpu);
+		srcu_read_unlock(&vcpu->kvm->srcu, idx);
+		if (r != BT_PASS)
+			kvmppc_account_exit(vcpu, DSI_EXITS);
+	}
+	return r;
+}

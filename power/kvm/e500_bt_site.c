@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Patched sites and their fragments: made, found, replaced, undone.
+ *
+ * Invariant: a site is in the table exactly while the guest's memory holds its
+ * patch instead of its original. Its page is traced before the patch is written
+ * and until after the original is back. A slot of the execute pages belongs to at
+ * most one site, and is written while no branch leads to it.
+ *
+ * Instructions that are written need more than a store: on a processor whose
+ * instruction cache does not snoop, the data cache line must be written back
+ * (dcbst, sync) before the instruction cache line is thrown away (icbi), and an
+ * isync must come before the new word is fetched. flush_icache_range() does this
+ * in this order, by the host's mapping: the e500's caches have physical tags and
+ * 4 KB a way, so a line is found by whatever address it is named. The rfi that
+ * enters the guest synchronises its context like the isync. One processor is
+ * enough: a VM that is translated has one vcpu, and one that moves finds on its
+ * new processor no instruction line of this page older than the store, for icbi
+ * is broadcast.
+ */
+#include <linux/kvm_host.h>
+#include <linux/slab.h>
+#include <asm/cacheflush.h>
+#include <asm/kvm_ppc.h>
+
+#include "e500_bt.h"
+
+#define BT_MAX_SITES	8192
+
+/* Write words of code into the guest's memory. False if it is not memory any more. */
+static bool write_code(struct kvm_vcpu *vcpu, gpa_t gpa, const u32 *words, unsigned int n)
+{
+	struct kvm_host_map map;
+	unsigned int i;
+	u32 *to;
+
+	if (kvm_vcpu_map(vcpu, gpa >> PAGE_SHIFT, &map))
+		return false;
+	to = map.hva + offset_in_page(gpa);
+	for (i = 0; i < n; i++)
+		WRITE_ONCE(to[i], words[i]);
+	flush_icache_range((unsigned long)to, (unsigned long)(to + n));
+	kvm_vcpu_unmap(vcpu, &map, true);
+	return true;
+}
+
+static bool read_code(struct kvm_vcpu *vcpu, gpa_t gpa, u32 *word)
+{
+	return !kvm_read_guest(vcpu->kvm, gpa, word, sizeof(*word));
+}
+
+/* Sites are words: one is found by the address of its first byte. */
+struct bt_site *kvmppc_bt_site(struct kvmppc_bt *bt, gpa_t gpa)
+{
+	struct bt_site *site;
+
+	hash_for_each_possible(bt->sites, site, node, gpa)
+		if (site->gpa == gpa)
+			return site;
+	return NULL;
+}
+
+static gpa_t slot_gpa(const struct bt_area *area, u32 slot)
+{
+	return area->gpa + slot * BT_SLOT_BYTES;
+}
+
+static u32 slot_ea(const struct bt_area *area, u32 slot)
+{
+	return area->ea + slot * BT_SLOT_BYTES;
+}
+
+/**
+ * kvmppc_bt_undo - put the original instruction of a site back and forget the site
+ * @vcpu: the VM's vcpu, outside of the guest
+ * @site: freed
+ *
+ * Memory that holds something else than the patch has been replaced by who gives
+ * the VM its memory, and is left as it is.
+ */
+void kvmppc_bt_undo(struct kvm_vcpu *vcpu, struct bt_site *site)
+{
+	static const u32 nothing[BT_SLOT_WORDS];
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	gfn_t gfn = site->gpa >> PAGE_SHIFT;
+	struct bt_page *page = kvmppc_bt_page(bt, gfn);
+	u32 found;
+
+	if (read_code(vcpu, site->gpa, &found) && found == site->patched)
+		write_code(vcpu, site->gpa, &site->original, 1);
+	if (site->area) {
+		site->area->site[site->slot] = NULL;
+		write_code(vcpu, slot_gpa(site->area, site->slot), nothing, BT_SLOT_WORDS);
+	}
+	hash_del(&site->node);
+	list_del(&site->in_page);
+	bt->nsites--;
+	bt->stats.undone++;
+	kfree(site);
+	if (list_empty(&page->sites))
+		kvmppc_bt_page_empty(vcpu, gfn);
+}
+
+/* The slots of all areas in reach are a ring each: the oldest fragment goes. */
+static struct bt_area *take_slot(struct kvm_vcpu *vcpu, u32 ea, u32 *slot)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	unsigned int i;
+	u32 branch;
+
+	for (i = 0; i < bt->nareas; i++) {
+		struct bt_area *area = &bt->area[i];
+		u32 next = area->next;
+
+		if (!kvmppc_bt_branch(ea, slot_ea(area, next), &branch) ||
+		    !kvmppc_bt_branch(slot_ea(area, next) + BT_SLOT_BYTES - 4, ea + 4, &branch))
+			continue;
+		area->next = (next + 1) % area->slots;
+		if (area->site[next]) {
+			bt->stats.evicted++;
+			kvmppc_bt_undo(vcpu, area->site[next]);
+		}
+		*slot = next;
+		return area;
+	}
+	return NULL;
+}
+
+static bool write_fragment(struct kvm_vcpu *vcpu, struct bt_site *site, struct bt_code *code)
+{
+	u32 ea = slot_ea(site->area, site->slot);
+	u32 last = code->n - 1;
+
+	return kvmppc_bt_branch(ea + 4 * last, site->ea + 4, &code->insn[last]) &&
+	       kvmppc_bt_branch(site->ea, ea, &site->patched) &&
+	       write_code(vcpu, slot_gpa(site->area, site->slot), code->insn, code->n);
+}
+
+/**
+ * kvmppc_bt_patch - translate an instruction where it stands
+ * @vcpu: the VM's vcpu, outside of the guest
+ * @ea: its effective address, in the guest's supervisor mode
+ * @gpa: its guest-physical address
+ * @inst: the instruction
+ *
+ * Returns 0, or -EOPNOTSUPP if there is no translation for it, -ERANGE if no
+ * execute page is in reach, -EBUSY if the page is refused, there are too many sites
+ * or the memory is not what the guest executed, -ENOMEM. All but 0 have changed
+ * nothing but the age of fragments.
+ */
+int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	gfn_t gfn = gpa >> PAGE_SHIFT;
+	struct bt_page *page;
+	struct bt_site *site;
+	struct bt_code code;
+	enum bt_kind kind;
+	bool traced;
+	u32 found;
+
+	kind = kvmppc_bt_translate(inst, bt->data, &code);
+	if (kind == BT_NONE || (kind == BT_FRAGMENT && bt->mode < BT_MODE_FRAGMENTS))
+		return -EOPNOTSUPP;
+	if (bt->nsites >= BT_MAX_SITES || !read_code(vcpu, gpa, &found) || found != inst)
+		return -EBUSY;
+	page = kvmppc_bt_make_page(bt, gfn);
+	if (!page)
+		return -ENOMEM;
+	if (page->refused)
+		return -EBUSY;
+	site = kzalloc(sizeof(*site), GFP_KERNEL_ACCOUNT);
+	if (!site)
+		return -ENOMEM;
+	site->gpa = gpa;
+	site->ea = ea;
+	site->original = inst;
+	site->scratch = code.scratch;
+	site->commit = code.commit;
+	site->restore = code.restore;
+	if (kind == BT_SINGLE) {
+		site->patched = code.insn[0];
+	} else {
+		site->area = take_slot(vcpu, ea, &site->slot);
+		if (!site->area || !write_fragment(vcpu, site, &code)) {
+			kfree(site);
+			return -ERANGE;
+		}
+	}
+	/* The slot that was taken may have been the page's last: look again. */
+	page = kvmppc_bt_make_page(bt, gfn);
+	if (!page) {
+		kfree(site);
+		return -ENOMEM;
+	}
+	traced = !list_empty(&page->sites);
+	list_add(&site->in_page, &page->sites);
+	hash_add(bt->sites, &site->node, gpa);
+	bt->nsites++;
+	if (!traced)
+		kvmppc_bt_retrace(vcpu);
+	if (site->area) {
+		site->area->site[site->slot] = site;
+		bt->stats.fragments++;
+	}
+	bt->stats.patched++;
+	write_code(vcpu, gpa, &site->patched, 1);
+	return 0;
+}
+
+/**
+ * kvmppc_bt_undo_block - undo all sites that share a shadow TLB entry with a page
+ * @vcpu: the VM's vcpu, outside of the guest
+ * @gfn: the page
+ * @refuse: whether to have no more sites in these pages
+ */
+void kvmppc_bt_undo_block(struct kvm_vcpu *vcpu, gfn_t gfn, bool refuse)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	int tsize = kvmppc_bt_block_tsize(bt, gfn);
+	struct bt_site *site, *next;
+	struct bt_page *page;
+	unsigned long at;
+	gfn_t pages, first;
+
+	if (tsize < 0)
+		return;
+	pages = 1UL << (tsize - BOOK3E_PAGESZ_4K);
+	first = gfn & ~(pages - 1);
+	xa_for_each_range(&bt->pages, at, page, first, first + pages - 1) {
+		if (list_empty(&page->sites))
+			continue;
+		if (refuse) {
+			page->refused = true;
+			bt->stats.refused_pages++;
+		}
+		/* With its last site the page may go, so it is not looked at again. */
+		list_for_each_entry_safe(site, next, &page->sites, in_page) {
+			bool last = list_is_last(&site->in_page, &page->sites);
+
+			kvmppc_bt_undo(vcpu, site);
+			if (last)
+				break;
+		}
+	}
+}
+
+void kvmppc_bt_undo_all(struct kvm_vcpu *vcpu)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct hlist_node *next;
+	struct bt_site *site;
+	int bucket;
+
+	hash_for_each_safe(bt->sites, bucket, next, site, node)
+		kvmppc_bt_undo(vcpu, site);
+}
+
+static gpa_t first_word(gpa_t gpa)
+{
+	return gpa & ~3ULL;
+}
+
+/**
+ * kvmppc_bt_originals - give bytes of memory the values that the guest wrote
+ * @bt: the VM
+ * @gpa: where they were read, within one page
+ * @bytes: what was read
+ * @len: how many
+ */
+void kvmppc_bt_originals(struct kvmppc_bt *bt, gpa_t gpa, u8 *bytes, unsigned int len)
+{
+	gpa_t word, at;
+
+	for (word = first_word(gpa); word < gpa + len; word += 4) {
+		struct bt_site *site = kvmppc_bt_site(bt, word);
+
+		if (!site)
+			continue;
+		for (at = max(word, gpa); at < min(word + 4, gpa + len); at++)
+			bytes[at - gpa] = site->original >> (24 - 8 * (at & 3));
+	}
+}
+
+/* Undo the sites that a store is about to hit. */
+void kvmppc_bt_undo_range(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	gpa_t word;
+
+	for (word = first_word(gpa); word < gpa + len; word += 4) {
+		struct bt_site *site = kvmppc_bt_site(bt, word);
+
+		if (site)
+			kvmppc_bt_undo(vcpu, site);
+	}
+}
+
+/* Whether an address of the supervisor's is in the execute pages. */
+bool kvmppc_bt_in_fragments(const struct kvmppc_bt *bt, u32 ea)
+{
+	unsigned int i;
+
+	for (i = 0; i < bt->nareas; i++)
+		if (ea - bt->area[i].ea < bt->area[i].slots * BT_SLOT_BYTES)
+			return true;
+	return false;
+}
+
+/**
+ * kvmppc_bt_settle - take the guest out of a fragment
+ * @vcpu: the VM's vcpu, outside of the guest
+ * @site: the fragment's site
+ * @index: the fragment's instruction that was not executed yet
+ *
+ * Returns false if the guest is in no fragment. The scratch register is a volatile
+ * one, which every exit saves and every entry loads.
+ */
+bool kvmppc_bt_settle(struct kvm_vcpu *vcpu, struct bt_site **site, unsigned int *index)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	u32 pc = kvmppc_get_pc(vcpu);
+	unsigned int i;
+
+	for (i = 0; i < bt->nareas; i++) {
+		struct bt_area *area = &bt->area[i];
+		u32 offset = pc - area->ea;
+
+		if (offset >= area->slots * BT_SLOT_BYTES)
+			continue;
+		*site = area->site[offset / BT_SLOT_BYTES];
+		if (!*site)
+			return false;
+		*index = offset % BT_SLOT_BYTES / 4;
+		if (*index > 0 && *index <= (*site)->restore) {
+			u32 *save = (void *)vcpu->arch.shared + BT_SAVE_OFFSET;
+
+			kvmppc_set_gpr(vcpu, (*site)->scratch, READ_ONCE(*save));
+		}
+		kvmppc_set_pc(vcpu, (*site)->ea + (*index > (*site)->commit ? 4 : 0));
+		bt->stats.settled++;
+		return true;
+	}
+	return false;
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Which shadow TLB entries are execute-only, and how large they may be (paper,
+ * section 5.1, "Adaptive TLB Resizing").
+ *
+ * Invariant: a shadow TLB entry that covers a page with sites has no read and no
+ * write permission. Whenever the set of such pages or their sizes change, the
+ * shadow TLB is emptied before the guest runs again.
+ *
+ * The policy. One guest entry of 256 MB covers the kernel's code and data. Small
+ * shadow entries keep data away from traced code, but there are 16 large entries
+ * in the hardware, and the 4 KB ones are shared with all else. So a page with
+ * sites begins with entries of BT_FIRST_TSIZE, and each BT_FAULTS_TO_SPLIT accesses
+ * to data inside of its block make the block's next size, a quarter, the largest
+ * one, down to BT_FLOOR_TSIZE. Blocks without sites take the largest size that
+ * fits between the others. A page whose last site is gone is as any other, and so
+ * neighbours merge when their entries are made anew.
+ *
+ * The paper's floor of 256 KB livelocks: a lwarx that is emulated makes no
+ * reservation, and the stwcx. behind it fails for ever. Here the floor is a page,
+ * and e500_bt_trace.c carries a lwarx through to its stwcx.
+ */
+#include <linux/kvm_host.h>
+#include <linux/slab.h>
+#include <asm/mmu.h>
+#include <asm/kvm_ppc.h>
+
+#include "e500_bt.h"
+
+#define BT_FIRST_TSIZE		BOOK3E_PAGESZ_4M
+#define BT_FLOOR_TSIZE		BOOK3E_PAGESZ_4K
+#define BT_FAULTS_TO_SPLIT	4
+
+/* Above the largest page that a host has for its guests. */
+#define BT_LARGEST_TSIZE	BOOK3E_PAGESZ_256M
+/* 2 GiB of guest memory are remembered: half a MiB. */
+#define BT_MAX_DECIDED		(1UL << (31 - PAGE_SHIFT))
+
+/* Sizes are powers of four of 1 KB; in pages: */
+static gfn_t tsize_pages(int tsize)
+{
+	return 1UL << (tsize - BOOK3E_PAGESZ_4K);
+}
+
+static gfn_t block_start(gfn_t gfn, int tsize)
+{
+	return gfn & ~(tsize_pages(tsize) - 1);
+}
+
+/* The largest size that all traced pages of a block allow; -1 if there are none. */
+static int block_limit(struct kvmppc_bt *bt, gfn_t gfn, int tsize)
+{
+	unsigned long first = block_start(gfn, tsize), last = first + tsize_pages(tsize) - 1;
+	struct bt_page *page;
+	unsigned long at;
+	int limit = -1;
+
+	xa_for_each_range(&bt->pages, at, page, first, last) {
+		if (list_empty(&page->sites))
+			continue;
+		if (limit < 0 || page->tsize < limit)
+			limit = page->tsize;
+		/* No smaller one changes what the caller does. */
+		if (limit < tsize)
+			break;
+	}
+	return limit;
+}
+
+/* An entry of bt->decided: a size, and whether it is traced. 0 is nothing. */
+#define DECIDED_TSIZE	0x1f
+#define DECIDED_TRACED	0x80
+
+/*
+ * The entry that covers a page if nothing but tracing limits its size. A smaller one
+ * is as good: it has no page that this one does not have.
+ */
+static u8 decide(struct kvmppc_bt *bt, gfn_t gfn)
+{
+	int tsize, limit;
+	gfn_t first;
+	u8 decided;
+
+	if (gfn < bt->ndecided && bt->decided[gfn])
+		return bt->decided[gfn];
+	for (tsize = BT_LARGEST_TSIZE; ; tsize -= 2) {
+		limit = block_limit(bt, gfn, tsize);
+		if (limit < 0 || limit >= tsize || tsize == BT_FLOOR_TSIZE)
+			break;
+	}
+	decided = tsize | (limit < 0 ? 0 : DECIDED_TRACED);
+	first = block_start(gfn, tsize);
+	if (first < bt->ndecided)
+		memset(bt->decided + first, decided, min(tsize_pages(tsize), bt->ndecided - first));
+	return decided;
+}
+
+/**
+ * kvmppc_bt_init_tlb - make room to remember the sizes of shadow TLB entries
+ * @kvm: the VM, its memory slots in place; srcu is held
+ *
+ * Returns 0 or -ENOMEM. Memory that comes later has no room, and costs a search.
+ */
+int kvmppc_bt_init_tlb(struct kvm *kvm)
+{
+	struct kvmppc_bt *bt = kvm->arch.bt;
+	struct kvm_memory_slot *slot;
+	gfn_t end = 0;
+	int bucket;
+
+	if (bt->decided)
+		return 0;
+	kvm_for_each_memslot(slot, bucket, kvm_memslots(kvm))
+		end = max_t(gfn_t, end, slot->base_gfn + slot->npages);
+	end = min_t(gfn_t, end, BT_MAX_DECIDED);
+	bt->decided = kvzalloc(end, GFP_KERNEL_ACCOUNT);
+	if (!bt->decided)
+		return -ENOMEM;
+	bt->ndecided = end;
+	return 0;
+}
+
+/* The set of traced pages, or their sizes, have changed. */
+void kvmppc_bt_retrace(struct kvm_vcpu *vcpu)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+
+	memset(bt->decided, 0, bt->ndecided);
+	kvmppc_core_flush_tlb(vcpu);
+}
+
+/**
+ * kvmppc_bt_clamp_tsize - choose the size of a shadow TLB entry
+ * @kvm: the VM
+ * @gfn: a guest-physical page that it shall cover
+ * @tsize: the largest possible size, as in MAS1[TSIZE]
+ */
+int kvmppc_bt_clamp_tsize(struct kvm *kvm, gfn_t gfn, int tsize)
+{
+	struct kvmppc_bt *bt = kvm->arch.bt;
+
+	if (!bt || !bt->nsites)
+		return tsize;
+	return min(tsize, decide(bt, gfn) & DECIDED_TSIZE);
+}
+
+/**
+ * kvmppc_bt_execute_only - whether a shadow TLB entry shall be execute-only
+ * @kvm: the VM
+ * @gfn: a guest-physical page that it covers
+ * @tsize: its size, as in MAS1[TSIZE], not above kvmppc_bt_clamp_tsize()
+ */
+bool kvmppc_bt_execute_only(struct kvm *kvm, gfn_t gfn, int tsize)
+{
+	struct kvmppc_bt *bt = kvm->arch.bt;
+	u8 decided;
+
+	if (!bt || !bt->nsites)
+		return false;
+	decided = decide(bt, gfn);
+	if (!(decided & DECIDED_TRACED))
+		return false;
+	return tsize == (decided & DECIDED_TSIZE) || block_limit(bt, gfn, tsize) >= 0;
+}
+
+/* The size of the entry that covers a page now, if that is traced; or -1. */
+int kvmppc_bt_block_tsize(struct kvmppc_bt *bt, gfn_t gfn)
+{
+	u8 decided = decide(bt, gfn);
+
+	return decided & DECIDED_TRACED ? decided & DECIDED_TSIZE : -1;
+}
+
+/**
+ * kvmppc_bt_block - look up a huge page of the host's
+ * @kvm: the VM
+ * @gfn: a guest-physical page in it
+ * @seq: kvm->mmu_invalidate_seq as it was read before this call
+ *
+ * A guest's one large entry becomes many here, each of which would walk the host's
+ * tables to find the same huge page. What was found is right while no invalidation
+ * came since; the caller checks under mmu_lock that none does now, as ever. Returns
+ * NULL if it is not known.
+ */
+const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn, unsigned long seq)
+{
+	struct kvmppc_bt *bt = kvm->arch.bt;
+	unsigned int i;
+
+	if (!bt)
+		return NULL;
+	for (i = 0; i < BT_BLOCKS; i++) {
+		const struct bt_block *block = &bt->block[i];
+
+		if (block->valid && block->seq == seq && block_start(gfn, block->tsize) == block->gfn)
+			return block;
+	}
+	return NULL;
+}
+
+/**
+ * kvmppc_bt_note_block - remember a huge page of the host's
+ * @kvm: the VM; its mmu_lock is held and no invalidation came since @seq
+ * @gfn: a guest-physical page in it
+ * @pfn: the host-physical page of @gfn
+ * @tsize: its size, as in MAS1[TSIZE]
+ * @wimg: its memory attributes
+ * @seq: kvm->mmu_invalidate_seq
+ */
+void kvmppc_bt_note_block(struct kvm *kvm, gfn_t gfn, kvm_pfn_t pfn, int tsize,
+			  unsigned int wimg, unsigned long seq)
+{
+	struct kvmppc_bt *bt = kvm->arch.bt;
+	gfn_t first = block_start(gfn, tsize);
+
+	/* Where it is not aligned to the guest's addresses, it is no one entry. */
+	if (!bt || ((gfn ^ pfn) & (tsize_pages(tsize) - 1)))
+		return;
+	bt->block[first / tsize_pages(tsize) % BT_BLOCKS] = (struct bt_block){
+		.valid = true, .seq = seq, .gfn = first, .pfn = pfn - (gfn - first),
+		.tsize = tsize, .wimg = wimg,
+	};
+}
+
+struct bt_page *kvmppc_bt_page(struct kvmppc_bt *bt, gfn_t gfn)
+{
+	return xa_load(&bt->pages, gfn);
+}
+
+/* Returns the page's entry, made if there is none, or NULL without memory. */
+struct bt_page *kvmppc_bt_make_page(struct kvmppc_bt *bt, gfn_t gfn)
+{
+	struct bt_page *page = xa_load(&bt->pages, gfn);
+
+	if (page)
+		return page;
+	page = kzalloc(sizeof(*page), GFP_KERNEL_ACCOUNT);
+	if (!page)
+		return NULL;
+	INIT_LIST_HEAD(&page->sites);
+	page->tsize = BT_FIRST_TSIZE;
+	if (xa_err(xa_store(&bt->pages, gfn, page, GFP_KERNEL_ACCOUNT))) {
+		kfree(page);
+		return NULL;
+	}
+	return page;
+}
+
+/* A page has lost its last site. One that is refused stays, to be known. */
+void kvmppc_bt_page_empty(struct kvm_vcpu *vcpu, gfn_t gfn)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct bt_page *page = xa_load(&bt->pages, gfn);
+
+	if (!page->refused) {
+		xa_erase(&bt->pages, gfn);
+		kfree(page);
+	}
+	kvmppc_bt_retrace(vcpu);
+}
+
+/* An access to a traced block was emulated: split it if that is a habit. */
+void kvmppc_bt_fault(struct kvm_vcpu *vcpu, gfn_t gfn)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	int tsize = kvmppc_bt_block_tsize(bt, gfn);
+	struct bt_page *page;
+	unsigned long at;
+	bool split = false;
+
+	if (tsize <= BT_FLOOR_TSIZE)
+		return;
+	xa_for_each_range(&bt->pages, at, page, block_start(gfn, tsize),
+			  block_start(gfn, tsize) + tsize_pages(tsize) - 1)
+		if (++page->faults >= BT_FAULTS_TO_SPLIT) {
+			page->tsize = tsize - 2;
+			page->faults = 0;
+			split = true;
+		}
+	if (split) {
+		bt->stats.splits++;
+		kvmppc_bt_retrace(vcpu);
+	}
+}

@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Accesses of the guest to traced memory, emulated (paper, section 5).
+ *
+ * Invariant: an instruction is emulated wholly or not at all. A load yields the
+ * bytes that the guest wrote, whatever is patched; a store undoes the patches that
+ * it hits, then stores. What the guest's own TLB does not allow is the guest's
+ * fault to have, as on hardware, and nothing was done. An instruction that is not
+ * known here is not guessed: all sites that share its block are undone, their
+ * pages get no more, and the guest executes it itself.
+ *
+ * lwarx is special. Emulated, it makes no reservation in the hardware, so the
+ * stwcx. behind it would fail for ever, most often without an exit. Therefore the
+ * emulation goes on from a lwarx, instruction by instruction, until the stwcx. is
+ * done: it is a compare and exchange with what the lwarx read, which is what the
+ * pair is for. The guest has one processor and is not running, so nobody of the
+ * guest can come between. What stops this before its end (a fault, an instruction
+ * that is not simple) leaves the guest there; its stwcx. fails and it begins
+ * again. If that happens BT_LARX_STOPS times in a row at one lwarx, the block is
+ * given up.
+ *
+ * Cache maintenance of traced code is a load to the MMU. It is done for the guest,
+ * by the host's address of the same line: dcbst and icbi act on physical lines.
+ */
+#include <linux/kvm_host.h>
+#include <asm/cache.h>
+#include <asm/disassemble.h>
+#include <asm/inst.h>
+#include <asm/kvm_ppc.h>
+#include <asm/sstep.h>
+
+#include "booke.h"
+#include "e500.h"
+#include "e500_bt.h"
+
+/* The longest access: lmw and stmw of 32 registers. */
+#define BT_MAX_ACCESS		128
+/* Between a lwarx and its stwcx. there are a few; the rest is a mistake. */
+#define BT_LARX_STEPS		32
+#define BT_LARX_STOPS		16
+
+enum outcome {
+	DONE,		/* the instruction has had its effect */
+	GUEST_FAULT,	/* an exception is queued for the guest; no effect */
+	UNKNOWN_INST,	/* not emulated; no effect */
+};
+
+static bool allowed(struct kvm_vcpu *vcpu, const struct kvm_book3e_206_tlb_entry *entry,
+		    bool store)
+{
+	bool user = vcpu->arch.shared->msr & MSR_PR;
+
+	if (store)
+		return entry->mas7_3 & (user ? MAS3_UW : MAS3_SW);
+	return entry->mas7_3 & (user ? MAS3_UR : MAS3_SR);
+}
+
+/* Where a byte is, for the guest's own TLB; what is wrong is queued for it. */
+static enum outcome find(struct kvm_vcpu *vcpu, u32 ea, bool store, gpa_t *gpa)
+{
+	int index = kvmppc_mmu_dtlb_index(vcpu, ea);
+	u32 esr = store ? ESR_ST : 0;
+
+	if (index < 0) {
+		vcpu->arch.fault_dear = ea;
+		vcpu->arch.fault_esr = esr;
+		kvmppc_core_queue_dtlb_miss(vcpu, ea, esr);
+		kvmppc_mmu_dtlb_miss(vcpu);
+		return GUEST_FAULT;
+	}
+	if (!allowed(vcpu, get_entry(to_e500(vcpu), tlbsel_of(index), esel_of(index)), store)) {
+		kvmppc_core_queue_data_storage(vcpu, ea, esr);
+		return GUEST_FAULT;
+	}
+	*gpa = kvmppc_mmu_xlate(vcpu, index, ea);
+	/* A device beside traced code: what half of an access does there is unknown. */
+	return kvm_is_visible_gfn(vcpu->kvm, *gpa >> PAGE_SHIFT) ? DONE : UNKNOWN_INST;
+}
+
+/* An access of the guest, in two parts where it crosses a page. */
+struct access {
+	gpa_t gpa[2];
+	unsigned int len[2];
+};
+
+static enum outcome prepare(struct kvm_vcpu *vcpu, u32 ea, unsigned int len, bool store,
+			    struct access *access)
+{
+	enum outcome outcome;
+
+	access->len[0] = min_t(unsigned int, len, PAGE_SIZE - offset_in_page(ea));
+	access->len[1] = len - access->len[0];
+	outcome = find(vcpu, ea, store, &access->gpa[0]);
+	if (outcome == DONE && access->len[1])
+		outcome = find(vcpu, ea + access->len[0], store, &access->gpa[1]);
+	return outcome;
+}
+
+static enum outcome load(struct kvm_vcpu *vcpu, u32 ea, u8 *bytes, unsigned int len)
+{
+	struct access access;
+	enum outcome outcome = prepare(vcpu, ea, len, false, &access);
+	unsigned int i;
+
+	for (i = 0; outcome == DONE && i < 2 && access.len[i]; i++) {
+		if (kvm_read_guest(vcpu->kvm, access.gpa[i], bytes, access.len[i]))
+			return UNKNOWN_INST;
+		kvmppc_bt_originals(vcpu->kvm->arch.bt, access.gpa[i], bytes, access.len[i]);
+		bytes += access.len[i];
+	}
+	return outcome;
+}
+
+static enum outcome store(struct kvm_vcpu *vcpu, u32 ea, const u8 *bytes, unsigned int len)
+{
+	struct access access;
+	enum outcome outcome = prepare(vcpu, ea, len, true, &access);
+	unsigned int i;
+
+	for (i = 0; outcome == DONE && i < 2 && access.len[i]; i++) {
+		kvmppc_bt_undo_range(vcpu, access.gpa[i], access.len[i]);
+		if (kvm_write_guest(vcpu->kvm, access.gpa[i], bytes, access.len[i]))
+			return UNKNOWN_INST;
+		bytes += access.len[i];
+	}
+	return outcome;
+}
+
+/* The i-th byte of a register's low @size bytes, as it lies in memory. */
+static unsigned int byte_shift(const struct instruction_op *op, unsigned int size, unsigned int i)
+{
+	return 8 * (op->type & BYTEREV ? i : size - 1 - i);
+}
+
+static enum outcome load_register(struct kvm_vcpu *vcpu, const struct instruction_op *op)
+{
+	unsigned int size = GETSIZE(op->type), i;
+	u8 bytes[4];
+	u32 value = 0;
+	enum outcome outcome;
+
+	if (size > sizeof(bytes))
+		return UNKNOWN_INST;
+	outcome = load(vcpu, op->ea, bytes, size);
+	if (outcome != DONE)
+		return outcome;
+	for (i = 0; i < size; i++)
+		value |= bytes[i] << byte_shift(op, size, i);
+	if (op->type & SIGNEXT)
+		value = sign_extend32(value, 8 * size - 1);
+	vcpu->arch.regs.gpr[op->reg] = value;
+	return DONE;
+}
+
+static enum outcome store_register(struct kvm_vcpu *vcpu, const struct instruction_op *op)
+{
+	unsigned int size = GETSIZE(op->type), i;
+	u32 value = vcpu->arch.regs.gpr[op->reg];
+	u8 bytes[4];
+
+	if (size > sizeof(bytes))
+		return UNKNOWN_INST;
+	for (i = 0; i < size; i++)
+		bytes[i] = value >> byte_shift(op, size, i);
+	return store(vcpu, op->ea, bytes, size);
+}
+
+/* lmw and stmw, lswi and lswx, stswi and stswx: registers in a row. */
+static enum outcome load_multiple(struct kvm_vcpu *vcpu, const struct instruction_op *op)
+{
+	unsigned int size = GETSIZE(op->type), i;
+	u8 bytes[BT_MAX_ACCESS];
+	enum outcome outcome;
+
+	if (size > sizeof(bytes))
+		return UNKNOWN_INST;
+	outcome = load(vcpu, op->ea, bytes, size);
+	if (outcome != DONE)
+		return outcome;
+	for (i = 0; i < size; i += 4) {
+		unsigned int k;
+		u32 value = 0;
+
+		for (k = i; k < min(i + 4, size); k++)
+			value |= bytes[k] << (24 - 8 * (k - i));
+		vcpu->arch.regs.gpr[(op->reg + i / 4) % 32] = value;
+	}
+	return DONE;
+}
+
+static enum outcome store_multiple(struct kvm_vcpu *vcpu, const struct instruction_op *op)
+{
+	unsigned int size = GETSIZE(op->type), i;
+	u8 bytes[BT_MAX_ACCESS];
+
+	if (size > sizeof(bytes))
+		return UNKNOWN_INST;
+	for (i = 0; i < size; i++)
+		bytes[i] = vcpu->arch.regs.gpr[(op->reg + i / 4) % 32] >> (24 - 8 * (i & 3));
+	return store(vcpu, op->ea, bytes, size);
+}
+
+/*
+ * dcbst and dcbf: dcbst writes the line back, and what dcbf does beyond it, to
+ * throw the line away, is only seen by who bypasses the cache, whom sync orders.
+ * icbi needs the data cache's line out first, which the guest has asked for by its
+ * own dcbst; the sync and isync that it executes itself stay its own. The hints
+ * have no effect that could be missed.
+ */
+static enum outcome cache_operation(struct kvm_vcpu *vcpu, const struct instruction_op *op)
+{
+	static const u8 zero[L1_CACHE_BYTES];
+	u32 line = op->ea & ~(L1_CACHE_BYTES - 1);
+	unsigned int what = op->type & CACHEOP_MASK;
+	struct kvm_host_map map;
+	enum outcome outcome;
+	gpa_t gpa;
+
+	switch (what) {
+	case DCBZ:
+		return store(vcpu, line, zero, sizeof(zero));
+	case DCBT:
+	case DCBTST:
+		return DONE;
+	case DCBST:
+	case DCBF:
+	case ICBI:
+		break;
+	default:
+		return UNKNOWN_INST;
+	}
+	outcome = find(vcpu, line, false, &gpa);
+	if (outcome != DONE)
+		return outcome;
+	if (kvm_vcpu_map(vcpu, gpa >> PAGE_SHIFT, &map))
+		return UNKNOWN_INST;
+	if (what == ICBI)
+		icbi(map.hva + offset_in_page(gpa));
+	else
+		dcbst(map.hva + offset_in_page(gpa));
+	mb(); /* sync: the line is out, or gone, before the guest's own barriers */
+	kvm_vcpu_unmap(vcpu, &map, false);
+	return DONE;
+}
+
+/* What a load, store or cache instruction does to memory and its own registers. */
+static enum outcome emulate_access(struct kvm_vcpu *vcpu, const struct instruction_op *op)
+{
+	struct pt_regs *regs = &vcpu->arch.regs;
+	enum outcome outcome;
+
+	switch (GETTYPE(op->type)) {
+	case LOAD:
+		outcome = load_register(vcpu, op);
+		break;
+	case LOAD_MULTI:
+		outcome = load_multiple(vcpu, op);
+		break;
+	case STORE:
+		outcome = store_register(vcpu, op);
+		break;
+	case STORE_MULTI:
+		outcome = store_multiple(vcpu, op);
+		break;
+	case CACHEOP:
+		outcome = cache_operation(vcpu, op);
+		break;
+	default:
+		return UNKNOWN_INST;
+	}
+	if (outcome != DONE)
+		return outcome;
+	if (OP_IS_LOAD_STORE(GETTYPE(op->type)) && (op->type & UPDATE))
+		regs->gpr[op->update_reg] = op->ea;
+	regs->nip += 4;
+	return DONE;
+}
+
+/* The next instruction as the guest would execute it, if it is in its memory. */
+static bool fetch(struct kvm_vcpu *vcpu, u32 *inst)
+{
+	u32 pc = kvmppc_get_pc(vcpu);
+	int index = kvmppc_mmu_itlb_index(vcpu, pc);
+	gpa_t gpa;
+
+	if (index < 0)
+		return false;
+	gpa = kvmppc_mmu_xlate(vcpu, index, pc);
+	/* A patch is privileged, or a way to what is: not simple. */
+	return !kvmppc_bt_site(vcpu->kvm->arch.bt, gpa) &&
+	       !kvm_read_guest(vcpu->kvm, gpa, inst, sizeof(*inst));
+}
+
+static void set_cr0(struct pt_regs *regs, bool equal)
+{
+	u32 cr0 = (equal ? 0x20000000 : 0) | (regs->xer & 0x80000000 ? 0x10000000 : 0);
+
+	regs->ccr = (regs->ccr & 0x0fffffff) | cr0;
+}
+
+/* A stwcx. whose lwarx was native, or is long past: there is no reservation. */
+static enum outcome lost_reservation(struct kvm_vcpu *vcpu)
+{
+	set_cr0(&vcpu->arch.regs, false);
+	vcpu->arch.regs.nip += 4;
+	return DONE;
+}
+
+static enum outcome store_conditional(struct kvm_vcpu *vcpu, const struct instruction_op *op,
+				      u32 reserved_ea, u32 reserved_value)
+{
+	struct pt_regs *regs = &vcpu->arch.regs;
+	enum outcome outcome;
+	bool same = false;
+	u8 bytes[4];
+
+	if (op->ea == reserved_ea) {
+		outcome = load(vcpu, op->ea, bytes, sizeof(bytes));
+		if (outcome != DONE)
+			return outcome;
+		same = !memcmp(bytes, &reserved_value, sizeof(bytes));
+	}
+	if (same) {
+		u32 value = regs->gpr[op->reg];
+
+		outcome = store(vcpu, op->ea, (u8 *)&value, sizeof(value));
+		if (outcome != DONE)
+			return outcome;
+	}
+	set_cr0(regs, same);
+	regs->nip += 4;
+	return DONE;
+}
+
+/* From a lwarx to its stwcx.; what could not be finished is counted. */
+static enum outcome reservation(struct kvm_vcpu *vcpu, const struct instruction_op *larx)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct pt_regs *regs = &vcpu->arch.regs;
+	u32 larx_pc = regs->nip, ea = larx->ea, value, inst;
+	enum outcome outcome;
+	unsigned int step;
+
+	if (GETSIZE(larx->type) != sizeof(value) || (ea & 3))
+		return UNKNOWN_INST;
+	if (bt->larx_pc == larx_pc && bt->larx_stops >= BT_LARX_STOPS) {
+		bt->larx_stops = 0;
+		return UNKNOWN_INST;
+	}
+	outcome = load(vcpu, ea, (u8 *)&value, sizeof(value));
+	if (outcome != DONE)
+		return outcome;
+	regs->gpr[larx->reg] = value;
+	regs->nip += 4;
+	for (step = 0; step < BT_LARX_STEPS && fetch(vcpu, &inst); step++) {
+		struct instruction_op op;
+		int known = analyse_instr(&op, regs, ppc_inst(inst));
+
+		if (known < 0)
+			break;
+		if (known > 0) {
+			emulate_update_regs(regs, &op);
+			continue;
+		}
+		if (GETTYPE(op.type) == STCX && GETSIZE(op.type) == sizeof(value)) {
+			if (store_conditional(vcpu, &op, ea, value) != DONE)
+				break;
+			bt->larx_stops = 0;
+			bt->stats.reservations++;
+			return DONE;
+		}
+		if (emulate_access(vcpu, &op) != DONE)
+			break;
+	}
+	/* The lwarx and what came after it have been done, without a reservation. */
+	bt->larx_stops = bt->larx_pc == larx_pc ? bt->larx_stops + 1 : 1;
+	bt->larx_pc = larx_pc;
+	return DONE;
+}
+
+static void count(struct kvmppc_bt *bt, const struct instruction_op *op)
+{
+	if (GETTYPE(op->type) == CACHEOP)
+		bt->stats.traced_cacheops++;
+	else if (OP_IS_STORE(GETTYPE(op->type)))
+		bt->stats.traced_stores++;
+	else
+		bt->stats.traced_loads++;
+}
+
+/**
+ * kvmppc_bt_traced_access - emulate an access that tracing has forbidden
+ * @vcpu: after a data storage interrupt, its instruction and address known
+ *
+ * Returns RESUME_GUEST_NV, or BT_PASS if the access is not tracing's: the guest's
+ * own TLB forbids it, or nothing there is traced.
+ */
+int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct pt_regs *regs = &vcpu->arch.regs;
+	u32 ea = vcpu->arch.fault_dear, inst;
+	struct instruction_op op;
+	enum outcome outcome;
+	gfn_t gfn;
+	int index;
+
+	index = kvmppc_mmu_dtlb_index(vcpu, ea);
+	if (index < 0 || !allowed(vcpu, get_entry(to_e500(vcpu), tlbsel_of(index), esel_of(index)),
+				  vcpu->arch.fault_esr & ESR_ST))
+		return BT_PASS;
+	gfn = kvmppc_mmu_xlate(vcpu, index, ea) >> PAGE_SHIFT;
+	if (kvmppc_bt_block_tsize(bt, gfn) < 0)
+		return BT_PASS;
+	if (kvmppc_get_last_inst(vcpu, INST_GENERIC, &inst) != EMULATE_DONE)
+		return RESUME_GUEST;
+
+	regs->msr = vcpu->arch.shared->msr;
+	if (analyse_instr(&op, regs, ppc_inst(inst)) < 0)
+		op.type = UNKNOWN;
+	count(bt, &op);
+	switch (GETTYPE(op.type)) {
+	case LARX:
+		outcome = reservation(vcpu, &op);
+		break;
+	case STCX:
+		outcome = lost_reservation(vcpu);
+		break;
+	default:
+		outcome = emulate_access(vcpu, &op);
+	}
+	if (outcome == UNKNOWN_INST)
+		kvmppc_bt_undo_block(vcpu, gfn, true);
+	else
+		kvmppc_bt_fault(vcpu, gfn);
+	return RESUME_GUEST_NV;
+}

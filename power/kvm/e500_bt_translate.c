@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What a privileged instruction becomes (paper, section 4).
+ *
+ * Invariant: a translation has the effect of the instruction on the guest's
+ * registers and memory, and no other, whenever the guest is in supervisor mode;
+ * it changes no condition register, no XER, no LR and no CTR. What cannot be said
+ * so is not translated. A fragment has exactly one store that matters, its commit:
+ * interrupted before it, the site is executed again; after it, the rest has no
+ * effect but to restore the scratch register.
+ *
+ * This file knows encodings only: no guest, no memory, so it can be built and
+ * tested anywhere.
+ */
+#include <linux/kvm_host.h>
+#include <asm/disassemble.h>
+#include <asm/kvm_para.h>
+#include <asm/ppc-opcode.h>
+#include <asm/reg.h>
+
+#include "e500_bt.h"
+
+#define OP_31_XOP_MFMSR		83
+#define OP_31_XOP_WRTEE		131
+#define OP_31_XOP_MTMSR		146
+#define OP_31_XOP_WRTEEI	163
+
+/* D-form with RA = 0: the displacement is the whole address. */
+static u32 lwz(unsigned int rt, u32 address)
+{
+	return 0x80000000 | rt << 21 | (address & 0xffff);
+}
+
+static u32 stw(unsigned int rs, u32 address)
+{
+	return 0x90000000 | rs << 21 | (address & 0xffff);
+}
+
+static u32 rlwinm(unsigned int ra, unsigned int rs, unsigned int sh, unsigned int mb,
+		  unsigned int me)
+{
+	return 0x54000000 | rs << 21 | ra << 16 | sh << 11 | mb << 6 | me << 1;
+}
+
+static u32 rlwimi(unsigned int ra, unsigned int rs, unsigned int sh, unsigned int mb,
+		  unsigned int me)
+{
+	return 0x50000000 | rs << 21 | ra << 16 | sh << 11 | mb << 6 | me << 1;
+}
+
+static u32 ori(unsigned int ra, unsigned int rs, u32 immediate)
+{
+	return 0x60000000 | rs << 21 | ra << 16 | immediate;
+}
+
+static u32 and(unsigned int ra, unsigned int rs, unsigned int rb)
+{
+	return 0x7c000038 | rs << 21 | ra << 16 | rb << 11;
+}
+
+static u32 xor(unsigned int ra, unsigned int rs, unsigned int rb)
+{
+	return 0x7c000278 | rs << 21 | ra << 16 | rb << 11;
+}
+
+/* Traps if the register is not zero, and needs no condition register to say so. */
+static u32 twnei0(unsigned int ra)
+{
+	return 0x0c000000 | 24 << 21 | ra << 16;
+}
+
+/* The numbers of MSR[EE] for rlwinm: bit 16 in IBM's order. */
+#define EE_BIT		16
+#define EE_SHIFT	15
+
+#define SHARED(field)	offsetof(struct kvm_vcpu_arch_shared, field)
+/* The low word of a field of 64 bits. */
+#define SHARED_LOW(field)	(SHARED(field) + 4)
+
+/*
+ * Registers that are a word of the data page and nothing else: reading and writing
+ * them there is all that emulation does, too. SPRG4 to 7 are not: the guest reads
+ * them by numbers that do not trap. DEC, TSR, TCR, PID and what configures the
+ * machine have side effects.
+ */
+static const struct {
+	u16 sprn;
+	u16 offset;
+} words[] = {
+	{ SPRN_SPRG0, SHARED_LOW(sprg0) },
+	{ SPRN_SPRG1, SHARED_LOW(sprg1) },
+	{ SPRN_SPRG2, SHARED_LOW(sprg2) },
+	{ SPRN_SPRG3, SHARED_LOW(sprg3) },
+	{ SPRN_SRR0, SHARED_LOW(srr0) },
+	{ SPRN_SRR1, SHARED_LOW(srr1) },
+	{ SPRN_DEAR, SHARED_LOW(dar) },
+	{ SPRN_ESR, SHARED(esr) },
+	{ SPRN_MAS0, SHARED(mas0) },
+	{ SPRN_MAS1, SHARED(mas1) },
+	{ SPRN_MAS2, SHARED_LOW(mas2) },
+	{ SPRN_MAS3, SHARED_LOW(mas7_3) },
+	{ SPRN_MAS4, SHARED(mas4) },
+	{ SPRN_MAS6, SHARED(mas6) },
+	{ SPRN_MAS7, SHARED(mas7_3) },
+};
+
+static enum bt_kind single(struct bt_code *code, u32 inst)
+{
+	code->insn[0] = inst;
+	code->n = 1;
+	return BT_SINGLE;
+}
+
+/*
+ * To write BUCSR empties the branch predictor, of the real machine: an emulated guest
+ * has none. KVM does nothing for it, and relies on the exit that every change of the
+ * guest's mode is; so does this.
+ */
+static enum bt_kind spr(u32 inst, u32 data, bool write, struct bt_code *code)
+{
+	unsigned int i;
+
+	if (write && get_sprn(inst) == SPRN_BUCSR)
+		return single(code, PPC_RAW_NOP());
+
+	for (i = 0; i < ARRAY_SIZE(words); i++) {
+		u32 address = data + words[i].offset;
+
+		if (words[i].sprn == get_sprn(inst))
+			return single(code, write ? stw(get_rs(inst), address) :
+						    lwz(get_rt(inst), address));
+	}
+	return BT_NONE;
+}
+
+static void emit(struct bt_code *code, u32 inst)
+{
+	code->insn[code->n++] = inst;
+}
+
+/* Scratch registers are volatile ones: every exit has them saved and restored. */
+static void begin(struct bt_code *code, u32 data, unsigned int other)
+{
+	code->n = 0;
+	code->scratch = other == 12 ? 11 : 12;
+	emit(code, stw(code->scratch, data + BT_SAVE_OFFSET));
+	emit(code, lwz(code->scratch, data + SHARED_LOW(msr)));
+}
+
+static void commit_msr(struct bt_code *code, u32 data, unsigned int reg)
+{
+	code->commit = code->n;
+	emit(code, stw(reg, data + SHARED_LOW(msr)));
+}
+
+static enum bt_kind end(struct bt_code *code, u32 data)
+{
+	code->restore = code->n;
+	emit(code, lwz(code->scratch, data + BT_SAVE_OFFSET));
+	emit(code, 0); /* the branch back; where to is known when there is a slot */
+	return BT_FRAGMENT;
+}
+
+/* An exit if an interrupt waits and @reg, the new MSR, lets it in. */
+static void exit_if_pending(struct bt_code *code, u32 data, unsigned int reg)
+{
+	unsigned int scratch = code->scratch;
+
+	/* int_pending is 0 or 1: moved to EE's place. */
+	emit(code, lwz(scratch, data + SHARED(int_pending)));
+	emit(code, rlwinm(scratch, scratch, EE_SHIFT, 0, 31 - EE_SHIFT));
+	emit(code, and(scratch, scratch, reg));
+	emit(code, twnei0(scratch));
+}
+
+static enum bt_kind write_ee_now(bool enable, u32 data, struct bt_code *code)
+{
+	unsigned int scratch;
+
+	begin(code, data, 0);
+	scratch = code->scratch;
+	if (enable)
+		emit(code, ori(scratch, scratch, MSR_EE));
+	else
+		emit(code, rlwinm(scratch, scratch, 0, EE_BIT + 1, EE_BIT - 1));
+	commit_msr(code, data, scratch);
+	if (enable) {
+		emit(code, lwz(scratch, data + SHARED(int_pending)));
+		emit(code, twnei0(scratch));
+	}
+	return end(code, data);
+}
+
+static enum bt_kind write_ee(unsigned int rs, u32 data, struct bt_code *code)
+{
+	begin(code, data, rs);
+	emit(code, rlwimi(code->scratch, rs, 0, EE_BIT, EE_BIT));
+	commit_msr(code, data, code->scratch);
+	exit_if_pending(code, data, rs);
+	return end(code, data);
+}
+
+/* A bit other than EE has side effects: the trap is before the commit. */
+static enum bt_kind write_msr(unsigned int rs, u32 data, struct bt_code *code)
+{
+	unsigned int scratch;
+
+	begin(code, data, rs);
+	scratch = code->scratch;
+	emit(code, xor(scratch, scratch, rs));
+	emit(code, rlwinm(scratch, scratch, 0, EE_BIT + 1, EE_BIT - 1));
+	emit(code, twnei0(scratch));
+	commit_msr(code, data, rs);
+	exit_if_pending(code, data, rs);
+	return end(code, data);
+}
+
+/**
+ * kvmppc_bt_translate - find what an instruction becomes
+ * @inst: the instruction
+ * @data: effective address of the data page, in the first or last 32 KiB
+ * @code: where the translation is put; its last branch is still to be made
+ */
+enum bt_kind kvmppc_bt_translate(u32 inst, u32 data, struct bt_code *code)
+{
+	memset(code, 0, sizeof(*code));
+	/* Reserved bits must be zero: what they would mean is unknown. */
+	if (get_op(inst) != 31 || (inst & 1))
+		return BT_NONE;
+	switch (get_xop(inst)) {
+	case OP_31_XOP_MFSPR:
+		return spr(inst, data, false, code);
+	case OP_31_XOP_MTSPR:
+		return spr(inst, data, true, code);
+	case OP_31_XOP_MFMSR:
+		if (inst & 0x001ff800)
+			return BT_NONE;
+		return single(code, lwz(get_rt(inst), data + SHARED_LOW(msr)));
+	case OP_31_XOP_WRTEE:
+		if (inst & 0x001ff800)
+			return BT_NONE;
+		return write_ee(get_rs(inst), data, code);
+	case OP_31_XOP_WRTEEI:
+		if (inst & 0x03ff7800)
+			return BT_NONE;
+		return write_ee_now(inst & MSR_EE, data, code);
+	case OP_31_XOP_MTMSR:
+		if (inst & 0x001ff800)
+			return BT_NONE;
+		return write_msr(get_rs(inst), data, code);
+	}
+	return BT_NONE;
+}
+
+/**
+ * kvmppc_bt_branch - make a direct branch
+ * @from: its own effective address
+ * @to: where it goes
+ * @inst: the instruction
+ *
+ * Returns false if @to is out of reach: 32 MiB to either side.
+ */
+bool kvmppc_bt_branch(u32 from, u32 to, u32 *inst)
+{
+	s32 distance = to - from;
+
+	if (distance < -0x2000000 || distance > 0x1fffffc || (distance & 3))
+		return false;
+	*inst = 0x48000000 | (distance & 0x03fffffc);
+	return true;
+}
