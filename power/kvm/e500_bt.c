@@ -50,10 +50,33 @@ int kvmppc_bt_init_vm(struct kvm *kvm)
 	if (!bt)
 		return -ENOMEM;
 	bt->mode = mode;
+	spin_lock_init(&bt->claim);
 	hash_init(bt->sites);
 	xa_init(&bt->pages);
 	kvm->arch.bt = bt;
 	return 0;
+}
+
+/**
+ * kvmppc_bt_precreate_vcpu - whether a VM may have one more vcpu
+ * @kvm: the VM; kvm->lock is held
+ *
+ * Returns 0, or -EBUSY while it is translated.
+ */
+int kvmppc_bt_precreate_vcpu(struct kvm *kvm)
+{
+	struct kvmppc_bt *bt = kvm->arch.bt;
+	int r = 0;
+
+	if (!bt || !kvm->created_vcpus)
+		return 0;
+	spin_lock(&bt->claim);
+	if (bt->enabled)
+		r = -EBUSY;
+	else
+		bt->crowded = true;
+	spin_unlock(&bt->claim);
+	return r;
 }
 
 /**
@@ -122,21 +145,6 @@ static bool in_area(const struct kvmppc_bt *bt, gpa_t gpa)
 	return false;
 }
 
-/* Where a page of the guest's supervisor is, if it is memory that it may execute. */
-static bool find_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t *gpa)
-{
-	int index = kvmppc_mmu_itlb_index(vcpu, ea);
-	struct kvm_book3e_206_tlb_entry *entry;
-
-	if (index < 0)
-		return false;
-	entry = get_entry(to_e500(vcpu), tlbsel_of(index), esel_of(index));
-	if (!(entry->mas7_3 & MAS3_SX))
-		return false;
-	*gpa = kvmppc_mmu_xlate(vcpu, index, ea);
-	return kvm_is_visible_gfn(vcpu->kvm, *gpa >> PAGE_SHIFT);
-}
-
 /* A data page is named by a displacement alone: the first or last 32 KiB. */
 static bool good_data(u32 ea)
 {
@@ -154,7 +162,7 @@ static bool good_area(struct kvm_vcpu *vcpu, u32 ea, u32 pages, gpa_t *gpa)
 	    ea + pages * PAGE_SIZE < ea)
 		return false;
 	for (i = 0; i < pages; i++) {
-		if (!find_code(vcpu, ea + i * PAGE_SIZE, &at))
+		if (!kvmppc_bt_find_code(vcpu, ea + i * PAGE_SIZE, &at))
 			return false;
 		if (!i)
 			*gpa = at;
@@ -165,6 +173,45 @@ static bool good_area(struct kvm_vcpu *vcpu, u32 ea, u32 pages, gpa_t *gpa)
 	return true;
 }
 
+/* One vcpu now, and until translation ends. */
+static bool claim(struct kvmppc_bt *bt)
+{
+	spin_lock(&bt->claim);
+	bt->enabled = !bt->crowded;
+	spin_unlock(&bt->claim);
+	return bt->enabled;
+}
+
+/* The data page stays: the guest may be between two of its instructions. */
+static void disable(struct kvm_vcpu *vcpu)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+
+	kvmppc_bt_undo_all(vcpu);
+	while (bt->nareas)
+		kfree(bt->area[--bt->nareas].site);
+	spin_lock(&bt->claim);
+	bt->enabled = false;
+	spin_unlock(&bt->claim);
+}
+
+/*
+ * Pages that are an area's already: a new kernel speaks, in the memory of one that
+ * has not said good-bye. What the old one was given is over.
+ */
+static void drop_overlapping(struct kvm_vcpu *vcpu, u32 ea, u32 pages)
+{
+	gpa_t gpa;
+	u32 i;
+
+	for (i = 0; i < min_t(u32, pages, BT_MAX_AREA_PAGES); i++)
+		if (kvmppc_bt_find_code(vcpu, ea + i * PAGE_SIZE, &gpa) &&
+		    in_area(vcpu->kvm->arch.bt, gpa)) {
+			disable(vcpu);
+			return;
+		}
+}
+
 static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
@@ -173,9 +220,8 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 	gpa_t gpa;
 	u32 slots;
 
-	if (atomic_read(&vcpu->kvm->online_vcpus) != 1)
-		return EV_UNIMPLEMENTED;
-	if (!good_data(data) || (bt->nareas && data != bt->data) ||
+	drop_overlapping(vcpu, ea, pages);
+	if (!good_data(data) || (vcpu->arch.magic_page_ea && data != vcpu->arch.magic_page_ea) ||
 	    !good_area(vcpu, ea, pages, &gpa))
 		return EV_EINVAL;
 	if (bt->nareas == BT_MAX_AREAS || kvmppc_bt_init_tlb(vcpu->kvm))
@@ -185,23 +231,19 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 	site = kcalloc(slots, sizeof(*site), GFP_KERNEL_ACCOUNT);
 	if (!site)
 		return EV_ENOMEM;
-	if (!bt->data)
+	if (!claim(bt)) {
+		kfree(site);
+		return EV_UNIMPLEMENTED;
+	}
+	if (!bt->shown)
 		show_stats(vcpu->kvm, bt);
+	bt->shown = true;
 	bt->data = data;
 	vcpu->arch.magic_page_ea = data;
+	/* What the guest had at the data page's address is there no more. */
+	kvmppc_core_flush_tlb(vcpu);
 	area = &bt->area[bt->nareas++];
 	*area = (struct bt_area){ .ea = ea, .gpa = gpa, .slots = slots, .site = site };
-	return EV_SUCCESS;
-}
-
-/* The data page stays: the guest may be between two of its instructions. */
-static int disable(struct kvm_vcpu *vcpu)
-{
-	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
-
-	kvmppc_bt_undo_all(vcpu);
-	while (bt->nareas)
-		kfree(bt->area[--bt->nareas].site);
 	return EV_SUCCESS;
 }
 
@@ -231,7 +273,8 @@ int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr)
 			   kvmppc_get_gpr(vcpu, 5));
 		break;
 	case KVM_HCALL_TOKEN(KVM_HC_PPC_BT_DISABLE):
-		r = disable(vcpu);
+		disable(vcpu);
+		r = EV_SUCCESS;
 		break;
 	default:
 		r = EV_UNIMPLEMENTED;
@@ -269,11 +312,11 @@ void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst)
 	gpa_t gpa;
 	int idx;
 
-	if (!bt || !bt->nareas || atomic_read(&vcpu->kvm->online_vcpus) != 1 ||
+	if (!bt || !bt->nareas || vcpu->guest_debug ||
 	    (vcpu->arch.shared->msr & (MSR_PR | MSR_IS | MSR_DS)) || !is_hot(bt, pc))
 		return;
 	idx = srcu_read_lock(&vcpu->kvm->srcu);
-	if (find_code(vcpu, pc, &gpa) && !in_area(bt, gpa) && !kvmppc_bt_site(bt, gpa)) {
+	if (kvmppc_bt_find_code(vcpu, pc, &gpa) && !in_area(bt, gpa) && !kvmppc_bt_site(bt, gpa)) {
 		int r = kvmppc_bt_patch(vcpu, pc, gpa, inst);
 
 		if (r == -ERANGE)
@@ -291,18 +334,15 @@ void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst)
  */
 static int fragment_unmapped(struct kvm_vcpu *vcpu, u32 pc, struct bt_site *site)
 {
-	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	int index = kvmppc_mmu_itlb_index(vcpu, pc);
 	gpa_t expected = site->area->gpa + (pc - site->area->ea), gpa;
 
-	if (index >= 0 && find_code(vcpu, pc, &gpa) && gpa == expected) {
+	if (index >= 0 && kvmppc_bt_find_code(vcpu, pc, &gpa) && gpa == expected) {
 		kvmppc_mmu_map(vcpu, pc, gpa, index);
 		kvmppc_account_exit(vcpu, ITLB_VIRT_MISS_EXITS);
 		return RESUME_GUEST;
 	}
-	kvmppc_bt_undo_all(vcpu);
-	while (bt->nareas)
-		kfree(bt->area[--bt->nareas].site);
+	disable(vcpu);
 	return RESUME_GUEST;
 }
 
@@ -326,6 +366,12 @@ static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, st
 		/* Not this fragment's case: the instruction itself is emulated. */
 		vcpu->arch.last_inst = site->original;
 		return BT_PASS;
+	case BOOKE_INTERRUPT_DEBUG:
+		/* Who steps shall step over the instruction, not up to it for ever. */
+		if (index > site->commit)
+			return BT_PASS;
+		kvmppc_bt_undo(vcpu, site);
+		return RESUME_GUEST;
 	}
 	return BT_PASS;
 }
@@ -347,6 +393,14 @@ int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 
 	if (!bt || !bt->nareas)
 		return BT_PASS;
+	if (vcpu->arch.magic_page_ea != bt->data) {
+		/* The guest has asked for it elsewhere: no patch finds it any more. */
+		idx = srcu_read_lock(&vcpu->kvm->srcu);
+		kvmppc_bt_settle(vcpu, &site, &index);
+		disable(vcpu);
+		srcu_read_unlock(&vcpu->kvm->srcu, idx);
+		return RESUME_GUEST;
+	}
 	if (!(vcpu->arch.shared->msr & MSR_PR) && kvmppc_bt_settle(vcpu, &site, &index)) {
 		idx = srcu_read_lock(&vcpu->kvm->srcu);
 		r = fragment_exit(vcpu, exit_nr, pc, site, index);

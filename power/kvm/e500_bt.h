@@ -20,8 +20,11 @@
  *    what it executes itself, never what the host believes.
  *
  * Locking: a VM has one struct kvmppc_bt. Everything here runs on the one vcpu's
- * thread, outside of the guest, with interrupts on; a VM with a second vcpu is
- * not translated. Destruction comes after the last vcpu.
+ * thread, outside of the guest, with interrupts on but for e500_bt_fast.c. So a VM
+ * has either one vcpu or no translation, and kvmppc_bt.claim decides which: no second
+ * one is made while it is enabled, and it is not enabled once a second one was asked
+ * for. (kvm->lock would not do: it is taken before a vcpu's own lock, which the thread
+ * holds here.) Destruction comes after the last vcpu.
  */
 #ifndef __KVM_E500_BT_H
 #define __KVM_E500_BT_H
@@ -29,6 +32,7 @@
 #include <linux/hashtable.h>
 #include <linux/kvm_host.h>
 #include <linux/list.h>
+#include <linux/spinlock.h>
 #include <linux/xarray.h>
 
 #ifdef CONFIG_KVM_E500V2_BT
@@ -92,6 +96,7 @@ struct bt_area {
  * struct bt_site - a patched instruction
  * @node: in kvmppc_bt.sites, by guest-physical address
  * @in_page: in bt_page.sites
+ * @first: the first instruction of its fragment
  * @area: where its fragment is; NULL if it has none
  * @slot: which of the area's slots
  */
@@ -102,6 +107,7 @@ struct bt_site {
 	u32 ea;
 	u32 original;
 	u32 patched;
+	u32 first;
 	struct bt_area *area;
 	u32 slot;
 	u8 scratch;
@@ -147,6 +153,7 @@ struct bt_stats {
  * struct bt_block - where a huge page of the host's is, as found last
  * @valid: false until one was found
  * @seq: kvm->mmu_invalidate_seq when it was found; another one: it may have moved
+ * @generation: of the memory slots, then
  * @gfn: its first guest-physical page
  * @pfn: its first host-physical page
  * @tsize: its size, as in MAS1[TSIZE]
@@ -155,6 +162,7 @@ struct bt_stats {
 struct bt_block {
 	bool valid;
 	unsigned long seq;
+	u64 generation;
 	gfn_t gfn;
 	kvm_pfn_t pfn;
 	int tsize;
@@ -164,6 +172,10 @@ struct bt_block {
 /**
  * struct kvmppc_bt - a VM that is translated
  * @mode: what is translated; one of BT_MODE_*
+ * @claim: protects @enabled and @crowded
+ * @enabled: the driver has called
+ * @crowded: the VM has more than one vcpu, or had been asked to
+ * @shown: the counters are in debugfs
  * @data: effective address of the data page
  * @pages: struct bt_page by guest-physical page
  * @decided: for each guest-physical page the shadow TLB entry that covers it, once
@@ -171,10 +183,17 @@ struct bt_block {
  * @ndecided: how many pages have room there
  * @heat: exits by instruction that is not patched yet, the most frequent ones
  * @block: huge pages, so that splitting them costs no walk of the host's tables
- * @larx_pc: the last lwarx that could not be finished, and how often in a row
+ * @larx_pc: the last lwarx that could not be finished
+ * @larx_stops: how often that was in a row
+ * @access_pc: the last traced access
+ * @access_repeats: how often it was the same one in a row
  */
 struct kvmppc_bt {
 	unsigned int mode;
+	spinlock_t claim;
+	bool enabled;
+	bool crowded;
+	bool shown;
 	u32 data;
 	unsigned int nareas;
 	struct bt_area area[BT_MAX_AREAS];
@@ -190,6 +209,8 @@ struct kvmppc_bt {
 	struct bt_block block[BT_BLOCKS];
 	u32 larx_pc;
 	u32 larx_stops;
+	u32 access_pc;
+	u32 access_repeats;
 	struct bt_stats stats;
 };
 
@@ -201,6 +222,7 @@ struct kvmppc_bt {
 #define BT_PASS	(-1)
 
 int kvmppc_bt_init_vm(struct kvm *kvm);
+int kvmppc_bt_precreate_vcpu(struct kvm *kvm);
 void kvmppc_bt_destroy_vm(struct kvm *kvm);
 int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr);
 int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr);
@@ -213,10 +235,14 @@ bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr);
 int kvmppc_bt_clamp_tsize(struct kvm *kvm, gfn_t gfn, int tsize);
 bool kvmppc_bt_execute_only(struct kvm *kvm, gfn_t gfn, int tsize);
 const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn, unsigned long seq);
-void kvmppc_bt_note_block(struct kvm *kvm, gfn_t gfn, kvm_pfn_t pfn, int tsize,
-			  unsigned int wimg, unsigned long seq);
+void kvmppc_bt_note_block(struct kvm *kvm, const struct kvm_memory_slot *slot, gfn_t gfn,
+			  kvm_pfn_t pfn, int tsize, unsigned int wimg, unsigned long seq);
 
 /* e500_bt_tlb.c: for the other files */
+/* Mark of pages with sites: those are traced. */
+#define BT_HAS_SITES	XA_MARK_0
+
+void kvmppc_bt_page_unused(struct kvmppc_bt *bt, gfn_t gfn);
 int kvmppc_bt_init_tlb(struct kvm *kvm);
 void kvmppc_bt_retrace(struct kvm_vcpu *vcpu);
 struct bt_page *kvmppc_bt_page(struct kvmppc_bt *bt, gfn_t gfn);
@@ -226,13 +252,14 @@ int kvmppc_bt_block_tsize(struct kvmppc_bt *bt, gfn_t gfn);
 void kvmppc_bt_fault(struct kvm_vcpu *vcpu, gfn_t gfn);
 
 /* e500_bt_site.c */
+bool kvmppc_bt_find_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t *gpa);
 bool kvmppc_bt_in_fragments(const struct kvmppc_bt *bt, u32 ea);
 struct bt_site *kvmppc_bt_site(struct kvmppc_bt *bt, gpa_t gpa);
 int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst);
 void kvmppc_bt_undo(struct kvm_vcpu *vcpu, struct bt_site *site);
 void kvmppc_bt_undo_block(struct kvm_vcpu *vcpu, gfn_t gfn, bool refuse);
 void kvmppc_bt_undo_all(struct kvm_vcpu *vcpu);
-void kvmppc_bt_originals(struct kvmppc_bt *bt, gpa_t gpa, u8 *bytes, unsigned int len);
+void kvmppc_bt_originals(struct kvm_vcpu *vcpu, gpa_t gpa, u8 *bytes, unsigned int len);
 void kvmppc_bt_undo_range(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len);
 bool kvmppc_bt_settle(struct kvm_vcpu *vcpu, struct bt_site **site, unsigned int *index);
 
@@ -244,6 +271,11 @@ int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu);
 #define BT_PASS	(-1)
 
 static inline int kvmppc_bt_init_vm(struct kvm *kvm)
+{
+	return 0;
+}
+
+static inline int kvmppc_bt_precreate_vcpu(struct kvm *kvm)
 {
 	return 0;
 }
@@ -293,8 +325,9 @@ static inline const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn,
 	return NULL;
 }
 
-static inline void kvmppc_bt_note_block(struct kvm *kvm, gfn_t gfn, kvm_pfn_t pfn, int tsize,
-					unsigned int wimg, unsigned long seq)
+static inline void kvmppc_bt_note_block(struct kvm *kvm, const struct kvm_memory_slot *slot,
+					gfn_t gfn, kvm_pfn_t pfn, int tsize, unsigned int wimg,
+					unsigned long seq)
 {
 }
 

@@ -11,8 +11,10 @@
  * else to do: no exception is pending, nobody has a request, no signal waits and the
  * scheduler wants nothing. Whoever wants something after that was asked sends an
  * interrupt, which waits, as interrupts are off from the exit to the next entry, and
- * makes the next exit at once. So nothing here may sleep, or take a lock that is held
- * with interrupts on; for time accounting the guest was never left.
+ * makes the next exit at once. So nothing here may sleep, or wait for a lock: who holds
+ * it may wait for our answer to an interrupt. What finds mmu_lock taken maps nothing,
+ * and the guest misses again after such an interrupt. For time accounting the guest
+ * was never left.
  */
 #include <linux/kvm_host.h>
 #include <linux/sched/signal.h>
@@ -75,18 +77,19 @@ static bool shadow_miss(struct kvm_vcpu *vcpu, u32 ea, int index)
 	struct kvmppc_vcpu_e500 *vcpu_e500 = to_e500(vcpu);
 	gpa_t gpa = kvmppc_mmu_xlate(vcpu, index, ea);
 	struct kvm *kvm = vcpu->kvm;
+	bool known;
 	int idx;
 
-	if (tlbsel_of(index) == 0) {
-		if (!(vcpu_e500->gtlb_priv[0][esel_of(index)].ref.flags & E500_TLB_VALID))
-			return false;
-	} else if (!kvmppc_bt_block(kvm, gpa >> PAGE_SHIFT, kvm->mmu_invalidate_seq)) {
-		return false;
-	}
 	idx = srcu_read_lock(&kvm->srcu);
-	kvmppc_mmu_map(vcpu, ea, gpa, index);
+	if (tlbsel_of(index) == 0)
+		known = vcpu_e500->gtlb_priv[0][esel_of(index)].ref.flags & E500_TLB_VALID;
+	else
+		known = kvmppc_bt_block(kvm, gpa >> PAGE_SHIFT, kvm->mmu_invalidate_seq);
+	known = known && kvm_is_visible_gfn(kvm, gpa >> PAGE_SHIFT);
+	if (known)
+		kvmppc_mmu_map(vcpu, ea, gpa, index);
 	srcu_read_unlock(&kvm->srcu, idx);
-	return true;
+	return known;
 }
 
 /* The data page is in no TLB of the guest's, and yet is there. */
@@ -140,7 +143,7 @@ bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 
-	if (!bt || !bt->nareas || !nothing_waits(vcpu) ||
+	if (!bt || !bt->nareas || vcpu->arch.magic_page_ea != bt->data || !nothing_waits(vcpu) ||
 	    (!(vcpu->arch.shared->msr & MSR_PR) &&
 	     kvmppc_bt_in_fragments(bt, kvmppc_get_pc(vcpu))))
 		return false;

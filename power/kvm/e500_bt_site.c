@@ -23,6 +23,7 @@
 #include <asm/cacheflush.h>
 #include <asm/kvm_ppc.h>
 
+#include "e500.h"
 #include "e500_bt.h"
 
 #define BT_MAX_SITES	8192
@@ -60,6 +61,21 @@ struct bt_site *kvmppc_bt_site(struct kvmppc_bt *bt, gpa_t gpa)
 	return NULL;
 }
 
+/* Where a page of the guest's supervisor is, if it is memory that it may execute. */
+bool kvmppc_bt_find_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t *gpa)
+{
+	int index = kvmppc_mmu_itlb_index(vcpu, ea);
+	struct kvm_book3e_206_tlb_entry *entry;
+
+	if (index < 0)
+		return false;
+	entry = get_entry(to_e500(vcpu), tlbsel_of(index), esel_of(index));
+	if (!(entry->mas7_3 & MAS3_SX))
+		return false;
+	*gpa = kvmppc_mmu_xlate(vcpu, index, ea);
+	return kvm_is_visible_gfn(vcpu->kvm, *gpa >> PAGE_SHIFT);
+}
+
 static gpa_t slot_gpa(const struct bt_area *area, u32 slot)
 {
 	return area->gpa + slot * BT_SLOT_BYTES;
@@ -75,8 +91,8 @@ static u32 slot_ea(const struct bt_area *area, u32 slot)
  * @vcpu: the VM's vcpu, outside of the guest
  * @site: freed
  *
- * Memory that holds something else than the patch has been replaced by who gives
- * the VM its memory, and is left as it is.
+ * Memory that holds something else than the patch, or the fragment, has been replaced
+ * by who gives the VM its memory, and is left as it is.
  */
 void kvmppc_bt_undo(struct kvm_vcpu *vcpu, struct bt_site *site)
 {
@@ -89,8 +105,11 @@ void kvmppc_bt_undo(struct kvm_vcpu *vcpu, struct bt_site *site)
 	if (read_code(vcpu, site->gpa, &found) && found == site->patched)
 		write_code(vcpu, site->gpa, &site->original, 1);
 	if (site->area) {
+		gpa_t slot = slot_gpa(site->area, site->slot);
+
 		site->area->site[site->slot] = NULL;
-		write_code(vcpu, slot_gpa(site->area, site->slot), nothing, BT_SLOT_WORDS);
+		if (read_code(vcpu, slot, &found) && found == site->first)
+			write_code(vcpu, slot, nothing, BT_SLOT_WORDS);
 	}
 	hash_del(&site->node);
 	list_del(&site->in_page);
@@ -111,7 +130,12 @@ static struct bt_area *take_slot(struct kvm_vcpu *vcpu, u32 ea, u32 *slot)
 	for (i = 0; i < bt->nareas; i++) {
 		struct bt_area *area = &bt->area[i];
 		u32 next = area->next;
+		gpa_t gpa;
 
+		/* The pages may have become something else since they were given. */
+		if (!kvmppc_bt_find_code(vcpu, slot_ea(area, next), &gpa) ||
+		    gpa != slot_gpa(area, next))
+			continue;
 		if (!kvmppc_bt_branch(ea, slot_ea(area, next), &branch) ||
 		    !kvmppc_bt_branch(slot_ea(area, next) + BT_SLOT_BYTES - 4, ea + 4, &branch))
 			continue;
@@ -131,6 +155,7 @@ static bool write_fragment(struct kvm_vcpu *vcpu, struct bt_site *site, struct b
 	u32 ea = slot_ea(site->area, site->slot);
 	u32 last = code->n - 1;
 
+	site->first = code->insn[0];
 	return kvmppc_bt_branch(ea + 4 * last, site->ea + 4, &code->insn[last]) &&
 	       kvmppc_bt_branch(site->ea, ea, &site->patched) &&
 	       write_code(vcpu, slot_gpa(site->area, site->slot), code->insn, code->n);
@@ -170,8 +195,10 @@ int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst)
 	if (page->refused)
 		return -EBUSY;
 	site = kzalloc(sizeof(*site), GFP_KERNEL_ACCOUNT);
-	if (!site)
+	if (!site) {
+		kvmppc_bt_page_unused(bt, gfn);
 		return -ENOMEM;
+	}
 	site->gpa = gpa;
 	site->ea = ea;
 	site->original = inst;
@@ -184,6 +211,7 @@ int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst)
 		site->area = take_slot(vcpu, ea, &site->slot);
 		if (!site->area || !write_fragment(vcpu, site, &code)) {
 			kfree(site);
+			kvmppc_bt_page_unused(bt, gfn);
 			return -ERANGE;
 		}
 	}
@@ -195,6 +223,7 @@ int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst)
 	}
 	traced = !list_empty(&page->sites);
 	list_add(&site->in_page, &page->sites);
+	xa_set_mark(&bt->pages, gfn, BT_HAS_SITES);
 	hash_add(bt->sites, &site->node, gpa);
 	bt->nsites++;
 	if (!traced)
@@ -263,19 +292,21 @@ static gpa_t first_word(gpa_t gpa)
 
 /**
  * kvmppc_bt_originals - give bytes of memory the values that the guest wrote
- * @bt: the VM
+ * @vcpu: the VM's vcpu, outside of the guest
  * @gpa: where they were read, within one page
  * @bytes: what was read
  * @len: how many
  */
-void kvmppc_bt_originals(struct kvmppc_bt *bt, gpa_t gpa, u8 *bytes, unsigned int len)
+void kvmppc_bt_originals(struct kvm_vcpu *vcpu, gpa_t gpa, u8 *bytes, unsigned int len)
 {
 	gpa_t word, at;
+	u32 found;
 
 	for (word = first_word(gpa); word < gpa + len; word += 4) {
-		struct bt_site *site = kvmppc_bt_site(bt, word);
+		struct bt_site *site = kvmppc_bt_site(vcpu->kvm->arch.bt, word);
 
-		if (!site)
+		/* Something else than the patch: who gives the VM its memory wrote it. */
+		if (!site || !read_code(vcpu, word, &found) || found != site->patched)
 			continue;
 		for (at = max(word, gpa); at < min(word + 4, gpa + len); at++)
 			bytes[at - gpa] = site->original >> (24 - 8 * (at & 3));

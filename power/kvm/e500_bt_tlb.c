@@ -51,13 +51,12 @@ static gfn_t block_start(gfn_t gfn, int tsize)
 static int block_limit(struct kvmppc_bt *bt, gfn_t gfn, int tsize)
 {
 	unsigned long first = block_start(gfn, tsize), last = first + tsize_pages(tsize) - 1;
+	unsigned long at = first;
 	struct bt_page *page;
-	unsigned long at;
 	int limit = -1;
 
-	xa_for_each_range(&bt->pages, at, page, first, last) {
-		if (list_empty(&page->sites))
-			continue;
+	for (page = xa_find(&bt->pages, &at, last, BT_HAS_SITES); page;
+	     page = xa_find_after(&bt->pages, &at, last, BT_HAS_SITES)) {
 		if (limit < 0 || page->tsize < limit)
 			limit = page->tsize;
 		/* No smaller one changes what the caller does. */
@@ -175,11 +174,11 @@ int kvmppc_bt_block_tsize(struct kvmppc_bt *bt, gfn_t gfn)
  * kvmppc_bt_block - look up a huge page of the host's
  * @kvm: the VM
  * @gfn: a guest-physical page in it
- * @seq: kvm->mmu_invalidate_seq as it was read before this call
+ * @seq: kvm->mmu_invalidate_seq as it was read before this call; srcu is held
  *
  * A guest's one large entry becomes many here, each of which would walk the host's
  * tables to find the same huge page. What was found is right while no invalidation
- * came since; the caller checks under mmu_lock that none does now, as ever. Returns
+ * came since and the memory slots are the same ones; the caller checks under mmu_lock that none does now, as ever. Returns
  * NULL if it is not known.
  */
 const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn, unsigned long seq)
@@ -192,7 +191,9 @@ const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn, unsigned long
 	for (i = 0; i < BT_BLOCKS; i++) {
 		const struct bt_block *block = &bt->block[i];
 
-		if (block->valid && block->seq == seq && block_start(gfn, block->tsize) == block->gfn)
+		if (block->valid && block->seq == seq &&
+		    block->generation == kvm_memslots(kvm)->generation &&
+		    block_start(gfn, block->tsize) == block->gfn)
 			return block;
 	}
 	return NULL;
@@ -201,24 +202,26 @@ const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn, unsigned long
 /**
  * kvmppc_bt_note_block - remember a huge page of the host's
  * @kvm: the VM; its mmu_lock is held and no invalidation came since @seq
+ * @slot: the memory slot, in which all of it must be
  * @gfn: a guest-physical page in it
  * @pfn: the host-physical page of @gfn
  * @tsize: its size, as in MAS1[TSIZE]
  * @wimg: its memory attributes
  * @seq: kvm->mmu_invalidate_seq
  */
-void kvmppc_bt_note_block(struct kvm *kvm, gfn_t gfn, kvm_pfn_t pfn, int tsize,
-			  unsigned int wimg, unsigned long seq)
+void kvmppc_bt_note_block(struct kvm *kvm, const struct kvm_memory_slot *slot, gfn_t gfn,
+			  kvm_pfn_t pfn, int tsize, unsigned int wimg, unsigned long seq)
 {
 	struct kvmppc_bt *bt = kvm->arch.bt;
 	gfn_t first = block_start(gfn, tsize);
 
 	/* Where it is not aligned to the guest's addresses, it is no one entry. */
-	if (!bt || ((gfn ^ pfn) & (tsize_pages(tsize) - 1)))
+	if (!bt || ((gfn ^ pfn) & (tsize_pages(tsize) - 1)) || first < slot->base_gfn ||
+	    first + tsize_pages(tsize) > slot->base_gfn + slot->npages)
 		return;
 	bt->block[first / tsize_pages(tsize) % BT_BLOCKS] = (struct bt_block){
-		.valid = true, .seq = seq, .gfn = first, .pfn = pfn - (gfn - first),
-		.tsize = tsize, .wimg = wimg,
+		.valid = true, .seq = seq, .generation = kvm_memslots(kvm)->generation,
+		.gfn = first, .pfn = pfn - (gfn - first), .tsize = tsize, .wimg = wimg,
 	};
 }
 
@@ -246,16 +249,24 @@ struct bt_page *kvmppc_bt_make_page(struct kvmppc_bt *bt, gfn_t gfn)
 	return page;
 }
 
-/* A page has lost its last site. One that is refused stays, to be known. */
-void kvmppc_bt_page_empty(struct kvm_vcpu *vcpu, gfn_t gfn)
+/* Forget a page without sites. One that is refused stays, to be known. */
+void kvmppc_bt_page_unused(struct kvmppc_bt *bt, gfn_t gfn)
 {
-	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	struct bt_page *page = xa_load(&bt->pages, gfn);
 
-	if (!page->refused) {
+	if (page && list_empty(&page->sites) && !page->refused) {
 		xa_erase(&bt->pages, gfn);
 		kfree(page);
 	}
+}
+
+/* A page has lost its last site. */
+void kvmppc_bt_page_empty(struct kvm_vcpu *vcpu, gfn_t gfn)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+
+	xa_clear_mark(&bt->pages, gfn, BT_HAS_SITES);
+	kvmppc_bt_page_unused(bt, gfn);
 	kvmppc_bt_retrace(vcpu);
 }
 

@@ -17,7 +17,8 @@
  * guest can come between. What stops this before its end (a fault, an instruction
  * that is not simple) leaves the guest there; its stwcx. fails and it begins
  * again. If that happens BT_LARX_STOPS times in a row at one lwarx, the block is
- * given up.
+ * given up. So it is for a traced access between a lwarx and a stwcx. to memory that
+ * is not traced: its exit takes the reservation that the hardware had made.
  *
  * Cache maintenance of traced code is a load to the MMU. It is done for the guest,
  * by the host's address of the same line: dcbst and icbi act on physical lines.
@@ -38,6 +39,8 @@
 /* Between a lwarx and its stwcx. there are a few; the rest is a mistake. */
 #define BT_LARX_STEPS		32
 #define BT_LARX_STOPS		16
+
+#define OP_31_XOP_LWARX		20
 
 enum outcome {
 	DONE,		/* the instruction has had its effect */
@@ -61,6 +64,9 @@ static enum outcome find(struct kvm_vcpu *vcpu, u32 ea, bool store, gpa_t *gpa)
 	int index = kvmppc_mmu_dtlb_index(vcpu, ea);
 	u32 esr = store ? ESR_ST : 0;
 
+	/* The data page is in no TLB of the guest's, and is for the hardware to access. */
+	if (!(vcpu->arch.shared->msr & MSR_PR) && (ea & PAGE_MASK) == vcpu->arch.magic_page_ea)
+		return UNKNOWN_INST;
 	if (index < 0) {
 		vcpu->arch.fault_dear = ea;
 		vcpu->arch.fault_esr = esr;
@@ -105,7 +111,7 @@ static enum outcome load(struct kvm_vcpu *vcpu, u32 ea, u8 *bytes, unsigned int 
 	for (i = 0; outcome == DONE && i < 2 && access.len[i]; i++) {
 		if (kvm_read_guest(vcpu->kvm, access.gpa[i], bytes, access.len[i]))
 			return UNKNOWN_INST;
-		kvmppc_bt_originals(vcpu->kvm->arch.bt, access.gpa[i], bytes, access.len[i]);
+		kvmppc_bt_originals(vcpu, access.gpa[i], bytes, access.len[i]);
 		bytes += access.len[i];
 	}
 	return outcome;
@@ -378,6 +384,43 @@ static enum outcome reservation(struct kvm_vcpu *vcpu, const struct instruction_
 	return DONE;
 }
 
+/* The word that the guest wrote at an address of its code. */
+static bool read_code(struct kvm_vcpu *vcpu, u32 ea, u32 *inst)
+{
+	int index = kvmppc_mmu_itlb_index(vcpu, ea);
+	gpa_t gpa;
+
+	if (index < 0)
+		return false;
+	gpa = kvmppc_mmu_xlate(vcpu, index, ea);
+	if (kvm_read_guest(vcpu->kvm, gpa, inst, sizeof(*inst)))
+		return false;
+	kvmppc_bt_originals(vcpu, gpa, (u8 *)inst, sizeof(*inst));
+	return true;
+}
+
+/*
+ * Whether a plain access takes a reservation again and again: it is the only traced
+ * one for some time, and a lwarx stands before it. To be wrong costs some sites.
+ */
+static bool breaks_reservation(struct kvm_vcpu *vcpu, u32 pc)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	unsigned int step;
+	u32 inst;
+
+	if (bt->access_pc != pc) {
+		bt->access_pc = pc;
+		bt->access_repeats = 0;
+	}
+	if (++bt->access_repeats % BT_LARX_STOPS)
+		return false;
+	for (step = 1; step <= BT_LARX_STEPS && read_code(vcpu, pc - 4 * step, &inst); step++)
+		if (get_op(inst) == 31 && get_xop(inst) == OP_31_XOP_LWARX)
+			return true;
+	return false;
+}
+
 static void count(struct kvmppc_bt *bt, const struct instruction_op *op)
 {
 	if (GETTYPE(op->type) == CACHEOP)
@@ -399,9 +442,10 @@ int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	struct pt_regs *regs = &vcpu->arch.regs;
-	u32 ea = vcpu->arch.fault_dear, inst;
+	u32 ea = vcpu->arch.fault_dear, pc = regs->nip, inst;
 	struct instruction_op op;
 	enum outcome outcome;
+	bool again = false;
 	gfn_t gfn;
 	int index;
 
@@ -428,8 +472,9 @@ int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu)
 		break;
 	default:
 		outcome = emulate_access(vcpu, &op);
+		again = breaks_reservation(vcpu, pc);
 	}
-	if (outcome == UNKNOWN_INST)
+	if (outcome == UNKNOWN_INST || again)
 		kvmppc_bt_undo_block(vcpu, gfn, true);
 	else
 		kvmppc_bt_fault(vcpu, gfn);

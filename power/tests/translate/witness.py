@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""binutils' disassembler as the witness of what an instruction is.
+
+    witness.py instructions INSTRUCTIONS
+    witness.py decode TRANSLATED INSTRUCTIONS
+    witness.py branch BRANCHES
+
+instructions: writes all words that the disassembler, told that it looks at an e500,
+calls by the names below: the word, the operation, the register, and the SPR or E. It
+is asked about every word that could be one, and about some of every other extended
+opcode. `execute` takes them from this file: what the witness has read, and not the
+translator.
+
+decode: TRANSLATED is what `enumerate` printed, all that the translator translates. It
+must be exactly those.
+
+branch: BRANCHES is what `branch` printed. Every target in reach has a branch, which
+the witness reads as leading there, and no other has one.
+
+Nothing here is computed from the translator's sources; register numbers are those of
+the e500 core's manual.
+"""
+
+import argparse
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+OBJDUMP = ["powerpc-linux-gnu-objdump", "-D", "-z", "-b", "binary", "-m", "powerpc:e500", "-M", "e500", "-EB"]
+LINE = re.compile(r"^ *[0-9a-f]+:\t([0-9a-f ]{11}) \t(\S+) *(\S*)")
+
+SPRS = {
+    26: "srr0", 27: "srr1", 61: "dear", 62: "esr",
+    272: "sprg0", 273: "sprg1", 274: "sprg2", 275: "sprg3",
+    624: "mas0", 625: "mas1", 626: "mas2", 627: "mas3", 628: "mas4", 630: "mas6", 944: "mas7",
+}  # fmt: skip
+WRITTEN_ONLY = {1013: "bucsr"}
+NUMBERS = {name: number for number, name in (SPRS | WRITTEN_ONLY).items()}
+
+MFSPR, MTSPR, MFMSR, MTMSR, WRTEE, WRTEEI = 339, 467, 83, 146, 131, 163
+REACH = range(-(1 << 25), 1 << 25, 4)
+
+Case = tuple[str, int, int]
+
+
+def fail(text: str) -> None:
+    """End with what is wrong."""
+    sys.exit(f"witness: {text}")
+
+
+def disassemble(words: list[int], address: int = 0) -> Iterator[tuple[int, str, str]]:
+    """Each word, its mnemonic and its operands."""
+    if not words:
+        return iter(())
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(struct.pack(f">{len(words)}I", *words))
+        file.flush()
+        where = [f"--adjust-vma={address:#x}", file.name]
+        text = subprocess.run([*OBJDUMP, *where], check=True, capture_output=True, text=True).stdout
+    found = [match.groups() for match in map(LINE.match, text.splitlines()) if match]
+    if [int(word.replace(" ", ""), 16) for word, _, _ in found] != words:
+        fail("objdump did not print what it was given")
+    return ((word, mnemonic, operands) for word, (_, mnemonic, operands) in zip(words, found, strict=True))
+
+
+def special(mnemonic: str, operands: str) -> Case | None:
+    """An instruction that moves a special purpose register: operation, register, SPR."""
+    match = re.fullmatch(r"(mf|mt)(?:(sprg?)|([a-z]+[0-9]?))", mnemonic)
+    if not match:
+        return None
+    direction, numbered, name = match.groups()
+    parts = operands.split(",")
+    register = next((int(part[1:]) for part in parts if re.fullmatch("r[0-9]+", part)), None)
+    number = next((int(part) for part in parts if part.isdecimal()), None)
+    if register is None or len(parts) != (2 if numbered else 1):
+        return None
+    if numbered == "sprg":
+        name = f"sprg{number}"
+    spr = number if numbered == "spr" else NUMBERS.get(name or "")
+    if spr is None or spr not in (SPRS if direction == "mf" else SPRS | WRITTEN_ONLY):
+        return None
+    return (f"{direction}spr", register, spr)
+
+
+def read(mnemonic: str, operands: str) -> Case | None:
+    """What is to be translated, as the witness reads it: operation, register, SPR or E."""
+    match mnemonic:
+        case "mfmsr" | "mtmsr" | "wrtee":
+            # With a second operand it is another processor's: the e500 has that bit reserved.
+            return None if "," in operands else (mnemonic, int(operands.removeprefix("r")), 0)
+        case "wrteei":
+            return (mnemonic, 0, int(operands))
+    return special(mnemonic, operands)
+
+
+def candidates() -> Iterator[int]:
+    """Words that could be one of these: all fields that count, reserved ones with all that they can be."""
+    rng = random.Random(1)
+    for extended in (MFSPR, MTSPR):
+        for rest in range(1 << 15):
+            yield from (31 << 26 | rest << 11 | extended << 1 | record for record in (0, 1))
+    for extended in (MFMSR, MTMSR, WRTEE, WRTEEI):
+        for register in range(32):
+            for reserved in range(1 << 10):
+                yield 31 << 26 | register << 21 | reserved << 11 | extended << 1
+            yield 31 << 26 | register << 21 | extended << 1 | 1
+    for extended in range(1 << 10):
+        for _ in range(64):
+            yield 31 << 26 | rng.getrandbits(15) << 11 | extended << 1 | rng.getrandbits(1)
+
+
+def instructions(path: Path) -> None:
+    """Write what the witness calls by these names."""
+    lines, registers = [], set()
+    for word, mnemonic, operands in disassemble(sorted(set(candidates()))):
+        case = read(mnemonic, operands)
+        if case is not None:
+            lines.append(f"{word:08x} {case[0]} {case[1]} {case[2]}\n")
+            registers.add(case[2] if case[0] == "mtspr" else None)
+    if registers != {None, *NUMBERS.values()}:
+        fail("objdump does not know all registers")
+    path.write_text("".join(lines))
+
+
+def decode(translated: Path, known: Path) -> None:
+    """The translator and the witness must know the same instructions."""
+    ours, theirs = (
+        {int(line.split()[0], 16) for line in path.read_text().splitlines()} for path in (translated, known)
+    )
+    for word, mnemonic, operands in disassemble(sorted(ours ^ theirs)):
+        who = "not translated" if word in theirs else "translated"
+        fail(f"{word:08x}: {who}, and objdump says {mnemonic} {operands}")
+    print(f"{len(ours)} instructions, the same that objdump knows")
+
+
+def lead_there(block: dict[int, tuple[int, int]]) -> None:
+    """Branches by their addresses, one after another in memory, lead where they should."""
+    first = min(block)
+    words = [block.get(at, (0, 0))[0] for at in range(first, max(block) + 4, 4)]
+    for i, (word, mnemonic, operands) in enumerate(disassemble(words, first)):
+        at = first + 4 * i
+        if at in block and (mnemonic != "b" or int(operands, 16) % (1 << 32) != block[at][1]):
+            fail(f"branch at {at:08x} to {block[at][1]:08x}, {word:08x}: objdump says {mnemonic} {operands}")
+
+
+def branch(branches: Path) -> None:
+    """Each branch leads where it was to lead, and exists exactly if that is in reach."""
+    blocks: list[dict[int, tuple[int, int]]] = []
+    refused = made = before = 0
+    for line in branches.read_text().splitlines():
+        source, target, instruction = line.split()
+        at, to = int(source, 16), int(target, 16)
+        distance = (to - at + (1 << 31)) % (1 << 32) - (1 << 31)
+        if (distance in REACH) != (instruction != "none"):
+            fail(f"branch from {source} to {target}: {instruction}")
+        if not blocks or not before < at < before + 4096:
+            blocks.append({})
+        before = at
+        if instruction == "none":
+            refused += 1
+        else:
+            made += 1
+            blocks[-1][at] = (int(instruction, 16), to)
+    for block in filter(None, blocks):
+        lead_there(block)
+    if not made or not refused:
+        fail("no branch was asked for at the borders")
+    print(f"branches: {made} lead where they should, {refused} out of reach are refused")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description="binutils as the witness of what an instruction is")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, files in (
+        ("instructions", ["instructions"]),
+        ("decode", ["translated", "instructions"]),
+        ("branch", ["branches"]),
+    ):
+        command = commands.add_parser(name)
+        for file in files:
+            command.add_argument(file, type=Path)
+    arguments = parser.parse_args()
+    match arguments.command:
+        case "instructions":
+            instructions(arguments.instructions)
+        case "decode":
+            decode(arguments.translated, arguments.instructions)
+        case "branch":
+            branch(arguments.branches)
+
+
+if __name__ == "__main__":
+    main()

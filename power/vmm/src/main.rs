@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `trapless-power-vmm`: boots a Linux kernel on KVM on an e500v2. Nothing is global: each guest is a process.
+//!
+//! Standard output is the guest's serial port, byte for byte, and standard input feeds it; what the VMM itself
+//! has to say goes to standard error. Exit codes: 0 the guest reset the machine, 1 it could not be run or broke
+//! down, with one message that says why, 2 wrong arguments. A kernel that panics with `panic=-1` resets the
+//! machine too: only its console tells.
+
+mod arguments;
+mod board;
+mod console;
+mod elf;
+mod host;
+mod kvm;
+mod layout;
+mod machine;
+mod mapping;
+mod memory;
+mod statistics;
+mod tree;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match machine::run(&arguments::Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("trapless-power-vmm: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
