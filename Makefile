@@ -18,10 +18,14 @@ C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
 			dirty/include/*.h dirty/linux/*.[ch] dirty/linux/test/*.c dirty/linux/test/host/*.[ch] \
 			lab/trapless_lab/plugin/*.[ch] \
 			dirty/capi/include/*.h dirty/capi/examples/*.c \
-			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c)
-PYTHON_SOURCES	= conftest.py lab pagetable dirty packaging
+			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c \
+			power/kvm/*.[ch] power/driver/*.[chS] \
+			power/guest/*.[ch] power/guest/small/*.[ch] \
+			power/tests/guest/*.[ch] power/tests/translate/*.[ch])
+PYTHON_SOURCES	= conftest.py lab pagetable dirty power packaging
 
-.PHONY: all setup build demo check check-long check-fast lint host-tests dirty-tests clean
+.PHONY: all setup build power demo check check-long check-fast lint host-tests dirty-tests \
+	power-tests clean
 .NOTPARALLEL:
 
 all: setup build
@@ -38,22 +42,30 @@ build:
 	@echo "build: libdirty and the trapless tool"
 	@$(MAKE) --no-print-directory -C dirty
 
+# Apart from the rest: a kernel is compiled for it, minutes the first time.
+power: setup
+	@echo "build: the kernel, the VMM and the workloads for Power"
+	@$(MAKE) --no-print-directory -C power/kernel
+	@$(MAKE) --no-print-directory -C power/vmm
+	@$(MAKE) --no-print-directory -C power/guest
+	@$(MAKE) --no-print-directory -C power/tests/guest
+
 demo: all
 	@.venv/bin/trapless-lab demo
 
 # The summary of the last command is what is read: a test runner's own.
-check: all lint host-tests dirty-tests
+check: all power lint host-tests dirty-tests power-tests
 	@echo "check: all tests, the machines' too, two at a time"
-	@$(PYTEST) -n 2 --dist loadgroup -m "not long" dirty lab pagetable packaging
+	@$(PYTEST) -n 2 -m "not long" dirty lab pagetable power packaging
 
-check-long: all
+check-long: all power
 	@echo "check-long: what takes minutes, one at a time"
-	@$(PYTEST) -m long lab dirty
+	@$(PYTEST) -m long lab dirty power
 
 check-fast: all lint host-tests
 	@echo "check-fast: unit tests"
 	@$(MAKE) --no-print-directory -C dirty check-fast
-	@$(PYTEST) -n 2 -m "not machine" lab pagetable dirty packaging
+	@$(PYTEST) -n 2 -m "not machine" lab pagetable dirty power packaging
 
 lint:
 	@echo "lint: ruff, mypy"
@@ -68,6 +80,7 @@ lint:
 	@$(MAKE) --no-print-directory -C dirty/linux sparse
 	@echo "lint: rustfmt, clippy"
 	@$(MAKE) --no-print-directory -C dirty lint
+	@$(MAKE) --no-print-directory -C power/vmm lint
 
 host-tests:
 	@$(MAKE) --no-print-directory -C pagetable/xen/tests/host check
@@ -76,6 +89,12 @@ host-tests:
 dirty-tests:
 	@echo "dirty: back ends against memory, the C interface, the shim, the tool"
 	@$(MAKE) --no-print-directory -C dirty check
+
+power-tests: power
+	@echo "power: the VMM, and translations against binutils and qemu-ppc"
+	@$(MAKE) --no-print-directory -C power/kernel sparse
+	@$(MAKE) --no-print-directory -C power/vmm check
+	@$(MAKE) --no-print-directory -C power/tests/translate check
 
 clean:
 	rm -rf build results

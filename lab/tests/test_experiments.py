@@ -19,6 +19,7 @@ MOVED = {"network, Mbps", "network beside processes, Mbps"}
 MOVED |= {f"{what}, instructions a MiB" for what in ("network", "disk read", "disk write")}
 LEVELS = {"pte", "pmd", "pud", "pgd", "user_pgd", "L1", "L2", "L3", "all three"}
 TYPES = {"l1", "l2", "l3", "l4", "seg_desc"}
+EXITS = {"boot", "getppid", "fork", "exec", "emulated", "exits"}
 PAGES = {"0", "64", "256", "1024", "4096"}
 # Top-level key -> the keys in it; none where it is a plain value.
 KEYS: dict[str, dict[str, set[str]]] = {
@@ -50,6 +51,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
         **{"relaxed_stock": PROCESSES, "relaxed_boosted": PROCESSES},
     },
     "fork-dirty": {"bare": PAGES, "stock": PAGES, "boosted": PAGES, "slope": {"bare", "stock", "boosted"}},
+    "power-exits": dict.fromkeys(("bare", "base", "inplace", "pv"), EXITS) | {"sources": set()},
     "pv-operations": {"bare": set(), "stock": set(), "boosted": set()},
 }
 
@@ -58,8 +60,10 @@ def test_the_contract_knows_every_experiment() -> None:
     assert set(KEYS) == set(experiment.registry())
 
 
-# Each looks for harm or counts what hardly moves, in minutes; recordings of them are checked all the same.
+# Each looks for harm, counts what hardly moves or takes apart what another one counts as a whole, in minutes;
+# recordings of them are checked all the same.
 LONG = {
+    *("fork-dirty", "pagetable-latency", "pagetable-switches", "pv-operations"),
     *("dirty-guest-spml", "domu-latency", "pagetable-bare", "pagetable-compute", "pagetable-io"),
     *("pagetable-iotlb-model", "pagetable-shrinking", "pagetable-types"),
 }

@@ -21,6 +21,9 @@ from .transcript import Transcript
 
 DISK_BYTES = 64 << 20
 
+# Two in a row stood still once, beside three other machines on two CPUs.
+_BOOTS = 3
+
 
 def empty_disk(directory: Path) -> Path:
     """Make a disk full of zeros."""
@@ -85,9 +88,9 @@ def _boot(
     machine: Machine, argv: Sequence[str], log: StepLog, outputs: qemu.Outputs, progress: Progress
 ) -> session.Session:
     """Run the machine to its end. With several CPUs QEMU's emulation of stock Xen and Linux sometimes stands
-    still before the first step; such a boot is made once more, and nothing that came later ever is.
+    still before the first step; such a boot is made again, twice at most, and nothing that came later ever is.
     """
-    again = machine.cpus > 1
+    left = _BOOTS if machine.cpus > 1 else 1
     while True:
         for stale in (outputs.console, outputs.steps, outputs.trace):
             stale.unlink(missing_ok=True)
@@ -99,9 +102,9 @@ def _boot(
             ):
                 watched.follow(running)
         except session.BootTimeout:
-            if not again:
+            left -= 1
+            if not left:
                 raise
-            again = False
         else:
             return watched
 

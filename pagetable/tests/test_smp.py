@@ -17,7 +17,7 @@ pytestmark = pytest.mark.machine
 
 _FORK = "for i in 1 2 3; do spawn fork-sh -n 1000000 >/dev/null 2>&1 & done"
 # Every block holds the same bytes, so one checksum is known for any part of the disk.
-_READ = "dd if=/dev/sda bs=1M count=64 iflag=direct 2>/dev/null | md5sum"
+_READ = "dd if=/dev/sda bs=1M count=16 iflag=direct 2>/dev/null | md5sum"
 SYSFS = f"/sys/kernel/{pagetable.NAME}"
 
 

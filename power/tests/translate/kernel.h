@@ -50,6 +50,12 @@ struct xarray {
 	void *xa_head;
 };
 
+typedef struct {
+	int locked;
+} spinlock_t;
+
+struct kvm_memory_slot;
+
 struct kvm {
 	struct {
 		struct kvmppc_bt *bt;
