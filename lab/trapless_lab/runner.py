@@ -88,7 +88,7 @@ def _boot(
     machine: Machine, argv: Sequence[str], log: StepLog, outputs: qemu.Outputs, progress: Progress
 ) -> session.Session:
     """Run the machine to its end. With several CPUs QEMU's emulation of stock Xen and Linux sometimes stands
-    still before the first step; such a boot is made again, twice at most, and nothing that came later ever is.
+    still before the first step; such a boot is made again, twice at most, and nothing later ever is.
     """
     left = _BOOTS if machine.cpus > 1 else 1
     while True:
