@@ -145,16 +145,15 @@ static bool in_area(const struct kvmppc_bt *bt, gpa_t gpa)
 	return false;
 }
 
-/* A data page is named by a displacement alone: the first or last 32 KiB. */
+/* A data page is named by a displacement alone: the first or last 32 KiB, but 0. */
 static bool good_data(u32 ea)
 {
-	return !offset_in_page(ea) && (u32)(s16)ea == ea;
+	return ea && !offset_in_page(ea) && (u32)(s16)ea == ea;
 }
 
-/* The guest's pages, one after another in both address spaces, and nobody else's. */
+/* The guest's pages, one after another in both address spaces. */
 static bool good_area(struct kvm_vcpu *vcpu, u32 ea, u32 pages, gpa_t *gpa)
 {
-	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	gpa_t at;
 	u32 i;
 
@@ -166,11 +165,32 @@ static bool good_area(struct kvm_vcpu *vcpu, u32 ea, u32 pages, gpa_t *gpa)
 			return false;
 		if (!i)
 			*gpa = at;
-		if (at != *gpa + i * PAGE_SIZE || in_area(bt, at) ||
-		    kvmppc_bt_page(bt, at >> PAGE_SHIFT))
+		if (at != *gpa + i * PAGE_SIZE)
 			return false;
 	}
 	return true;
+}
+
+/* Pages that are an area's already. */
+static bool overlaps(const struct kvmppc_bt *bt, gpa_t gpa, u32 pages)
+{
+	u32 i;
+
+	for (i = 0; i < pages; i++)
+		if (in_area(bt, gpa + i * PAGE_SIZE))
+			return true;
+	return false;
+}
+
+/* Pages that have sites themselves, or something that could not be emulated. */
+static bool has_sites(struct kvmppc_bt *bt, gpa_t gpa, u32 pages)
+{
+	u32 i;
+
+	for (i = 0; i < pages; i++)
+		if (kvmppc_bt_page(bt, (gpa >> PAGE_SHIFT) + i))
+			return true;
+	return false;
 }
 
 /* One vcpu now, and until translation ends. */
@@ -195,23 +215,6 @@ static void disable(struct kvm_vcpu *vcpu)
 	spin_unlock(&bt->claim);
 }
 
-/*
- * Pages that are an area's already: a new kernel speaks, in the memory of one that
- * has not said good-bye. What the old one was given is over.
- */
-static void drop_overlapping(struct kvm_vcpu *vcpu, u32 ea, u32 pages)
-{
-	gpa_t gpa;
-	u32 i;
-
-	for (i = 0; i < min_t(u32, pages, BT_MAX_AREA_PAGES); i++)
-		if (kvmppc_bt_find_code(vcpu, ea + i * PAGE_SIZE, &gpa) &&
-		    in_area(vcpu->kvm->arch.bt, gpa)) {
-			disable(vcpu);
-			return;
-		}
-}
-
 static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
@@ -220,10 +223,15 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 	gpa_t gpa;
 	u32 slots;
 
-	drop_overlapping(vcpu, ea, pages);
 	if (!good_data(data) || (vcpu->arch.magic_page_ea && data != vcpu->arch.magic_page_ea) ||
-	    !good_area(vcpu, ea, pages, &gpa))
+	    !good_area(vcpu, ea, pages, &gpa) || has_sites(bt, gpa, pages))
 		return EV_EINVAL;
+	/*
+	 * A new kernel speaks, in the memory of one that has not said good-bye: what
+	 * the old one was given is over.
+	 */
+	if (overlaps(bt, gpa, pages))
+		disable(vcpu);
 	if (bt->nareas == BT_MAX_AREAS || kvmppc_bt_init_tlb(vcpu->kvm))
 		return EV_ENOMEM;
 	slots = min(pages, clamp(bt_cache_pages, 1U, (unsigned int)BT_MAX_AREA_PAGES)) *

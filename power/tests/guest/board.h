@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The machine that a guest without an operating system finds: the serial port, the
+ * reset, the command line and the host's hypercalls.
+ */
+#ifndef BOARD_H
+#define BOARD_H
+
+#include "context.h"
+
+#define mfspr(n)	({ u32 value_; asm volatile("mfspr %0, %1" : "=r" (value_) : "i" (n)); value_; })
+#define mtspr(n, v)	asm volatile("mtspr %0, %1" : : "i" (n), "r" ((u32)(v)) : "memory")
+
+/* The data page: the last one there is, where this guest has nothing. */
+#define DATA_PAGE	0xfffff000
+
+/* First of all: nothing can be printed before, and no reset done. */
+void map_devices(void);
+
+void print(const char *text);
+void print_number(u32 value);
+void print_hex(u32 value);
+
+/* The value behind name= in the command line, or the default. */
+u32 argument(const void *tree, const char *name, u32 otherwise);
+
+/* Returns 0, or the host's error. */
+u32 enable_translation(u32 data, u32 execute, u32 pages);
+u32 disable_translation(void);
+
+/* One entry of TLB1: a page of 1 KiB * 4^tsize; without valid, none. */
+void map(u32 entry, u32 ea, u32 pa, u32 tsize, u32 attributes, int valid);
+
+#define TSIZE_4K	1
+#define TSIZE_64K	3
+#define MAP_READ	0x01
+#define MAP_WRITE	0x04
+#define MAP_EXECUTE	0x10
+
+/* Make words that were stored the instructions that are fetched. */
+void synchronize(u32 address, u32 words);
+
+__attribute__((noreturn)) void reset(void);
+
+#endif /* BOARD_H */

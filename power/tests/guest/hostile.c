@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * A guest that does to its host's translator what no driver does: forged
+ * registrations, garbage in the pages it gave, pages that go away under translated
+ * code, jumps into fragments.
+ *
+ * Invariant: after each of these it either goes on or gets an interrupt of its own,
+ * and whenever translation is as it should be again, or off, its code does what it
+ * says. It prints what depends neither on time nor on whether the host translates;
+ * what the host answered comes in lines that begin with "answer: ".
+ */
+#include "board.h"
+#include "encode.h"
+#include "random.h"
+
+#define PAGE		4096
+#define MEMORY_END	0x40000000	/* beyond any guest's */
+/* Where the execute pages are seen, beside where they are: they can go from here. */
+#define WINDOW		0x01800000
+#define WINDOW_ENTRY	2
+#define WINDOW_PAGES	16
+#define HOT		8
+#define JUMPS		512
+#define TRAP_ALWAYS	0x7fe00008
+#define SYSTEM_CALL	0x44000002
+
+#define SPR_IVOR10	410
+#define WATCHDOG_TICKS	2000000
+
+static u8 other_pages[WINDOW_PAGES * PAGE] __attribute__((section(".arena"), aligned(0x10000)));
+static u8 code_pages[2 * PAGE] __attribute__((section(".arena"), aligned(0x10000)));
+
+static void *recovery[5];
+static volatile u32 traps;
+
+static void field(const char *name, u32 value)
+{
+	print(name);
+	print_number(value);
+}
+
+static void tell_answer(const char *what, u32 value)
+{
+	print("answer: ");
+	print(what);
+	field(" ", value);
+	print("\n");
+}
+
+static void say(const char *what, u32 good)
+{
+	print("hostile: ");
+	print(what);
+	print(good ? ": right\n" : ": WRONG\n");
+}
+
+static void watchdog(int on)
+{
+	mtspr(SPR_DEC, on ? WATCHDOG_TICKS : 0x7fffffff);
+	mtspr(SPR_TSR, TSR_DIS);
+	mtspr(SPR_TCR, on ? TCR_DIE : 0);
+}
+
+/* Whatever came: back to where guarded code was called, with a machine state of our own. */
+void trap(void)
+{
+	traps++;
+	asm volatile("mtmsr %0; isync" : : "r" (0));
+	watchdog(0);
+	__builtin_longjmp(recovery, 1);
+}
+
+/* Call it; false if it ended in an interrupt. */
+static int survives(void (*function)(void))
+{
+	/* Nothing is kept in registers over an interrupt that came anywhere. */
+	if (__builtin_setjmp(recovery))
+		return 0;
+	watchdog(1);
+	function();
+	watchdog(0);
+	return 1;
+}
+
+/* In probe.S. Called as a function it returns what probe_is_right() expects. */
+extern const u32 probe_code[], probe_end[];
+#define PROBE_WORDS	((u32)(probe_end - probe_code))
+
+static u32 call_probe(u32 argument)
+{
+	register u32 r3 asm("r3") = argument;
+
+	asm volatile("mtctr %1; bctrl" : "+r" (r3) : "r" (code_pages) :
+		     "r0", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "lr", "ctr",
+		     "cc", "memory");
+	return r3;
+}
+
+static void write_probe(void)
+{
+	u32 i;
+
+	for (i = 0; i < PROBE_WORDS; i++)
+		((volatile u32 *)code_pages)[i] = probe_code[i];
+	synchronize((u32)code_pages, PROBE_WORDS);
+}
+
+static u32 msr(void)
+{
+	u32 value;
+
+	asm volatile("mfmsr %0" : "=r" (value));
+	return value;
+}
+
+/* Hot enough to be translated, and then still right, read as it was written. */
+static int probe_is_right(void)
+{
+	u32 i, now = msr(), good = 1;
+
+	for (i = 0; i < 2 * HOT; i++) {
+		u32 expected = 2 * i + 1 + 3 * (now & ~MSR_EE) + 2 * (now | MSR_EE);
+
+		good &= call_probe(i) == expected;
+	}
+	for (i = 0; i < PROBE_WORDS; i++)
+		good &= ((volatile u32 *)code_pages)[i] == probe_code[i];
+	return good;
+}
+
+static void probe_only(void)
+{
+	u32 i;
+
+	for (i = 0; i < HOT; i++)
+		call_probe(i);
+}
+
+/* lwz, lwzu, lbz, lbzu, lhz, lhzu, lha, lhau, mulli, cmpli, cmpi, addic, addi, addis, rlwinm, twi */
+static const u32 harmless[16] = { 32, 33, 34, 35, 40, 41, 42, 43, 7, 10, 11, 12, 14, 15, 21, 3 };
+
+static void fill(u32 address, u32 words, u32 seed)
+{
+	struct random r = random_seeded(seed, 0);
+	u32 i;
+
+	for (i = 0; i < words; i++) {
+		u32 word = random_word(&r);
+
+		switch (seed) {
+		case 0:
+			word = 0;
+			break;
+		case 1:		/* into other slots' middle */
+			word = word & 64 ? TRAP_ALWAYS : B(4 + 4 * (word & 15));
+			break;
+		case 2:		/* privileged, all of them */
+			word = word & 64 ? MFMSR(word & 31) : WRTEE(word & 31);
+			break;
+		case 3:
+			word = word & 64 ? RFI : SYSTEM_CALL;
+			break;
+		default:	/* much, but nothing that stores, hangs or has no encoding */
+			word = harmless[word >> 26 & 15] << 26 | (word & 0x03ffffff);
+			if (i % 64 == 63)
+				word = TRAP_ALWAYS;
+		}
+		word_at(address + 4 * i) = word;
+	}
+	synchronize(address, words);
+}
+
+static u32 enable(u32 ea, u32 pages)
+{
+	return enable_translation(DATA_PAGE, ea, pages);
+}
+
+static void forge(const char *what, u32 data, u32 ea, u32 pages)
+{
+	tell_answer(what, enable_translation(data, ea, pages));
+}
+
+static void forged_registrations(void)
+{
+	u32 at = (u32)execute_pages;
+
+	forge("no page", DATA_PAGE, at, 0);
+	forge("too many pages", DATA_PAGE, at, 65);
+	forge("all pages", DATA_PAGE, at, 0xffffffff);
+	forge("so many pages that their bytes wrap", DATA_PAGE, at, 0x00100001);
+	forge("unaligned execute pages", DATA_PAGE, at + 4, 1);
+	forge("unaligned data page", DATA_PAGE + 4, at, 1);
+	forge("data page out of a displacement's reach", 0x12340000, at, 1);
+	forge("execute pages that nothing maps", DATA_PAGE, MEMORY_END, 1);
+	forge("execute pages up to the address space's end", DATA_PAGE, 0xfffff000, 1);
+	forge("execute pages over the address space's end", DATA_PAGE, 0xfffff000, 2);
+	forge("a device for execute pages", DATA_PAGE, 0xe0004000, 1);
+	forge("execute pages that end where nothing is", DATA_PAGE, WINDOW + 15 * PAGE, 2);
+	/* Memory that the guest's own TLB maps, but the guest does not have. */
+	map(3, WINDOW + 0x100000, 0x3ff00000, TSIZE_64K, MAP_READ | MAP_WRITE | MAP_EXECUTE, 1);
+	forge("memory that is not there", DATA_PAGE, WINDOW + 0x100000, 1);
+	map(3, WINDOW + 0x100000, (u32)other_pages, TSIZE_64K, MAP_READ | MAP_WRITE, 1);
+	forge("memory that is not executable", DATA_PAGE, WINDOW + 0x100000, 1);
+	map(3, WINDOW + 0x100000, 0, TSIZE_64K, 0, 0);
+	say("after what was refused", probe_is_right());
+}
+
+static void overlapping_registrations(void)
+{
+	/* Pages that are given already begin anew, as after a guest's reset. */
+	forge("four pages", DATA_PAGE, WINDOW, 4);
+	forge("the same again", DATA_PAGE, WINDOW, 4);
+	forge("an overlap", DATA_PAGE, WINDOW + 3 * PAGE, 2);
+	forge("another data page", 0, WINDOW + 6 * PAGE, 1);
+	say("with one area", probe_is_right());
+	forge("the probe's own page", DATA_PAGE, (u32)code_pages, 1);
+	forge("a second area", DATA_PAGE, WINDOW + 5 * PAGE, 1);
+	forge("a third area", DATA_PAGE, WINDOW + 6 * PAGE, 2);
+	forge("a fourth area", DATA_PAGE, WINDOW + 8 * PAGE, 1);
+	forge("a fifth area", DATA_PAGE, WINDOW + 10 * PAGE, 1);
+	say("with four areas", probe_is_right());
+	forge("an alias of them", DATA_PAGE, (u32)execute_pages + 3 * PAGE, 1);
+	say("with the alias", probe_is_right());
+	tell_answer("disable", disable_translation());
+	say("disabled", probe_is_right());
+	tell_answer("disable again", disable_translation());
+	say("disabled again", probe_is_right());
+	/* Only registered: this guest has memory of its own there. */
+	forge("data page at 0", 0, WINDOW, 1);
+	disable_translation();
+	forge("data page at 0 again", 0, WINDOW, 1);
+	disable_translation();
+	say("after that", probe_is_right());
+}
+
+static void write_data_page(void)
+{
+	u32 i;
+
+	for (i = 0; i < PAGE; i += 4)
+		word_at(DATA_PAGE + i) = 0xffffffff;
+	probe_only();
+}
+
+static void jump_into_fragments(void)
+{
+	static u32 at = WINDOW;
+
+	/* Each word of the first slots, with a link register that leads back. */
+	while (at < WINDOW + JUMPS * 4) {
+		u32 to = at;
+
+		at += 4;
+		/* KVM ends a guest that has no instruction there. */
+		if (!word_at(to))
+			continue;
+		/* Zeros: a fragment's middle may take any register for the new MSR. */
+		asm volatile("mtctr %0; li 0, 0; li 3, 0; li 4, 0; li 5, 0; li 6, 0; li 7, 0; li 8, 0;"
+			     "li 9, 0; li 10, 0; li 11, 0; li 12, 0; bctrl" : : "r" (to) :
+			     "r0", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "lr",
+			     "ctr", "cc", "memory");
+	}
+}
+
+/* Translated and hot, then this, then the probe; and all is right once it is over. */
+static void spoil(const char *what, u32 seed)
+{
+	enable(WINDOW, WINDOW_PAGES);
+	say(what, probe_is_right());
+	fill((u32)execute_pages, WINDOW_PAGES * PAGE / 4, seed);
+	survives(probe_only);
+	disable_translation();
+	fill((u32)execute_pages, WINDOW_PAGES * PAGE / 4, 0);
+	write_probe();
+	say("and when it is over", probe_is_right());
+}
+
+void main(const void *tree)
+{
+	u32 i, seeds = argument(tree, "seeds", 24), last = argument(tree, "last", 1);
+
+	map_devices();
+	/* The decrementer is a watchdog here, an interrupt like the others. */
+	mtspr(SPR_IVOR10, VECTORS + 11 * VECTOR_BYTES);
+	map(WINDOW_ENTRY, WINDOW, (u32)execute_pages, TSIZE_64K, MAP_READ | MAP_WRITE | MAP_EXECUTE, 1);
+	write_probe();
+	say("before anything", probe_is_right());
+	forged_registrations();
+	overlapping_registrations();
+
+	for (i = 0; i < seeds; i++)
+		spoil("spoiled fragments", i);
+
+	/* The pages go away, come back elsewhere, come back. */
+	enable(WINDOW, WINDOW_PAGES);
+	say("mapped", probe_is_right());
+	map(WINDOW_ENTRY, WINDOW, 0, TSIZE_64K, 0, 0);
+	say("not mapped", probe_is_right());
+	map(WINDOW_ENTRY, WINDOW, (u32)other_pages, TSIZE_64K, MAP_READ | MAP_WRITE | MAP_EXECUTE, 1);
+	say("mapped elsewhere", probe_is_right());
+	map(WINDOW_ENTRY, WINDOW, (u32)execute_pages, TSIZE_64K, MAP_READ | MAP_WRITE | MAP_EXECUTE, 1);
+	say("mapped again", probe_is_right());
+	tell_answer("registered again", enable(WINDOW, WINDOW_PAGES));
+	say("translated again", probe_is_right());
+	map(WINDOW_ENTRY, WINDOW, (u32)execute_pages, TSIZE_64K, MAP_READ | MAP_WRITE, 1);
+	say("not executable", probe_is_right());
+	map(WINDOW_ENTRY, WINDOW, (u32)execute_pages, TSIZE_64K, MAP_READ | MAP_WRITE | MAP_EXECUTE, 1);
+
+	enable(WINDOW, WINDOW_PAGES);
+	say("before the jumps", probe_is_right());
+	for (i = 0; i < JUMPS; i++)
+		survives(jump_into_fragments);
+	disable_translation();
+	write_probe();
+	say("after the jumps", probe_is_right());
+
+	if (last) {
+		/* Nothing of this guest needs to be right after it. */
+		enable(WINDOW, WINDOW_PAGES);
+		probe_only();
+		print("done\n");
+		survives(write_data_page);
+	}
+	print("done\n");
+	reset();
+}
