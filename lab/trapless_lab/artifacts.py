@@ -26,7 +26,12 @@ def module(accelerator: str, name: str, part: str = "linux") -> Path:
     return _built(build_dir() / accelerator / part / f"{name}.ko")
 
 
-def _built(path: Path) -> Path:
+def power(part: str, name: str) -> Path:
+    """Return what is built for the Power machines: of the kernel, the VMM or the guest."""
+    return _built(build_dir() / "power" / part / name, "make power")
+
+
+def _built(path: Path, how: str = "make") -> Path:
     if not path.exists():
-        raise LabError(f"{path} is not built; run make in the repository (or set TRAPLESS_BUILD)")
+        raise LabError(f"{path} is not built; run {how} in the repository (or set TRAPLESS_BUILD)")
     return path

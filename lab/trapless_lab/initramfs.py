@@ -62,8 +62,8 @@ def modules(files: Sequence[Path]) -> dict[str, File | Link]:
     return tree | {"/modules/order": File(order.encode())}
 
 
-def pack(tree: Tree, target: Path) -> None:
-    """Write ``tree`` as a compressed newc archive."""
+def pack(tree: Tree, target: Path, *, compress: bool = True) -> None:
+    """Write ``tree`` as a newc archive, compressed unless a machine's time is too dear for unpacking it."""
     with tempfile.TemporaryDirectory(prefix="trapless-initramfs-") as staging:
         root = Path(staging)
         for mount_point in MOUNT_POINTS:
@@ -83,10 +83,11 @@ def pack(tree: Tree, target: Path) -> None:
             cwd=root,
             check=True,
         ).stdout
-    packed = subprocess.run(
-        [host.tool("gzip", "gzip"), "-1n"], input=archive, stdout=subprocess.PIPE, check=True
-    ).stdout
-    target.write_bytes(packed)
+    if compress:
+        archive = subprocess.run(
+            [host.tool("gzip", "gzip"), "-1n"], input=archive, stdout=subprocess.PIPE, check=True
+        ).stdout
+    target.write_bytes(archive)
 
 
 def _place(path: Path, entry: File | Link) -> None:

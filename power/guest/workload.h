@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * What the workloads share: the clock, and how a result is told.
+ *
+ * Invariant: between two readings of the clock nothing is printed. A character
+ * on the console is several exits of a guest, and no workload's own.
+ */
+#ifndef WORKLOAD_H
+#define WORKLOAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* With -icount the timebase counts instructions: 400 MHz, 0.8 tick each. */
+static inline uint64_t ticks(void)
+{
+	uint32_t high, low, again;
+
+	/* mftb is no instruction of this processor */
+	do {
+		__asm__ __volatile__("mfspr %0,269" : "=r" (high));
+		__asm__ __volatile__("mfspr %0,268" : "=r" (low));
+		__asm__ __volatile__("mfspr %0,269" : "=r" (again));
+	} while (high != again);
+	return (uint64_t)high << 32 | low;
+}
+
+/* A workload measures @count times what it is named for. */
+struct workload {
+	const char *name;
+	void (*run)(const char *name, unsigned int count);
+	unsigned int quick;
+	unsigned int full;
+};
+
+/* Each ends with an entry without a name. */
+extern const struct workload boot_workloads[];
+extern const struct workload system_call_workloads[];
+extern const struct workload process_workloads[];
+extern const struct workload switch_workloads[];
+extern const struct workload tree_workloads[];
+extern const struct workload text_workloads[];
+
+/* Print "result NAME TICKS COUNT". */
+void report(const char *name, uint64_t spent, unsigned int count);
+
+/* Say what failed, with errno, and end this process. */
+_Noreturn void die(const char *what);
+
+/* @value of a call that is negative only if it failed. */
+#define checked(value)	({ __typeof__(value) v_ = (value); if (v_ < 0) die(#value); v_; })
+
+/* What the machine was told on the kernel's command line, NULL if nothing: @name with its '='. */
+const char *option(const char *name);
+
+/* The two lives of process 1; false if anything failed. */
+bool run_workloads(void);
+bool run_script(const char *path);
+
+#endif

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * Runs workloads by name.
+ *
+ * Invariant: each runs in a process of its own, so none finds what another left
+ * in memory, descriptors or signal handlers, and one that fails stops no other. What
+ * the kernel had to emulate of an FPU in it is told: it should be nothing.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "workload.h"
+
+static const struct workload *const tables[] = {
+	boot_workloads,
+	system_call_workloads,
+	process_workloads,
+	tree_workloads,
+	switch_workloads,
+	text_workloads,
+	NULL,
+};
+
+/* Instructions of a classic FPU that the kernel has emulated; zero if it does not count. */
+static unsigned int emulated(void)
+{
+	FILE *file = fopen("/sys/kernel/debug/powerpc/emulated_instructions/math", "r");
+	unsigned int count = 0;
+
+	if (file && fscanf(file, "%u", &count) != 1)
+		count = 0;
+	if (file)
+		fclose(file);
+	return count;
+}
+
+static bool run_one(const struct workload *workload, bool full)
+{
+	unsigned int count = full ? workload->full : workload->quick;
+	unsigned int before = emulated(), after;
+	pid_t child;
+	int status;
+
+	fflush(stdout);
+	child = checked(fork());
+	if (!child) {
+		workload->run(workload->name, count);
+		exit(0);
+	}
+	checked(waitpid(child, &status, 0));
+	if (status)
+		printf("failed: workload %s: status %#x\n", workload->name, status);
+	after = emulated();
+	if (after != before)
+		printf("emulated %s %u\n", workload->name, after - before);
+	return !status;
+}
+
+/* All that match, of which there must be one. */
+static bool run_named(const char *name, bool full)
+{
+	bool all = !strcmp(name, "all");
+	bool found = false, good = true;
+
+	for (const struct workload *const *table = tables; *table; table++) {
+		for (const struct workload *w = *table; w->name; w++) {
+			if (all || !strcmp(name, w->name)) {
+				found = true;
+				good &= run_one(w, full);
+			}
+		}
+	}
+	if (!found)
+		printf("failed: there is no workload %s\n", name);
+	return found && good;
+}
+
+bool run_workloads(void)
+{
+	const char *scale = option("scale=");
+	bool full = scale && !strcmp(scale, "full");
+	const char *wanted = option("run=");
+	bool good = true;
+	char *names, *rest, *name;
+
+	if (!wanted)
+		return true;
+	rest = names = strdup(wanted);
+	while ((name = strsep(&rest, ",")))
+		good &= run_named(name, full);
+	free(names);
+	return good;
+}
