@@ -29,7 +29,7 @@
 
 #define BT_FIRST_TSIZE		BOOK3E_PAGESZ_4M
 #define BT_FLOOR_TSIZE		BOOK3E_PAGESZ_4K
-#define BT_FAULTS_TO_SPLIT	4
+#define BT_FAULTS_TO_SPLIT	32
 
 /* Above the largest page that a host has for its guests. */
 #define BT_LARGEST_TSIZE	BOOK3E_PAGESZ_256M

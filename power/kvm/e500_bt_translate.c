@@ -69,9 +69,10 @@ static u32 twnei0(unsigned int ra)
 	return 0x0c000000 | 24 << 21 | ra << 16;
 }
 
-/* The numbers of MSR[EE] for rlwinm: bit 16 in IBM's order. */
+/* The numbers of MSR[EE] and MSR[RI] for rlwinm, in IBM's order. */
 #define EE_BIT		16
 #define EE_SHIFT	15
+#define RI_BIT		30
 
 #define SHARED(field)	offsetof(struct kvm_vcpu_arch_shared, field)
 /* The low word of a field of 64 bits. */
@@ -200,7 +201,10 @@ static enum bt_kind write_ee(unsigned int rs, u32 data, struct bt_code *code)
 	return end(code, data);
 }
 
-/* A bit other than EE has side effects: the trap is before the commit. */
+/*
+ * A bit other than EE and RI has side effects: the trap is before the commit. RI is a
+ * bit that software keeps for itself; Linux sets it in each of its exception handlers.
+ */
 static enum bt_kind write_msr(unsigned int rs, u32 data, struct bt_code *code)
 {
 	unsigned int scratch;
@@ -209,6 +213,7 @@ static enum bt_kind write_msr(unsigned int rs, u32 data, struct bt_code *code)
 	scratch = code->scratch;
 	emit(code, xor(scratch, scratch, rs));
 	emit(code, rlwinm(scratch, scratch, 0, EE_BIT + 1, EE_BIT - 1));
+	emit(code, rlwinm(scratch, scratch, 0, RI_BIT + 1, RI_BIT - 1));
 	emit(code, twnei0(scratch));
 	commit_msr(code, data, rs);
 	exit_if_pending(code, data, rs);

@@ -12,8 +12,9 @@
 
 #include "manual.h"
 
-/* MSR[EE] is bit 48 of 64, counted from the left. */
+/* MSR[EE] and MSR[RI] are bits 48 and 62 of 64, counted from the left. */
 static const u32 external_enable = 1 << (63 - 48);
+static const u32 recoverable = 1 << (63 - 62);
 
 /* A special purpose register: a field of 32 bits, or half of one of 64. */
 struct place {
@@ -106,7 +107,7 @@ enum ending manual(const struct instruction *instruction, struct machine *machin
 		*reg = msr;
 		return DONE;
 	case MTMSR:
-		if ((msr ^ *reg) & ~external_enable)
+		if ((msr ^ *reg) & ~(external_enable | recoverable))
 			return EXIT_BEFORE;
 		write_msr(page, *reg);
 		return with_interrupts(page, *reg & external_enable);
