@@ -124,7 +124,7 @@ struct bt_site {
 struct bt_page {
 	struct list_head sites;
 	u8 tsize;
-	u8 faults;
+	u32 faults;
 	bool refused;
 };
 

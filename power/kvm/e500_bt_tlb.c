@@ -10,9 +10,9 @@
  * The policy. One guest entry of 256 MB covers the kernel's code and data. Small
  * shadow entries keep data away from traced code, but there are 16 large entries
  * in the hardware, and the 4 KB ones are shared with all else. So a page with
- * sites begins with entries of BT_FIRST_TSIZE, and each BT_FAULTS_TO_SPLIT accesses
+ * sites begins with entries of bt_first_kb, and each bt_faults_to_split accesses
  * to data inside of its block make the block's next size, a quarter, the largest
- * one, down to BT_FLOOR_TSIZE. Blocks without sites take the largest size that
+ * one, down to bt_floor_kb. Blocks without sites take the largest size that
  * fits between the others. A page whose last site is gone is as any other, and so
  * neighbours merge when their entries are made anew.
  *
@@ -21,20 +21,55 @@
  * and e500_bt_trace.c carries a lwarx through to its stwcx.
  */
 #include <linux/kvm_host.h>
+#include <linux/log2.h>
+#include <linux/moduleparam.h>
 #include <linux/slab.h>
 #include <asm/mmu.h>
 #include <asm/kvm_ppc.h>
 
 #include "e500_bt.h"
 
-#define BT_FIRST_TSIZE		BOOK3E_PAGESZ_4M
-#define BT_FLOOR_TSIZE		BOOK3E_PAGESZ_4K
-#define BT_FAULTS_TO_SPLIT	32
-
 /* Above the largest page that a host has for its guests. */
 #define BT_LARGEST_TSIZE	BOOK3E_PAGESZ_256M
+
+static unsigned int bt_first_kb = 4096;
+static unsigned int bt_floor_kb = 4;
+static unsigned int bt_faults_to_split = 32;
+
 /* 2 GiB of guest memory are remembered: half a MiB. */
 #define BT_MAX_DECIDED		(1UL << (31 - PAGE_SHIFT))
+
+/* A size that an entry can have, between a page and the largest page of a host. */
+static int set_size(const char *text, const struct kernel_param *param)
+{
+	unsigned int kb;
+	int r = kstrtouint(text, 0, &kb);
+
+	if (r)
+		return r;
+	if (!is_power_of_2(kb) || ilog2(kb) % 2 || ilog2(kb) < BOOK3E_PAGESZ_4K ||
+	    ilog2(kb) > BT_LARGEST_TSIZE)
+		return -EINVAL;
+	return param_set_uint(text, param);
+}
+
+static const struct kernel_param_ops size_ops = {
+	.set = set_size,
+	.get = param_get_uint,
+};
+
+module_param_cb(bt_first_kb, &size_ops, &bt_first_kb, 0644);
+MODULE_PARM_DESC(bt_first_kb, "Size of the first TLB entry over a page with sites: 4, 16, 64, ... KB");
+module_param_cb(bt_floor_kb, &size_ops, &bt_floor_kb, 0644);
+MODULE_PARM_DESC(bt_floor_kb, "Size below which such an entry is not split");
+module_param(bt_faults_to_split, uint, 0644);
+MODULE_PARM_DESC(bt_faults_to_split, "Emulated accesses to such an entry before it is split; 0: never");
+
+/* MAS1[TSIZE] of a size. */
+static int kb_tsize(unsigned int kb)
+{
+	return ilog2(kb);
+}
 
 /* Sizes are powers of four of 1 KB; in pages: */
 static gfn_t tsize_pages(int tsize)
@@ -84,7 +119,7 @@ static u8 decide(struct kvmppc_bt *bt, gfn_t gfn)
 		return bt->decided[gfn];
 	for (tsize = BT_LARGEST_TSIZE; ; tsize -= 2) {
 		limit = block_limit(bt, gfn, tsize);
-		if (limit < 0 || limit >= tsize || tsize == BT_FLOOR_TSIZE)
+		if (limit < 0 || limit >= tsize || tsize == BOOK3E_PAGESZ_4K)
 			break;
 	}
 	decided = tsize | (limit < 0 ? 0 : DECIDED_TRACED);
@@ -241,7 +276,7 @@ struct bt_page *kvmppc_bt_make_page(struct kvmppc_bt *bt, gfn_t gfn)
 	if (!page)
 		return NULL;
 	INIT_LIST_HEAD(&page->sites);
-	page->tsize = BT_FIRST_TSIZE;
+	page->tsize = kb_tsize(READ_ONCE(bt_first_kb));
 	if (xa_err(xa_store(&bt->pages, gfn, page, GFP_KERNEL_ACCOUNT))) {
 		kfree(page);
 		return NULL;
@@ -274,16 +309,17 @@ void kvmppc_bt_page_empty(struct kvm_vcpu *vcpu, gfn_t gfn)
 void kvmppc_bt_fault(struct kvm_vcpu *vcpu, gfn_t gfn)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	unsigned int faults = READ_ONCE(bt_faults_to_split);
 	int tsize = kvmppc_bt_block_tsize(bt, gfn);
 	struct bt_page *page;
 	unsigned long at;
 	bool split = false;
 
-	if (tsize <= BT_FLOOR_TSIZE)
+	if (!faults || tsize <= kb_tsize(READ_ONCE(bt_floor_kb)))
 		return;
 	xa_for_each_range(&bt->pages, at, page, block_start(gfn, tsize),
 			  block_start(gfn, tsize) + tsize_pages(tsize) - 1)
-		if (++page->faults >= BT_FAULTS_TO_SPLIT) {
+		if (++page->faults >= faults) {
 			page->tsize = tsize - 2;
 			page->faults = 0;
 			split = true;
