@@ -84,7 +84,7 @@ def power_tracing(context: Context) -> Result:
             Check(
                 "adaptive is as good as any fixed size",
                 not slower,
-                f"over 2 % slower than the best fixed size: {', '.join(slower) or 'none'} of {len(WORKLOADS)}",
+                f"over 2 % behind the best fixed size: {', '.join(slower) or 'none'} of {len(WORKLOADS)}",
             ),
             Check(
                 "fixed sizes are not split",
