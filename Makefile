@@ -42,7 +42,7 @@ build:
 	@echo "build: libdirty and the trapless tool"
 	@$(MAKE) --no-print-directory -C dirty
 
-# Apart from the rest: a kernel is compiled for it, minutes the first time.
+# Apart from the rest, for who needs none of it: a kernel is compiled, minutes the first time.
 power: setup
 	@echo "build: the kernel, the VMM and the workloads for Power"
 	@$(MAKE) --no-print-directory -C power/kernel
@@ -50,7 +50,7 @@ power: setup
 	@$(MAKE) --no-print-directory -C power/guest
 	@$(MAKE) --no-print-directory -C power/tests/guest
 
-demo: all
+demo: all power
 	@.venv/bin/trapless-lab demo
 
 # The summary of the last command is what is read: a test runner's own.

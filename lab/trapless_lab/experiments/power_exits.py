@@ -161,7 +161,6 @@ def targets(
     title="A guest on an e500v2: instructions",
     reproduces='In-place translation, "Performance comparison", "Context switch", "Sources of VM exits"',
     minutes=3,
-    demo=False,  # it needs a kernel that make demo does not compile
 )
 def power_exits(context: Context) -> Result:
     """Measure bare metal, base KVM, in-place translation and Linux's own paravirt."""

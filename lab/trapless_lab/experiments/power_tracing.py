@@ -63,7 +63,7 @@ def row(variant: str, console: Console) -> dict[str, Any]:
     title="A translated guest by the size of its TLB entries: instructions",
     reproduces='In-place translation, "Tracing overhead optimizations", "Adaptive TLB Resizing"',
     minutes=2,
-    demo=False,  # it needs a kernel that make demo does not compile
+    demo=False,  # power-exits shows what all this is for
 )
 def power_tracing(context: Context) -> Result:
     """Measure fixed sizes of shadow TLB entries over traced pages, and the adaptive policy."""
