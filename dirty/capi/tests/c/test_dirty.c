@@ -274,6 +274,7 @@ static void check_child(pid_t child)
 	int status;
 
 	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	CHECK(!WIFSIGNALED(status) || WTERMSIG(status) != SIGALRM); /* it hung */
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
@@ -493,6 +494,17 @@ static void test_cancel(void)
 	munmap(memory, 64 * page_size());
 }
 
+/*
+ * AddressSanitizer's allocator (LLVM 14) has no fork handlers: a child born
+ * while another thread allocates may wait forever in its first malloc().
+ */
+#ifdef __has_feature
+#if __has_feature(address_sanitizer)
+#define FORK_LOSES_MALLOC
+#endif
+#endif
+
+#ifndef FORK_LOSES_MALLOC
 /* Forked children of a program whose threads are inside of the library. */
 static void test_fork_among_threads(void)
 {
@@ -519,6 +531,7 @@ static void test_fork_among_threads(void)
 	CHECK(dirty_close(tracker) == 0);
 	munmap(memory, 64 * page_size());
 }
+#endif
 
 int main(void)
 {
@@ -539,7 +552,9 @@ int main(void)
 		{ "descriptors", test_descriptors },
 		{ "threads", test_threads },
 		{ "cancel", test_cancel },
+#ifndef FORK_LOSES_MALLOC
 		{ "fork among threads", test_fork_among_threads },
+#endif
 	};
 	const size_t count = ARRAY_SIZE(tests);
 
