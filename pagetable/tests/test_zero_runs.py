@@ -19,6 +19,9 @@ pytestmark = pytest.mark.machine
 CYCLES = 5
 # Stock spends about 240,000 instructions of fork and exit on entries that are zero.
 SAVED_NS = 150_000 * workload.NS_PER_INSTRUCTION
+# What fork and exit take depends a little on how long ago the boot was: up to three per cent were seen, and
+# what is saved is over twenty.
+_SAME = 0.05
 
 _LOAD = f"xen-livepatch load {GUEST}/{NAME}.livepatch"
 _UNLOAD = f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}"
@@ -29,7 +32,7 @@ _CYCLE = f"{_UNLOAD} && {_SPAWN} && {_LOAD} && {_SPAWN}"
 
 
 def _spawn(name: str, mode: str = "fork-exit") -> Step:
-    # The first processes after a boot cost three per cent more: the kernel's caches fill.
+    # The first processes after a boot cost more: the kernel's caches fill.
     return Step(name, f"spawn {mode} -w 50 -n 50")
 
 
@@ -62,15 +65,15 @@ def test_a_loop_that_is_not_there_is_refused(transcript: Transcript) -> None:
     assert transcript["wrong loop"].rc != 0
     assert NAME not in transcript["nothing was loaded"].output
     stock = _fork_exit_ns(transcript, "stock")
-    assert abs(_fork_exit_ns(transcript, "refused") - stock) < stock // 50
+    assert _fork_exit_ns(transcript, "refused") == pytest.approx(stock, rel=_SAME)
 
 
 def test_zero_entries_cost_little(transcript: Transcript) -> None:
-    """An instruction count, not a time: 2 ns each, the same in every run to a tenth of a percent."""
+    """An instruction count, not a time: 2 ns each."""
     stock = _fork_exit_ns(transcript, "stock")
     for step in ("boosted", "boosted again"):
         assert _fork_exit_ns(transcript, step) < stock - SAVED_NS
-    assert abs(_fork_exit_ns(transcript, "stock again") - stock) < stock // 50
+    assert _fork_exit_ns(transcript, "stock again") == pytest.approx(stock, rel=_SAME)
 
 
 def test_no_kernel_has_anything_to_say(transcript: Transcript) -> None:
