@@ -52,6 +52,10 @@ KEYS: dict[str, dict[str, set[str]]] = {
     },
     "fork-dirty": {"bare": PAGES, "stock": PAGES, "boosted": PAGES, "slope": {"bare", "stock", "boosted"}},
     "power-exits": dict.fromkeys(("bare", "base", "inplace", "pv"), EXITS) | {"sources": set()},
+    "power-sources": {
+        **{"instructions": {"base", "inplace"}, "pcs": {"base", "inplace"}, "top": {"base", "inplace"}},
+        "translator": set(),
+    },
     "power-tracing": {
         variant: {"boot", "syscall", "pipe", "fork", "exec"}
         for variant in ("fixed_4_kb", "fixed_64_kb", "fixed_1024_kb", "fixed_4096_kb", "adaptive")
@@ -69,7 +73,8 @@ def test_the_contract_knows_every_experiment() -> None:
 LONG = {
     *("fork-dirty", "pagetable-latency", "pagetable-switches", "pv-operations"),
     *("dirty-guest-spml", "domu-latency", "pagetable-bare", "pagetable-compute", "pagetable-io"),
-    *("pagetable-iotlb-model", "pagetable-shrinking", "pagetable-types", "power-tracing"),
+    *("pagetable-iotlb-model", "pagetable-shrinking", "pagetable-types", "power-sources"),
+    "power-tracing",
 }
 
 

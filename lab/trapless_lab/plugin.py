@@ -15,13 +15,15 @@ SOURCES = Path(__file__).parent / "plugin"
 _EPML = Path(__file__).resolve().parents[2] / "dirty" / "include" / "trapless_epml.h"
 
 # Each control is what the tests must not believe: a profile without Xen and without returns, spans that end
-# with the first return, whosever it is.
+# with the first return, whosever it is, blocks that always run to their ends.
 _BUILDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "profile": ("profile.c", ()),
     "profile-control": ("profile.c", ("-DPROFILE_NEGATIVE_CONTROL",)),
     "spans": ("spans.c", ()),
     "spans-control": ("spans.c", ("-DSPANS_NEGATIVE_CONTROL",)),
     "epml": ("epml.c", ()),
+    "ranges": ("ranges.c", ()),
+    "ranges-control": ("ranges.c", ("-DRANGES_NEGATIVE_CONTROL",)),
 }
 VARIANTS = ("profile", "profile-control")
 """Of the profiler."""

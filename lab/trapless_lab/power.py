@@ -116,6 +116,14 @@ class Console:
         """Return what workloads measured, by name."""
         return {name: Measured(int(ticks), int(count)) for name, ticks, count in _RESULT.findall(self.text)}
 
+    @property
+    def instructions(self) -> float:
+        """Return how many the machine had executed, by its clock, when its last program was about to end."""
+        lasted = _LASTED.search(self.text)
+        if not lasted:
+            raise LabError("the console does not say how long the machine ran")
+        return int(lasted[1]) / TICKS_PER_INSTRUCTION
+
     def statistics(self, label: str) -> dict[str, int]:
         """Return KVM's counters of a guest: of the VM by their names, of its vCPU as ``vcpu0/NAME``."""
         pairs = (line.rsplit(":", 1) for line in self.of(f"{label}.statistics").text.splitlines())

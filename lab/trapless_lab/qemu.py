@@ -75,6 +75,12 @@ def xen_args(machine: Machine) -> str:
     return " ".join((*args, *machine.xen_args))
 
 
+def plugin_options(plugin: Plugin) -> list[str]:
+    """Return what has QEMU load a plugin."""
+    plan = f",plan={_quote(plugin.plan)}" if plugin.plan else ""
+    return ["-plugin", f"{_quote(plugin.library)},output={_quote(plugin.output)}{plan}"]
+
+
 def argv(
     qemu: Path, machine: Machine, images: Images, outputs: Outputs, plugins: Sequence[Plugin] = ()
 ) -> list[str]:
@@ -92,8 +98,7 @@ def argv(
         args += ["-chardev", f"file,id={port},path={_quote(path)}", "-serial", f"chardev:{port}"]
     args += ["-chardev", "null,id=markers", "-device", "isa-parallel,iobase=0x378,chardev=markers"]
     for plugin in plugins:
-        plan = f",plan={_quote(plugin.plan)}" if plugin.plan else ""
-        args += ["-plugin", f"{_quote(plugin.library)},output={_quote(plugin.output)}{plan}"]
+        args += plugin_options(plugin)
     for event in EVENTS:
         args += ["-trace", event]
     args += ["-D", str(outputs.trace)]
