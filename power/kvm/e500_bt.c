@@ -250,6 +250,8 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 	vcpu->arch.magic_page_ea = data;
 	/* What the guest had at the data page's address is there no more. */
 	kvmppc_core_flush_tlb(vcpu);
+	/* What was out of reach may be in reach now. */
+	memset(bt->heat, 0, sizeof(bt->heat));
 	area = &bt->area[bt->nareas++];
 	*area = (struct bt_area){ .ea = ea, .gpa = gpa, .slots = slots, .site = site };
 	return EV_SUCCESS;
@@ -293,17 +295,23 @@ int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr)
 
 /*
  * The first exits of a site are cheaper than its translation. Where two share an
- * entry, the more frequent one wins: the other's exits count against it.
+ * entry, the more frequent one wins: the other's exits count against it. What has no
+ * translation where it stands is not asked for again.
  */
-static bool is_hot(struct kvmppc_bt *bt, u32 pc)
+static bool is_hot(struct kvmppc_bt *bt, u32 pc, u32 inst)
 {
 	typeof(*bt->heat) *heat = &bt->heat[hash_32(pc, BT_HEAT_BITS)];
 
-	if (heat->pc != pc && heat->exits) {
-		heat->exits--;
-		return false;
+	if (heat->pc != pc) {
+		if (heat->exits) {
+			heat->exits--;
+			return false;
+		}
+		heat->pc = pc;
+		heat->hopeless = 0;
 	}
-	heat->pc = pc;
+	if (heat->hopeless == inst)
+		return false;
 	heat->exits = min(heat->exits + 1, bt_threshold);
 	return heat->exits >= bt_threshold;
 }
@@ -321,7 +329,7 @@ void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst)
 	int idx;
 
 	if (!bt || !bt->nareas || vcpu->guest_debug ||
-	    (vcpu->arch.shared->msr & (MSR_PR | MSR_IS | MSR_DS)) || !is_hot(bt, pc))
+	    (vcpu->arch.shared->msr & (MSR_PR | MSR_IS | MSR_DS)) || !is_hot(bt, pc, inst))
 		return;
 	idx = srcu_read_lock(&vcpu->kvm->srcu);
 	if (kvmppc_bt_find_code(vcpu, pc, &gpa) && !in_area(bt, gpa) && !kvmppc_bt_site(bt, gpa)) {
@@ -331,6 +339,8 @@ void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst)
 			bt->stats.out_of_range++;
 		else if (r)
 			bt->stats.untranslated++;
+		if (r == -ERANGE || r == -EOPNOTSUPP)
+			bt->heat[hash_32(pc, BT_HEAT_BITS)].hopeless = inst;
 	}
 	srcu_read_unlock(&vcpu->kvm->srcu, idx);
 }
@@ -367,10 +377,11 @@ static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, st
 		return BT_PASS;
 	case BOOKE_INTERRUPT_PROGRAM:
 		vcpu->kvm->arch.bt->stats.fragment_traps++;
-		kvmppc_account_exit_stat(vcpu, EMULATED_INST_EXITS);
-		if (index > site->commit)
+		if (index > site->commit) {
 			/* An interrupt waits and may come: it is delivered on the way back. */
+			kvmppc_account_exit_stat(vcpu, EMULATED_INST_EXITS);
 			return RESUME_GUEST;
+		}
 		/* Not this fragment's case: the instruction itself is emulated. */
 		vcpu->arch.last_inst = site->original;
 		return BT_PASS;

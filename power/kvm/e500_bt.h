@@ -181,12 +181,16 @@ struct bt_block {
  * @decided: for each guest-physical page the shadow TLB entry that covers it, once
  *	that was asked, until something changes
  * @ndecided: how many pages have room there
- * @heat: exits by instruction that is not patched yet, the most frequent ones
+ * @readable_inside: inside of a traced block there may be a smaller shadow TLB entry
+ *	that is not, for none of its own pages has sites
+ * @heat: exits by instruction that is not patched yet, the most frequent ones; the
+ *	instruction there that had no translation
  * @block: huge pages, so that splitting them costs no walk of the host's tables
  * @larx_pc: the last lwarx that could not be finished
  * @larx_stops: how often that was in a row
  * @access_pc: the last traced access
  * @access_repeats: how often it was the same one in a row
+ * @esel: the guest's TLB1 entry that was found last
  */
 struct kvmppc_bt {
 	unsigned int mode;
@@ -202,15 +206,18 @@ struct kvmppc_bt {
 	struct xarray pages;
 	u8 *decided;
 	gfn_t ndecided;
+	bool readable_inside;
 	struct {
 		u32 pc;
 		u32 exits;
+		u32 hopeless;
 	} heat[1 << BT_HEAT_BITS];
 	struct bt_block block[BT_BLOCKS];
 	u32 larx_pc;
 	u32 larx_stops;
 	u32 access_pc;
 	u32 access_repeats;
+	int esel;
 	struct bt_stats stats;
 };
 
@@ -227,6 +234,19 @@ void kvmppc_bt_destroy_vm(struct kvm *kvm);
 int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr);
 int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr);
 void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst);
+
+/* Whether the guest's driver has asked, and so its entries may be split. */
+static inline bool kvmppc_bt_enabled(struct kvm *kvm)
+{
+	return kvm->arch.bt && kvm->arch.bt->nareas;
+}
+
+/* The shadow PIDs are about to change. */
+static inline void kvmppc_bt_forget_pids(struct kvm_vcpu *vcpu)
+{
+	vcpu->arch.bt_pids_known = false;
+	vcpu->arch.bt_short = 0;
+}
 
 /* e500_bt_fast.c */
 bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr);
@@ -245,6 +265,7 @@ void kvmppc_bt_note_block(struct kvm *kvm, const struct kvm_memory_slot *slot, g
 void kvmppc_bt_page_unused(struct kvmppc_bt *bt, gfn_t gfn);
 int kvmppc_bt_init_tlb(struct kvm *kvm);
 void kvmppc_bt_retrace(struct kvm_vcpu *vcpu);
+void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn);
 struct bt_page *kvmppc_bt_page(struct kvmppc_bt *bt, gfn_t gfn);
 struct bt_page *kvmppc_bt_make_page(struct kvmppc_bt *bt, gfn_t gfn);
 void kvmppc_bt_page_empty(struct kvm_vcpu *vcpu, gfn_t gfn);
@@ -292,6 +313,15 @@ static inline int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr)
 static inline int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 {
 	return BT_PASS;
+}
+
+static inline bool kvmppc_bt_enabled(struct kvm *kvm)
+{
+	return false;
+}
+
+static inline void kvmppc_bt_forget_pids(struct kvm_vcpu *vcpu)
+{
 }
 
 static inline bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)

@@ -18,6 +18,7 @@
  */
 #include <linux/kvm_host.h>
 #include <linux/sched/signal.h>
+#include <asm/disassemble.h>
 #include <asm/kvm_ppc.h>
 
 #include "booke.h"
@@ -25,11 +26,55 @@
 #include "e500_bt.h"
 
 #define INST_RFI	0x4c000064
+#define XOP_TLBSX	914
+#define XOP_TLBWE	978
 
 static bool nothing_waits(struct kvm_vcpu *vcpu)
 {
 	return !vcpu->arch.pending_exceptions && !kvm_request_pending(vcpu) &&
 	       !need_resched() && !signal_pending(current) && !vcpu->guest_debug;
+}
+
+/*
+ * Both pairs of shadow PIDs. To make one may make all that were made before invalid;
+ * then the first one is another when it is asked for again.
+ */
+static void learn_pids(struct kvm_vcpu *vcpu)
+{
+	struct kvmppc_vcpu_e500 *vcpu_e500 = to_e500(vcpu);
+	unsigned int pid = get_cur_pid(vcpu), pr;
+	u32 (*pids)[2] = vcpu->arch.bt_pids;
+
+	do {
+		for (pr = 0; pr < 2; pr++) {
+			pids[pr][0] = kvmppc_e500_get_sid(vcpu_e500, 0, pid, pr, 1);
+			pids[pr][1] = kvmppc_e500_get_sid(vcpu_e500, 0, 0, pr, 1);
+		}
+	} while (kvmppc_e500_get_sid(vcpu_e500, 0, pid, 0, 1) != pids[0][0]);
+	vcpu->arch.bt_pids_known = true;
+}
+
+/*
+ * kvmppc_set_msr() for what most often changes: bits that nobody else keeps a copy
+ * of, and the mode, which selects the shadow PIDs.
+ */
+static void set_msr(struct kvm_vcpu *vcpu, u32 msr)
+{
+	u32 changed = vcpu->arch.shared->msr ^ msr;
+	const u32 *pids;
+
+	if ((changed & ~(MSR_CE | MSR_EE | MSR_ME | MSR_RI | MSR_PR)) || (msr & (MSR_IS | MSR_DS))) {
+		kvmppc_set_msr(vcpu, msr);
+		return;
+	}
+	vcpu->arch.shared->msr = msr;
+	if (!(changed & MSR_PR))
+		return;
+	if (!vcpu->arch.bt_pids_known)
+		learn_pids(vcpu);
+	pids = vcpu->arch.bt_pids[get_cur_pr(vcpu)];
+	vcpu->arch.shadow_pid = pids[0];
+	vcpu->arch.shadow_pid1 = pids[1];
 }
 
 /* As kvmppc_booke_irqprio_deliver() does for exceptions that nothing masks. */
@@ -40,7 +85,7 @@ static void deliver(struct kvm_vcpu *vcpu, unsigned int priority)
 	kvmppc_set_srr0(vcpu, kvmppc_get_pc(vcpu));
 	kvmppc_set_srr1(vcpu, msr);
 	kvmppc_set_pc(vcpu, vcpu->arch.ivpr | vcpu->arch.ivor[priority]);
-	kvmppc_set_msr(vcpu, msr & (MSR_CE | MSR_ME | MSR_DE));
+	set_msr(vcpu, msr & (MSR_CE | MSR_ME | MSR_DE));
 }
 
 /* In supervisor mode it is a hypercall, or a mistake. */
@@ -58,19 +103,90 @@ static bool return_from_interrupt(struct kvm_vcpu *vcpu)
 {
 	u32 msr = vcpu->arch.shared->srr1;
 
-	if ((vcpu->arch.shared->msr & MSR_PR) || vcpu->arch.last_inst != INST_RFI ||
-	    (msr & MSR_WE))
+	if (msr & MSR_WE)
 		return false;
 	kvmppc_set_pc(vcpu, vcpu->arch.shared->srr0);
-	kvmppc_set_msr(vcpu, msr);
-	vcpu->stat.emulated_inst_exits++;
+	set_msr(vcpu, msr);
 	return true;
+}
+
+/*
+ * What changes the guest's TLB or selects in it, and nothing else. An entry whose
+ * page cannot be looked for here is not mapped in advance, but when it is missed.
+ */
+static bool is_tlb_instruction(u32 inst)
+{
+	if (get_op(inst) != 31)
+		return false;
+	switch (get_xop(inst)) {
+	case XOP_TLBWE:
+	case XOP_TLBSX:
+		return true;
+	case OP_31_XOP_MTSPR:
+		return get_sprn(inst) == SPRN_PID || get_sprn(inst) == SPRN_MMUCSR0;
+	}
+	return false;
+}
+
+static bool tlb_instruction(struct kvm_vcpu *vcpu, u32 inst)
+{
+	struct kvmppc_ops *ops = vcpu->kvm->arch.kvm_ops;
+	int advance = 1;
+
+	if (get_xop(inst) == OP_31_XOP_MTSPR) {
+		if (ops->emulate_mtspr(vcpu, get_sprn(inst), kvmppc_get_gpr(vcpu, get_rs(inst))))
+			return false;
+	} else if (ops->emulate_op(vcpu, inst, &advance)) {
+		return false;
+	}
+	kvmppc_set_pc(vcpu, kvmppc_get_pc(vcpu) + 4);
+	return true;
+}
+
+/* Of all others something is left to do, or to learn. */
+static bool privileged_instruction(struct kvm_vcpu *vcpu)
+{
+	u32 inst = vcpu->arch.last_inst;
+	bool done = false;
+
+	if (vcpu->arch.shared->msr & MSR_PR)
+		return false;
+	if (inst == INST_RFI)
+		done = return_from_interrupt(vcpu);
+	else if (is_tlb_instruction(inst))
+		done = tlb_instruction(vcpu, inst);
+	vcpu->stat.emulated_inst_exits += done;
+	return done;
+}
+
+/*
+ * The entry of the guest's TLB that an address is in, as kvmppc_mmu_itlb_index() and
+ * kvmppc_mmu_dtlb_index() find it. Of the kernel's few large ones it is mostly the same.
+ */
+static int tlb_index(struct kvm_vcpu *vcpu, u32 ea, bool fetch)
+{
+	unsigned int as = !!(vcpu->arch.shared->msr & (fetch ? MSR_IS : MSR_DS));
+	struct kvmppc_vcpu_e500 *vcpu_e500 = to_e500(vcpu);
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct kvm_book3e_206_tlb_entry *entry;
+	int index;
+
+	if (bt->esel < vcpu_e500->gtlb_params[1].entries) {
+		entry = get_entry(vcpu_e500, 1, bt->esel);
+		if (get_tlb_v(entry) && !get_tlb_tid(entry) && get_tlb_ts(entry) == as &&
+		    ea >= get_tlb_eaddr(entry) && ea <= get_tlb_end(entry))
+			return index_of(1, bt->esel);
+	}
+	index = fetch ? kvmppc_mmu_itlb_index(vcpu, ea) : kvmppc_mmu_dtlb_index(vcpu, ea);
+	if (index >= 0 && tlbsel_of(index) == 1)
+		bt->esel = esel_of(index);
+	return index;
 }
 
 /*
  * The guest has a mapping that the shadow TLB lost. If where it leads is known (the
  * small page's reference is valid, or the huge page has been found) nothing has to
- * be looked for in the host's tables, which could sleep.
+ * be looked for in the host's tables, which could sleep. Both are of memory.
  */
 static bool shadow_miss(struct kvm_vcpu *vcpu, u32 ea, int index)
 {
@@ -81,11 +197,9 @@ static bool shadow_miss(struct kvm_vcpu *vcpu, u32 ea, int index)
 	int idx;
 
 	idx = srcu_read_lock(&kvm->srcu);
-	if (tlbsel_of(index) == 0)
-		known = vcpu_e500->gtlb_priv[0][esel_of(index)].ref.flags & E500_TLB_VALID;
-	else
-		known = kvmppc_bt_block(kvm, gpa >> PAGE_SHIFT, kvm->mmu_invalidate_seq);
-	known = known && kvm_is_visible_gfn(kvm, gpa >> PAGE_SHIFT);
+	known = (tlbsel_of(index) == 0 &&
+		 (vcpu_e500->gtlb_priv[0][esel_of(index)].ref.flags & E500_TLB_VALID)) ||
+		kvmppc_bt_block(kvm, gpa >> PAGE_SHIFT, kvm->mmu_invalidate_seq);
 	if (known)
 		kvmppc_mmu_map(vcpu, ea, gpa, index);
 	srcu_read_unlock(&kvm->srcu, idx);
@@ -100,7 +214,7 @@ static bool data_tlb_miss(struct kvm_vcpu *vcpu)
 
 	if (!(vcpu->arch.shared->msr & MSR_PR) && (ea & PAGE_MASK) == vcpu->arch.magic_page_ea)
 		return false;
-	index = kvmppc_mmu_dtlb_index(vcpu, ea);
+	index = tlb_index(vcpu, ea, false);
 	if (index >= 0) {
 		if (!shadow_miss(vcpu, ea, index))
 			return false;
@@ -118,7 +232,7 @@ static bool data_tlb_miss(struct kvm_vcpu *vcpu)
 static bool instruction_tlb_miss(struct kvm_vcpu *vcpu)
 {
 	u32 pc = kvmppc_get_pc(vcpu);
-	int index = kvmppc_mmu_itlb_index(vcpu, pc);
+	int index = tlb_index(vcpu, pc, true);
 
 	if (index >= 0) {
 		if (!shadow_miss(vcpu, pc, index))
@@ -132,10 +246,28 @@ static bool instruction_tlb_miss(struct kvm_vcpu *vcpu)
 	return true;
 }
 
+static bool simple_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
+{
+	switch (exit_nr) {
+	case BOOKE_INTERRUPT_SYSCALL:
+		return system_call(vcpu);
+	case BOOKE_INTERRUPT_PROGRAM:
+		return privileged_instruction(vcpu);
+	case BOOKE_INTERRUPT_DTLB_MISS:
+		return data_tlb_miss(vcpu);
+	case BOOKE_INTERRUPT_ITLB_MISS:
+		return instruction_tlb_miss(vcpu);
+	}
+	return false;
+}
+
 /**
  * kvmppc_bt_fast_exit - handle an exit wholly, if it is a simple one
  * @vcpu: just out of the guest, interrupts still off
  * @exit_nr: why, as BOOKE_INTERRUPT_*
+ *
+ * The exits that follow may be shorter still, in e500_bt_short.S, until one comes
+ * here again.
  *
  * Returns false if nothing was done, or true if the guest is to be entered.
  */
@@ -143,19 +275,13 @@ bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 
+	vcpu->arch.bt_short = 0;
 	if (!bt || !bt->nareas || vcpu->arch.magic_page_ea != bt->data || !nothing_waits(vcpu) ||
 	    (!(vcpu->arch.shared->msr & MSR_PR) &&
-	     kvmppc_bt_in_fragments(bt, kvmppc_get_pc(vcpu))))
+	     kvmppc_bt_in_fragments(bt, kvmppc_get_pc(vcpu))) ||
+	    !simple_exit(vcpu, exit_nr))
 		return false;
-	switch (exit_nr) {
-	case BOOKE_INTERRUPT_SYSCALL:
-		return system_call(vcpu);
-	case BOOKE_INTERRUPT_PROGRAM:
-		return return_from_interrupt(vcpu);
-	case BOOKE_INTERRUPT_DTLB_MISS:
-		return data_tlb_miss(vcpu);
-	case BOOKE_INTERRUPT_ITLB_MISS:
-		return instruction_tlb_miss(vcpu);
-	}
-	return false;
+	vcpu->arch.bt_short = vcpu->arch.bt_pids_known &&
+			      !(vcpu->arch.shared->msr & (MSR_IS | MSR_DS));
+	return true;
 }

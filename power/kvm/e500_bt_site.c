@@ -227,7 +227,7 @@ int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst)
 	hash_add(bt->sites, &site->node, gpa);
 	bt->nsites++;
 	if (!traced)
-		kvmppc_bt_retrace(vcpu);
+		kvmppc_bt_page_traced(vcpu, gfn);
 	if (site->area) {
 		site->area->site[site->slot] = site;
 		bt->stats.fragments++;

@@ -4,8 +4,8 @@
  * section 5.1, "Adaptive TLB Resizing").
  *
  * Invariant: a shadow TLB entry that covers a page with sites has no read and no
- * write permission. Whenever the set of such pages or their sizes change, the
- * shadow TLB is emptied before the guest runs again.
+ * write permission. Whenever the set of such pages or their sizes change, every entry
+ * that would not be made so again is gone before the guest runs again.
  *
  * The policy. One guest entry of 256 MB covers the kernel's code and data. Small
  * shadow entries keep data away from traced code, but there are 16 large entries
@@ -15,6 +15,12 @@
  * one, down to bt_floor_kb. Blocks without sites take the largest size that
  * fits between the others. A page whose last site is gone is as any other, and so
  * neighbours merge when their entries are made anew.
+ *
+ * Splitting leaves many small blocks around the one page where code and data meet.
+ * Were each an entry of TLB1, they would not fit and take turns: a boot missed 22,000
+ * times. So a block below 256 KB is made of 4 KB entries, of which TLB0 has 512; it is
+ * traced as a whole nevertheless. A boot misses 5,500 times so, as often as without
+ * translation.
  *
  * The paper's floor of 256 KB livelocks: a lwarx that is emulated makes no
  * reservation, and the stwcx. behind it fails for ever. Here the floor is a page,
@@ -31,6 +37,9 @@
 
 /* Above the largest page that a host has for its guests. */
 #define BT_LARGEST_TSIZE	BOOK3E_PAGESZ_256M
+
+/* The smallest block that is worth one of TLB1's entries. */
+#define BT_LARGE_TSIZE	BOOK3E_PAGESZ_256K
 
 static unsigned int bt_first_kb = 4096;
 static unsigned int bt_floor_kb = 4;
@@ -160,7 +169,28 @@ void kvmppc_bt_retrace(struct kvm_vcpu *vcpu)
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 
 	memset(bt->decided, 0, bt->ndecided);
+	bt->readable_inside = false;
 	kvmppc_core_flush_tlb(vcpu);
+}
+
+/**
+ * kvmppc_bt_page_traced - a page has its first site, which is not written yet
+ * @vcpu: the VM's vcpu, outside of the guest
+ * @gfn: the page
+ *
+ * Where its block is traced for another page's sake, and not to be made smaller, the
+ * block's entries are what they have to be. Most pages come so. Not those inside of
+ * it that are smaller, as the guest's own entry is, or the host's page.
+ */
+void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct bt_page *page = kvmppc_bt_page(bt, gfn);
+	u8 decided = gfn < bt->ndecided ? bt->decided[gfn] : 0;
+
+	if (!(decided & DECIDED_TRACED) || (decided & DECIDED_TSIZE) > page->tsize ||
+	    bt->readable_inside)
+		kvmppc_bt_retrace(vcpu);
 }
 
 /**
@@ -168,6 +198,8 @@ void kvmppc_bt_retrace(struct kvm_vcpu *vcpu)
  * @kvm: the VM
  * @gfn: a guest-physical page that it shall cover
  * @tsize: the largest possible size, as in MAS1[TSIZE]
+ *
+ * Returns what fits into the page's block; of a small block one page.
  */
 int kvmppc_bt_clamp_tsize(struct kvm *kvm, gfn_t gfn, int tsize)
 {
@@ -175,7 +207,8 @@ int kvmppc_bt_clamp_tsize(struct kvm *kvm, gfn_t gfn, int tsize)
 
 	if (!bt || !bt->nsites)
 		return tsize;
-	return min(tsize, decide(bt, gfn) & DECIDED_TSIZE);
+	tsize = min(tsize, decide(bt, gfn) & DECIDED_TSIZE);
+	return tsize < BT_LARGE_TSIZE ? BOOK3E_PAGESZ_4K : tsize;
 }
 
 /**
@@ -194,7 +227,11 @@ bool kvmppc_bt_execute_only(struct kvm *kvm, gfn_t gfn, int tsize)
 	decided = decide(bt, gfn);
 	if (!(decided & DECIDED_TRACED))
 		return false;
-	return tsize == (decided & DECIDED_TSIZE) || block_limit(bt, gfn, tsize) >= 0;
+	if (tsize == (decided & DECIDED_TSIZE) || (decided & DECIDED_TSIZE) < BT_LARGE_TSIZE ||
+	    block_limit(bt, gfn, tsize) >= 0)
+		return true;
+	bt->readable_inside = true;
+	return false;
 }
 
 /* The size of the entry that covers a page now, if that is traced; or -1. */
@@ -213,8 +250,8 @@ int kvmppc_bt_block_tsize(struct kvmppc_bt *bt, gfn_t gfn)
  *
  * A guest's one large entry becomes many here, each of which would walk the host's
  * tables to find the same huge page. What was found is right while no invalidation
- * came since and the memory slots are the same ones; the caller checks under mmu_lock that none does now, as ever. Returns
- * NULL if it is not known.
+ * came since and the memory slots are the same ones; the caller checks under mmu_lock
+ * that none does now, as ever. Returns NULL if it is not known.
  */
 const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn, unsigned long seq)
 {

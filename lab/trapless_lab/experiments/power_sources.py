@@ -51,7 +51,15 @@ TRAPS = "trap in a fragment"
 _ONE_CLASS = {"wrteei": "wrtee"}
 
 PATCH = "kvmppc_bt_patch"
-FILES = ("e500_bt", "e500_bt_fast", "e500_bt_site", "e500_bt_tlb", "e500_bt_trace", "e500_bt_translate")
+FILES = (
+    "e500_bt",
+    "e500_bt_fast",
+    "e500_bt_short",
+    "e500_bt_site",
+    "e500_bt_tlb",
+    "e500_bt_trace",
+    "e500_bt_translate",
+)
 TRANSLATOR = ("e500_bt_site", "e500_bt_translate")
 TRANSLATOR_PERCENT_AT_MOST = 2.0
 # Of modules, and of places that the kernel patches while it runs.

@@ -68,6 +68,8 @@ struct kvm_vcpu {
 		void *shared;
 		u32 gpr[32];
 		u32 pc;
+		bool bt_pids_known;
+		u32 bt_short;
 	} arch;
 };
 
