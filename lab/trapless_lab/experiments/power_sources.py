@@ -208,15 +208,12 @@ def translator(image: Image, run: Run, counts: Counts) -> dict[str, Any]:
 
 
 def counted_alike(image: Image, mode: str, run: Run) -> Check:
-    """Hold KVM's counter of emulated instructions against QEMU's log.
-
-    KVM counts a trap in a fragment, and once more if it then emulates the instruction at the site.
-    """
+    """Hold KVM's counter of emulated instructions, traps in fragments included, against QEMU's log."""
     refused, traps = sum(run.exceptions.refused.values()), power_refused.fragment_traps(image, run.exceptions)
     kvm = run.statistics[EMULATED]
     return Check(
         f"QEMU and KVM count alike, {mode}",
-        refused + traps <= kvm <= refused + 2 * traps,
+        kvm == refused + traps,
         f"QEMU refused {refused:,} instructions of the guest's kernel and saw {traps:,} traps in fragments, "
         f"KVM counted {kvm:,}",
     )
