@@ -19,9 +19,10 @@ C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
 			lab/trapless_lab/plugin/*.[ch] \
 			dirty/capi/include/*.h dirty/capi/examples/*.c \
 			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c \
-			power/kvm/*.[ch] power/driver/*.[chS] \
+			power/kvm/*.[chS] power/driver/*.[chS] \
 			power/guest/*.[ch] power/guest/small/*.[ch] \
-			power/tests/guest/*.[ch] power/tests/translate/*.[ch])
+			power/tests/guest/*.[ch] power/tests/module/*.[ch] \
+			power/tests/translate/*.[ch])
 PYTHON_SOURCES	= conftest.py lab pagetable dirty power packaging
 
 .PHONY: all setup build power demo check check-long check-fast lint host-tests dirty-tests \
@@ -49,6 +50,7 @@ power: setup
 	@$(MAKE) --no-print-directory -C power/vmm
 	@$(MAKE) --no-print-directory -C power/guest
 	@$(MAKE) --no-print-directory -C power/tests/guest
+	@$(MAKE) --no-print-directory -C power/tests/module
 
 demo: all power
 	@.venv/bin/trapless-lab demo
@@ -93,6 +95,7 @@ dirty-tests:
 power-tests: power
 	@echo "power: the VMM, and translations against binutils and qemu-ppc"
 	@$(MAKE) --no-print-directory -C power/kernel sparse
+	@$(MAKE) --no-print-directory -C power/tests/module sparse
 	@$(MAKE) --no-print-directory -C power/vmm check
 	@$(MAKE) --no-print-directory -C power/tests/translate check
 

@@ -5,6 +5,8 @@
  *   run LABEL PROGRAM ARGUMENT...    run it to its end
  *   start LABEL PROGRAM ARGUMENT...  run it beside what follows
  *   wait                             until all that were started have ended
+ *   sleep MILLISECONDS
+ *   kill                             all that were started, none of which has ended
  *   write PATH TEXT                  into a file of the kernel's
  *   show LABEL PATH                  print a file
  *
@@ -18,6 +20,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +64,7 @@ static int split(char *line, char **words)
 
 static void output_path(char *path, size_t size, const char *label)
 {
-	snprintf(path, size, "/tmp/output-%s", label);
+	snprintf(path, size, "/tmp/output-%.63s", label);
 }
 
 static char *with_ticks(const char *word)
@@ -138,6 +141,25 @@ static bool finish_all(void)
 	return good;
 }
 
+static bool kill_all(void)
+{
+	bool good = true;
+
+	for (unsigned int i = 0; i < started_count; i++) {
+		char path[128];
+		int status;
+
+		checked(kill(started[i].pid, SIGKILL));
+		checked(waitpid(started[i].pid, &status, 0));
+		good &= WIFSIGNALED(status);
+		output_path(path, sizeof(path), started[i].label);
+		unlink(path);
+		printf("killed %s\n", started[i].label);
+	}
+	started_count = 0;
+	return good;
+}
+
 static bool write_text(const char *path, const char *text)
 {
 	int file = open(path, O_WRONLY);
@@ -166,6 +188,10 @@ static bool do_line(char **words, int count)
 	}
 	if (!strcmp(words[0], "wait") && count == 1)
 		return finish_all();
+	if (!strcmp(words[0], "sleep") && count == 2)
+		return !usleep(1000 * atoi(words[1]));
+	if (!strcmp(words[0], "kill") && count == 1)
+		return kill_all();
 	if (!strcmp(words[0], "write") && count == 3)
 		return write_text(words[1], words[2]);
 	if (!strcmp(words[0], "show") && count == 3)

@@ -15,14 +15,12 @@
 
 #include "workload.h"
 
-#define KERNEL_BASE	0xc0000000u
 #define EXECUTE_PAGES	"trapless_bt_execute"
 #define EXECUTE_BYTES	0x10000u
 #define FNV_OFFSET	0xcbf29ce484222325ull
 #define FNV_PRIME	0x100000001b3ull
 
-/* Zero if there is no such symbol. */
-static uint32_t address(const char *wanted)
+uint32_t kernel_symbol(const char *wanted)
 {
 	FILE *symbols = fopen("/proc/kallsyms", "r");
 	char line[256], name[128];
@@ -43,7 +41,8 @@ static uint32_t address(const char *wanted)
 /* Of the kernel's text, either what is its own or what was given away. */
 static uint64_t sum_of(bool given_away, uint32_t *bytes)
 {
-	uint32_t from = address("_stext"), to = address("_etext"), given = address(EXECUTE_PAGES);
+	uint32_t from = kernel_symbol("_stext"), to = kernel_symbol("_etext");
+	uint32_t given = kernel_symbol(EXECUTE_PAGES);
 	int memory = checked(open("/dev/mem", O_RDONLY));
 	uint64_t sum = FNV_OFFSET;
 	unsigned char page[4096];

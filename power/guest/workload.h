@@ -41,6 +41,8 @@ extern const struct workload process_workloads[];
 extern const struct workload switch_workloads[];
 extern const struct workload tree_workloads[];
 extern const struct workload text_workloads[];
+extern const struct workload module_workloads[];
+extern const struct workload memory_workloads[];
 
 /* Print "result NAME TICKS COUNT". */
 void report(const char *name, uint64_t spent, unsigned int count);
@@ -53,6 +55,12 @@ _Noreturn void die(const char *what);
 
 /* What the machine was told on the kernel's command line, NULL if nothing: @name with its '='. */
 const char *option(const char *name);
+
+/* Where the kernel's own mapping of all memory begins. */
+#define KERNEL_BASE	0xc0000000u
+
+/* The address of a symbol of the kernel's, zero if there is none (text.c). */
+uint32_t kernel_symbol(const char *wanted);
 
 /* The two lives of process 1; false if anything failed. */
 bool run_workloads(void);

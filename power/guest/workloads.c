@@ -24,6 +24,13 @@ static const struct workload *const tables[] = {
 	NULL,
 };
 
+/* Nothing to measure, so not among all. */
+static const struct workload *const checks[] = {
+	module_workloads,
+	memory_workloads,
+	NULL,
+};
+
 /* Instructions of a classic FPU that the kernel has emulated; zero if it does not count. */
 static unsigned int emulated(void)
 {
@@ -59,20 +66,31 @@ static bool run_one(const struct workload *workload, bool full)
 	return !status;
 }
 
-/* All that match, of which there must be one. */
-static bool run_named(const char *name, bool full)
+/* All of @list that match. */
+static bool run_matching(const struct workload *const *list, const char *name, bool full, bool *found)
 {
 	bool all = !strcmp(name, "all");
-	bool found = false, good = true;
+	bool good = true;
 
-	for (const struct workload *const *table = tables; *table; table++) {
-		for (const struct workload *w = *table; w->name; w++) {
+	for (; *list; list++) {
+		for (const struct workload *w = *list; w->name; w++) {
 			if (all || !strcmp(name, w->name)) {
-				found = true;
+				*found = true;
 				good &= run_one(w, full);
 			}
 		}
 	}
+	return good;
+}
+
+/* There must be one. */
+static bool run_named(const char *name, bool full)
+{
+	bool found = false;
+	bool good = run_matching(tables, name, full, &found);
+
+	if (!found)
+		good = run_matching(checks, name, full, &found);
 	if (!found)
 		printf("failed: there is no workload %s\n", name);
 	return found && good;

@@ -61,6 +61,11 @@ def test_what_fails_is_not_passed_over(arguments: str, why: str) -> None:
         power.in_host(power.one_after_another([Vm("bad", BASE, arguments)]), how=LIMITED)
 
 
+def test_who_has_ended_cannot_be_killed() -> None:
+    with pytest.raises(LabError, match=r"failed: .*: kill"):
+        power.in_host(power.killed([Vm("short", BASE, "run=getppid")], 3000), how=LIMITED)
+
+
 def test_a_machine_that_does_not_end_is_stopped() -> None:
     with pytest.raises(LabError, match="bare metal timed out after 0 s"):
         power.bare(SOME, how=How(timeout_s=0))
