@@ -58,7 +58,10 @@ KEYS: dict[str, dict[str, set[str]]] = {
     },
     "power-tracing": {
         variant: {"boot", "syscall", "pipe", "fork", "exec"}
-        for variant in ("fixed_4_kb", "fixed_64_kb", "fixed_1024_kb", "fixed_4096_kb", "adaptive")
+        for variant in (
+            *("fixed_4_kb", "fixed_64_kb", "fixed_1024_kb", "fixed_4096_kb"),
+            *("fixed_1024_kb_cached", "fixed_4096_kb_cached", "adaptive"),
+        )
     },
     "pv-operations": {"bare": set(), "stock": set(), "boosted": set()},
 }

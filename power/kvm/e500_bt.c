@@ -52,6 +52,7 @@ int kvmppc_bt_init_vm(struct kvm *kvm)
 	bt->mode = mode;
 	spin_lock_init(&bt->claim);
 	hash_init(bt->sites);
+	hash_init(bt->reads.by_word);
 	xa_init(&bt->pages);
 	kvm->arch.bt = bt;
 	return 0;
@@ -127,15 +128,19 @@ static void show_stats(struct kvm *kvm, struct kvmppc_bt *bt)
 		{ "bt_splits", &bt->stats.splits },
 		{ "bt_settled", &bt->stats.settled },
 		{ "bt_fragment_traps", &bt->stats.fragment_traps },
+		{ "bt_reads_made", &bt->stats.reads_made },
+		{ "bt_reads_dropped", &bt->stats.reads_dropped },
 	};
 	unsigned int i;
 
 	for (i = 0; i < ARRAY_SIZE(stats); i++)
 		debugfs_create_u64(stats[i].name, 0444, kvm->debugfs_dentry, stats[i].value);
 	debugfs_create_u32("bt_sites", 0444, kvm->debugfs_dentry, &bt->nsites);
+	debugfs_create_u32("bt_read_sites", 0444, kvm->debugfs_dentry, &bt->reads.n);
 }
 
-static bool in_area(const struct kvmppc_bt *bt, gpa_t gpa)
+/* Whether memory is execute pages. */
+bool kvmppc_bt_in_area(const struct kvmppc_bt *bt, gpa_t gpa)
 {
 	unsigned int i;
 
@@ -177,7 +182,7 @@ static bool overlaps(const struct kvmppc_bt *bt, gpa_t gpa, u32 pages)
 	u32 i;
 
 	for (i = 0; i < pages; i++)
-		if (in_area(bt, gpa + i * PAGE_SIZE))
+		if (kvmppc_bt_in_area(bt, gpa + i * PAGE_SIZE))
 			return true;
 	return false;
 }
@@ -332,7 +337,8 @@ void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst)
 	    (vcpu->arch.shared->msr & (MSR_PR | MSR_IS | MSR_DS)) || !is_hot(bt, pc, inst))
 		return;
 	idx = srcu_read_lock(&vcpu->kvm->srcu);
-	if (kvmppc_bt_find_code(vcpu, pc, &gpa) && !in_area(bt, gpa) && !kvmppc_bt_site(bt, gpa)) {
+	if (kvmppc_bt_find_code(vcpu, pc, &gpa) && !kvmppc_bt_in_area(bt, gpa) &&
+	    !kvmppc_bt_site(bt, gpa)) {
 		int r = kvmppc_bt_patch(vcpu, pc, gpa, inst);
 
 		if (r == -ERANGE)
@@ -364,6 +370,15 @@ static int fragment_unmapped(struct kvm_vcpu *vcpu, u32 pc, struct bt_site *site
 	return RESUME_GUEST;
 }
 
+static int traced_access(struct kvm_vcpu *vcpu)
+{
+	int r = kvmppc_bt_traced_access(vcpu);
+
+	if (r != BT_PASS)
+		kvmppc_account_exit(vcpu, DSI_EXITS);
+	return r;
+}
+
 /* An exit inside a fragment: the guest's state is that of its own code again. */
 static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, struct bt_site *site,
 			 unsigned int index)
@@ -373,13 +388,29 @@ static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, st
 	case BOOKE_INTERRUPT_INST_STORAGE:
 		return fragment_unmapped(vcpu, pc, site);
 	case BOOKE_INTERRUPT_DTLB_MISS:
-		/* Only the data page: stock code maps it, whose address the guest set. */
+		/*
+		 * The data page, which stock code maps, whose address the guest set. Or what
+		 * a load reads itself, and that may be a device.
+		 */
+		if (site->read)
+			vcpu->arch.last_inst = site->original;
 		return BT_PASS;
+	case BOOKE_INTERRUPT_DATA_STORAGE:
+		/* A load of what is not cached: it is as at the site. */
+		if (!site->read || index != site->commit)
+			return BT_PASS;
+		vcpu->arch.last_inst = site->original;
+		return traced_access(vcpu);
 	case BOOKE_INTERRUPT_PROGRAM:
 		vcpu->kvm->arch.bt->stats.fragment_traps++;
 		if (index > site->commit) {
 			/* An interrupt waits and may come: it is delivered on the way back. */
 			kvmppc_account_exit_stat(vcpu, EMULATED_INST_EXITS);
+			return RESUME_GUEST;
+		}
+		if (site->read) {
+			/* A load's has no trap: what is there is the guest's own. */
+			kvmppc_bt_undo(vcpu, site);
 			return RESUME_GUEST;
 		}
 		/* Not this fragment's case: the instruction itself is emulated. */
@@ -426,10 +457,8 @@ int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 		srcu_read_unlock(&vcpu->kvm->srcu, idx);
 	} else if (exit_nr == BOOKE_INTERRUPT_DATA_STORAGE && bt->nsites) {
 		idx = srcu_read_lock(&vcpu->kvm->srcu);
-		r = kvmppc_bt_traced_access(vcpu);
+		r = traced_access(vcpu);
 		srcu_read_unlock(&vcpu->kvm->srcu, idx);
-		if (r != BT_PASS)
-			kvmppc_account_exit(vcpu, DSI_EXITS);
 	}
 	return r;
 }

@@ -13,6 +13,8 @@
  *  - Only words at patched sites differ from what the guest wrote. The host
  *    keeps the original; pages with sites are execute-only in the shadow TLB, so
  *    that every load sees the original and every store undoes the patch first.
+ *  - A load of traced memory may be a site, too: its fragment has a copy of what the
+ *    guest wrote there, as long as every store to it is seen (e500_bt_read.c).
  *  - The guest never sees a program counter inside a fragment: every exit that
  *    finds one settles it, to before the site or after it.
  *  - What the host knows of sites and fragments is in the host's memory. The
@@ -45,8 +47,28 @@
 #define BT_MAX_AREAS		4
 #define BT_MAX_AREA_PAGES	64
 
-/* Where a fragment saves its scratch register: the data page's upper half. */
+/*
+ * The data page's lower half is struct kvm_vcpu_arch_shared. In the upper half are the
+ * words where a fragment saves its scratch registers, and behind them the data cache.
+ */
+#define BT_DATA_BYTES		0x1000
 #define BT_SAVE_OFFSET		0x800
+#define BT_SAVE2_OFFSET		(BT_SAVE_OFFSET + 4)
+#define BT_CACHE_OFFSET		(BT_SAVE_OFFSET + 8)
+
+/**
+ * struct bt_cached - a slot of the data cache, for one load
+ * @none: 0, what is added to an address that is not cached
+ * @delta: what is added to the one that is, to make it that of @value
+ * @value: the bytes that are there, from the first one on
+ */
+struct bt_cached {
+	u32 none;
+	u32 delta;
+	u32 value;
+};
+
+#define BT_CACHE_SLOTS	((BT_DATA_BYTES - BT_CACHE_OFFSET) / sizeof(struct bt_cached))
 
 enum bt_kind {
 	BT_NONE,	/* not translated */
@@ -59,11 +81,14 @@ enum bt_kind {
  * @insn: the instructions; the last one of a fragment is its branch back
  * @n: how many
  * @scratch: the register that a fragment saves, uses and restores
- * @commit: index of the one store that has an effect outside of the fragment
+ * @commit: index of the one instruction that has an effect outside of the fragment
  * @restore: index of the load that restores @scratch
+ * @scratch2: a second such register
+ * @restore2: the index for it; 0 if there is none
  *
- * A fragment's instruction 0 saves @scratch. Before @commit has been executed the
- * site can be started again; after it only the rest is to be undone.
+ * A fragment's instruction 0 saves @scratch, and 1 @scratch2 if there is one. Before
+ * @commit has been executed the site can be started again; after it only the rest is
+ * to be undone.
  */
 struct bt_code {
 	u32 insn[BT_SLOT_WORDS];
@@ -71,9 +96,14 @@ struct bt_code {
 	u8 scratch;
 	u8 commit;
 	u8 restore;
+	u8 scratch2;
+	u8 restore2;
 };
 
 enum bt_kind kvmppc_bt_translate(u32 inst, u32 data, struct bt_code *code);
+enum bt_kind kvmppc_bt_translate_load(u32 inst, u32 data, unsigned int slot, u32 ea,
+				      struct bt_code *code);
+u32 kvmppc_bt_cached_ea(u32 data, unsigned int slot);
 bool kvmppc_bt_branch(u32 from, u32 to, u32 *inst);
 
 /**
@@ -99,6 +129,7 @@ struct bt_area {
  * @first: the first instruction of its fragment
  * @area: where its fragment is; NULL if it has none
  * @slot: which of the area's slots
+ * @read: for a load, what it has cached; NULL for a privileged instruction
  */
 struct bt_site {
 	struct hlist_node node;
@@ -110,9 +141,12 @@ struct bt_site {
 	u32 first;
 	struct bt_area *area;
 	u32 slot;
+	struct bt_read *read;
 	u8 scratch;
 	u8 commit;
 	u8 restore;
+	u8 scratch2;
+	u8 restore2;
 };
 
 /**
@@ -126,6 +160,54 @@ struct bt_page {
 	u8 tsize;
 	u32 faults;
 	bool refused;
+};
+
+/**
+ * struct bt_read - a load that looks in the data cache first
+ * @node: in bt_reads.by_word, by the guest-physical address of the data's word
+ * @site: its site; NULL if this slot of the data cache is free
+ * @gpa: where the data are
+ * @misses: traced loads of other data by this site
+ */
+struct bt_read {
+	struct hlist_node node;
+	struct bt_site *site;
+	gpa_t gpa;
+	u32 misses;
+};
+
+/**
+ * struct bt_load_heat - a load of traced data that is no site
+ * @pc: where it is
+ * @ea: an address that it reads
+ * @loads: how often it has read that one, more often than others
+ * @vain: how often it had a copy that was in vain
+ */
+struct bt_load_heat {
+	u32 pc;
+	u32 ea;
+	u32 loads;
+	u32 vain;
+};
+
+#define BT_LOAD_HEAT_BITS	8
+
+/**
+ * struct bt_reads - the data cache
+ * @slot: as in the data page
+ * @by_word: those in use
+ * @n: how many these are
+ * @next: the slot that is used next; those behind it are the oldest
+ * @checking: kvmppc_bt_check_reads() is at work, and is not begun again
+ * @heat: by instruction, the most frequent ones
+ */
+struct bt_reads {
+	struct bt_read slot[BT_CACHE_SLOTS];
+	DECLARE_HASHTABLE(by_word, 6);
+	unsigned int n;
+	unsigned int next;
+	bool checking;
+	struct bt_load_heat heat[1 << BT_LOAD_HEAT_BITS];
 };
 
 /* Counters of a VM, in debugfs. They say what happened; nothing depends on them. */
@@ -144,6 +226,8 @@ struct bt_stats {
 	u64 splits;
 	u64 settled;
 	u64 fragment_traps;
+	u64 reads_made;
+	u64 reads_dropped;
 };
 
 #define BT_HEAT_BITS	10
@@ -185,12 +269,14 @@ struct bt_block {
  *	that is not, for none of its own pages has sites
  * @heat: exits by instruction that is not patched yet, the most frequent ones; the
  *	instruction there that had no translation
+ * @reads: the data cache
  * @block: huge pages, so that splitting them costs no walk of the host's tables
  * @larx_pc: the last lwarx that could not be finished
  * @larx_stops: how often that was in a row
  * @access_pc: the last traced access
  * @access_repeats: how often it was the same one in a row
  * @esel: the guest's TLB1 entry that was found last
+ * @random: for the choice of victims in TLB1
  */
 struct kvmppc_bt {
 	unsigned int mode;
@@ -212,12 +298,14 @@ struct kvmppc_bt {
 		u32 exits;
 		u32 hopeless;
 	} heat[1 << BT_HEAT_BITS];
+	struct bt_reads reads;
 	struct bt_block block[BT_BLOCKS];
 	u32 larx_pc;
 	u32 larx_stops;
 	u32 access_pc;
 	u32 access_repeats;
 	int esel;
+	u32 random;
 	struct bt_stats stats;
 };
 
@@ -234,6 +322,7 @@ void kvmppc_bt_destroy_vm(struct kvm *kvm);
 int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr);
 int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr);
 void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst);
+bool kvmppc_bt_in_area(const struct kvmppc_bt *bt, gpa_t gpa);
 
 /* Whether the guest's driver has asked, and so its entries may be split. */
 static inline bool kvmppc_bt_enabled(struct kvm *kvm)
@@ -252,6 +341,7 @@ static inline void kvmppc_bt_forget_pids(struct kvm_vcpu *vcpu)
 bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr);
 
 /* e500_bt_tlb.c: what the shadow TLB asks */
+unsigned int kvmppc_bt_next_victim(struct kvm *kvm, unsigned int last, unsigned int entries);
 int kvmppc_bt_clamp_tsize(struct kvm *kvm, gfn_t gfn, int tsize);
 bool kvmppc_bt_execute_only(struct kvm *kvm, gfn_t gfn, int tsize);
 const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn, unsigned long seq);
@@ -277,6 +367,8 @@ bool kvmppc_bt_find_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t *gpa);
 bool kvmppc_bt_in_fragments(const struct kvmppc_bt *bt, u32 ea);
 struct bt_site *kvmppc_bt_site(struct kvmppc_bt *bt, gpa_t gpa);
 int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst);
+int kvmppc_bt_patch_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst, enum bt_kind kind,
+			 struct bt_code *code);
 void kvmppc_bt_undo(struct kvm_vcpu *vcpu, struct bt_site *site);
 void kvmppc_bt_undo_block(struct kvm_vcpu *vcpu, gfn_t gfn, bool refuse);
 void kvmppc_bt_undo_all(struct kvm_vcpu *vcpu);
@@ -286,6 +378,20 @@ bool kvmppc_bt_settle(struct kvm_vcpu *vcpu, struct bt_site **site, unsigned int
 
 /* e500_bt_trace.c */
 int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu);
+
+/* e500_bt_read.c: what stock code calls */
+void kvmppc_bt_remapped(struct kvm_vcpu *vcpu);
+void kvmppc_bt_msr_changed(struct kvm_vcpu *vcpu);
+
+/* e500_bt_read.c: for the other files */
+struct instruction_op;
+
+void kvmppc_bt_loaded(struct kvm_vcpu *vcpu, u32 pc, u32 inst, const struct instruction_op *op);
+void kvmppc_bt_forget_read(struct kvmppc_bt *bt, struct bt_read *read);
+void kvmppc_bt_check_reads(struct kvm_vcpu *vcpu);
+void kvmppc_bt_drop_reads(struct kvm_vcpu *vcpu);
+void kvmppc_bt_drop_reads_of(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len);
+bool kvmppc_bt_holds_cached(const struct kvmppc_bt *bt, gfn_t first, gfn_t pages);
 
 #else
 
@@ -331,6 +437,20 @@ static inline bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_
 
 static inline void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst)
 {
+}
+
+static inline void kvmppc_bt_remapped(struct kvm_vcpu *vcpu)
+{
+}
+
+static inline void kvmppc_bt_msr_changed(struct kvm_vcpu *vcpu)
+{
+}
+
+static inline unsigned int kvmppc_bt_next_victim(struct kvm *kvm, unsigned int last,
+						 unsigned int entries)
+{
+	return last + 1 < entries ? last + 1 : 0;
 }
 
 static inline int kvmppc_bt_clamp_tsize(struct kvm *kvm, gfn_t gfn, int tsize)

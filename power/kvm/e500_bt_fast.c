@@ -98,12 +98,12 @@ static bool system_call(struct kvm_vcpu *vcpu)
 	return true;
 }
 
-/* To wait for an interrupt is to leave the guest. */
+/* To wait for an interrupt is to leave the guest; kvmppc_bt_msr_changed() may sleep. */
 static bool return_from_interrupt(struct kvm_vcpu *vcpu)
 {
 	u32 msr = vcpu->arch.shared->srr1;
 
-	if (msr & MSR_WE)
+	if (msr & (MSR_WE | MSR_DS))
 		return false;
 	kvmppc_set_pc(vcpu, vcpu->arch.shared->srr0);
 	set_msr(vcpu, msr);
@@ -128,11 +128,21 @@ static bool is_tlb_instruction(u32 inst)
 	return false;
 }
 
+static bool leaves_tlb1(struct kvm_vcpu *vcpu, u32 inst)
+{
+	if (get_xop(inst) == OP_31_XOP_MTSPR)
+		return get_sprn(inst) != SPRN_MMUCSR0;
+	return get_xop(inst) != XOP_TLBWE || get_tlb_tlbsel(vcpu) == 0;
+}
+
 static bool tlb_instruction(struct kvm_vcpu *vcpu, u32 inst)
 {
 	struct kvmppc_ops *ops = vcpu->kvm->arch.kvm_ops;
 	int advance = 1;
 
+	/* What may change TLB1 drops copies of data, which are in memory that can sleep. */
+	if (vcpu->kvm->arch.bt->reads.n && !leaves_tlb1(vcpu, inst))
+		return false;
 	if (get_xop(inst) == OP_31_XOP_MTSPR) {
 		if (ops->emulate_mtspr(vcpu, get_sprn(inst), kvmppc_get_gpr(vcpu, get_rs(inst))))
 			return false;

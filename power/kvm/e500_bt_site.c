@@ -111,6 +111,8 @@ void kvmppc_bt_undo(struct kvm_vcpu *vcpu, struct bt_site *site)
 		if (read_code(vcpu, slot, &found) && found == site->first)
 			write_code(vcpu, slot, nothing, BT_SLOT_WORDS);
 	}
+	if (site->read)
+		kvmppc_bt_forget_read(bt, site->read);
 	hash_del(&site->node);
 	list_del(&site->in_page);
 	bt->nsites--;
@@ -175,16 +177,33 @@ static bool write_fragment(struct kvm_vcpu *vcpu, struct bt_site *site, struct b
  */
 int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst)
 {
+	struct bt_code code;
+	enum bt_kind kind = kvmppc_bt_translate(inst, vcpu->kvm->arch.bt->data, &code);
+
+	return kvmppc_bt_patch_code(vcpu, ea, gpa, inst, kind, &code);
+}
+
+/**
+ * kvmppc_bt_patch_code - replace an instruction by what it becomes
+ * @vcpu: the VM's vcpu, outside of the guest
+ * @ea: its effective address, in the guest's supervisor mode
+ * @gpa: its guest-physical address
+ * @inst: the instruction
+ * @kind: what @code is
+ * @code: its translation; a fragment's last branch is made here
+ *
+ * Returns as kvmppc_bt_patch().
+ */
+int kvmppc_bt_patch_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst, enum bt_kind kind,
+			 struct bt_code *code)
+{
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	gfn_t gfn = gpa >> PAGE_SHIFT;
 	struct bt_page *page;
 	struct bt_site *site;
-	struct bt_code code;
-	enum bt_kind kind;
 	bool traced;
 	u32 found;
 
-	kind = kvmppc_bt_translate(inst, bt->data, &code);
 	if (kind == BT_NONE || (kind == BT_FRAGMENT && bt->mode < BT_MODE_FRAGMENTS))
 		return -EOPNOTSUPP;
 	if (bt->nsites >= BT_MAX_SITES || !read_code(vcpu, gpa, &found) || found != inst)
@@ -202,14 +221,16 @@ int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst)
 	site->gpa = gpa;
 	site->ea = ea;
 	site->original = inst;
-	site->scratch = code.scratch;
-	site->commit = code.commit;
-	site->restore = code.restore;
+	site->scratch = code->scratch;
+	site->commit = code->commit;
+	site->restore = code->restore;
+	site->scratch2 = code->scratch2;
+	site->restore2 = code->restore2;
 	if (kind == BT_SINGLE) {
-		site->patched = code.insn[0];
+		site->patched = code->insn[0];
 	} else {
 		site->area = take_slot(vcpu, ea, &site->slot);
-		if (!site->area || !write_fragment(vcpu, site, &code)) {
+		if (!site->area || !write_fragment(vcpu, site, code)) {
 			kfree(site);
 			kvmppc_bt_page_unused(bt, gfn);
 			return -ERANGE;
@@ -281,6 +302,8 @@ void kvmppc_bt_undo_all(struct kvm_vcpu *vcpu)
 	struct bt_site *site;
 	int bucket;
 
+	/* First those that may go with another one. */
+	kvmppc_bt_drop_reads(vcpu);
 	hash_for_each_safe(bt->sites, bucket, next, site, node)
 		kvmppc_bt_undo(vcpu, site);
 }
@@ -313,7 +336,7 @@ void kvmppc_bt_originals(struct kvm_vcpu *vcpu, gpa_t gpa, u8 *bytes, unsigned i
 	}
 }
 
-/* Undo the sites that a store is about to hit. */
+/* Undo the sites that a store is about to hit, or that have cached what it changes. */
 void kvmppc_bt_undo_range(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
@@ -325,6 +348,7 @@ void kvmppc_bt_undo_range(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len)
 		if (site)
 			kvmppc_bt_undo(vcpu, site);
 	}
+	kvmppc_bt_drop_reads_of(vcpu, gpa, len);
 }
 
 /* Whether an address of the supervisor's is in the execute pages. */
@@ -344,13 +368,13 @@ bool kvmppc_bt_in_fragments(const struct kvmppc_bt *bt, u32 ea)
  * @site: the fragment's site
  * @index: the fragment's instruction that was not executed yet
  *
- * Returns false if the guest is in no fragment. The scratch register is a volatile
- * one, which every exit saves and every entry loads.
+ * Returns false if the guest is in no fragment. Scratch registers are volatile
+ * ones, which every exit saves and every entry loads.
  */
 bool kvmppc_bt_settle(struct kvm_vcpu *vcpu, struct bt_site **site, unsigned int *index)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
-	u32 pc = kvmppc_get_pc(vcpu);
+	u32 pc = kvmppc_get_pc(vcpu), *save;
 	unsigned int i;
 
 	for (i = 0; i < bt->nareas; i++) {
@@ -363,11 +387,11 @@ bool kvmppc_bt_settle(struct kvm_vcpu *vcpu, struct bt_site **site, unsigned int
 		if (!*site)
 			return false;
 		*index = offset % BT_SLOT_BYTES / 4;
-		if (*index > 0 && *index <= (*site)->restore) {
-			u32 *save = (void *)vcpu->arch.shared + BT_SAVE_OFFSET;
-
-			kvmppc_set_gpr(vcpu, (*site)->scratch, READ_ONCE(*save));
-		}
+		save = (void *)vcpu->arch.shared + BT_SAVE_OFFSET;
+		if (*index > 0 && *index <= (*site)->restore)
+			kvmppc_set_gpr(vcpu, (*site)->scratch, READ_ONCE(save[0]));
+		if (*index > 1 && *index <= (*site)->restore2)
+			kvmppc_set_gpr(vcpu, (*site)->scratch2, READ_ONCE(save[1]));
 		kvmppc_set_pc(vcpu, (*site)->ea + (*index > (*site)->commit ? 4 : 0));
 		bt->stats.settled++;
 		return true;

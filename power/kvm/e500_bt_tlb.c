@@ -3,9 +3,10 @@
  * Which shadow TLB entries are execute-only, and how large they may be (paper,
  * section 5.1, "Adaptive TLB Resizing").
  *
- * Invariant: a shadow TLB entry that covers a page with sites has no read and no
- * write permission. Whenever the set of such pages or their sizes change, every entry
- * that would not be made so again is gone before the guest runs again.
+ * Invariant: a shadow TLB entry that covers a page with sites, or with data that are
+ * cached for loads (e500_bt_read.c), has no read and no write permission. Whenever the
+ * set of such pages or their sizes change, every entry that would not be made so again
+ * is gone before the guest runs again.
  *
  * The policy. One guest entry of 256 MB covers the kernel's code and data. Small
  * shadow entries keep data away from traced code, but there are 16 large entries
@@ -29,6 +30,7 @@
 #include <linux/kvm_host.h>
 #include <linux/log2.h>
 #include <linux/moduleparam.h>
+#include <linux/prandom.h>
 #include <linux/slab.h>
 #include <asm/mmu.h>
 #include <asm/kvm_ppc.h>
@@ -171,6 +173,7 @@ void kvmppc_bt_retrace(struct kvm_vcpu *vcpu)
 	memset(bt->decided, 0, bt->ndecided);
 	bt->readable_inside = false;
 	kvmppc_core_flush_tlb(vcpu);
+	kvmppc_bt_check_reads(vcpu);
 }
 
 /**
@@ -191,6 +194,25 @@ void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn)
 	if (!(decided & DECIDED_TRACED) || (decided & DECIDED_TSIZE) > page->tsize ||
 	    bt->readable_inside)
 		kvmppc_bt_retrace(vcpu);
+}
+
+/**
+ * kvmppc_bt_next_victim - choose the shadow entry of TLB1 that is replaced next
+ * @kvm: the VM
+ * @last: the one that is replaced now
+ * @entries: how many there are
+ *
+ * In turn is the worst order for a workload that goes round a few entries more than
+ * there are: a pipe between two processes does. Any, but not the last one.
+ */
+unsigned int kvmppc_bt_next_victim(struct kvm *kvm, unsigned int last, unsigned int entries)
+{
+	struct kvmppc_bt *bt = kvm->arch.bt;
+
+	if (!bt || !bt->nsites || entries < 2)
+		return last + 1 < entries ? last + 1 : 0;
+	bt->random = next_pseudo_random32(bt->random);
+	return (last + 1 + (bt->random >> 16) % (entries - 1)) % entries;
 }
 
 /**
@@ -228,7 +250,8 @@ bool kvmppc_bt_execute_only(struct kvm *kvm, gfn_t gfn, int tsize)
 	if (!(decided & DECIDED_TRACED))
 		return false;
 	if (tsize == (decided & DECIDED_TSIZE) || (decided & DECIDED_TSIZE) < BT_LARGE_TSIZE ||
-	    block_limit(bt, gfn, tsize) >= 0)
+	    block_limit(bt, gfn, tsize) >= 0 ||
+	    kvmppc_bt_holds_cached(bt, block_start(gfn, tsize), tsize_pages(tsize)))
 		return true;
 	bt->readable_inside = true;
 	return false;

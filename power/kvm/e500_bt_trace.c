@@ -287,14 +287,22 @@ static bool fetch(struct kvm_vcpu *vcpu, u32 *inst)
 {
 	u32 pc = kvmppc_get_pc(vcpu);
 	int index = kvmppc_mmu_itlb_index(vcpu, pc);
+	struct bt_site *site;
 	gpa_t gpa;
 
 	if (index < 0)
 		return false;
 	gpa = kvmppc_mmu_xlate(vcpu, index, pc);
-	/* A patch is privileged, or a way to what is: not simple. */
-	return !kvmppc_bt_site(vcpu->kvm->arch.bt, gpa) &&
-	       !kvm_read_guest(vcpu->kvm, gpa, inst, sizeof(*inst));
+	site = kvmppc_bt_site(vcpu->kvm->arch.bt, gpa);
+	if (kvm_read_guest(vcpu->kvm, gpa, inst, sizeof(*inst)))
+		return false;
+	if (!site)
+		return true;
+	/* A patch is a load, or what it stands for is privileged: not simple. */
+	if (!site->read || *inst != site->patched)
+		return false;
+	*inst = site->original;
+	return true;
 }
 
 static void set_cr0(struct pt_regs *regs, bool equal)
@@ -478,5 +486,7 @@ int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu)
 		kvmppc_bt_undo_block(vcpu, gfn, true);
 	else
 		kvmppc_bt_fault(vcpu, gfn);
+	if (outcome == DONE && GETTYPE(op.type) == LOAD)
+		kvmppc_bt_loaded(vcpu, pc, inst, &op);
 	return RESUME_GUEST_NV;
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What a privileged instruction becomes (paper, section 4).
+ * What a privileged instruction becomes (paper, section 4), and a load of traced
+ * memory (section 5.2).
  *
  * Invariant: a translation has the effect of the instruction on the guest's
  * registers and memory, and no other, whenever the guest is in supervisor mode;
  * it changes no condition register, no XER, no LR and no CTR. What cannot be said
- * so is not translated. A fragment has exactly one store that matters, its commit:
- * interrupted before it, the site is executed again; after it, the rest has no
- * effect but to restore the scratch register.
+ * so is not translated. A fragment has exactly one instruction that matters, its
+ * commit, which is a store, or for a load the load: interrupted before it, the site is
+ * executed again; after it, the rest has no effect but to restore the scratch register.
  *
  * This file knows encodings only: no guest, no memory, so it can be built and
  * tested anywhere.
@@ -20,9 +21,12 @@
 
 #include "e500_bt.h"
 
+#define OP_ADDI			14
 #define OP_31_XOP_MFMSR		83
 #define OP_31_XOP_WRTEE		131
 #define OP_31_XOP_MTMSR		146
+#define OP_31_XOP_CNTLZW	26
+#define OP_31_XOP_ADD		266
 #define OP_31_XOP_WRTEEI	163
 
 /* D-form with RA = 0: the displacement is the whole address. */
@@ -61,6 +65,32 @@ static u32 and(unsigned int ra, unsigned int rs, unsigned int rb)
 static u32 xor(unsigned int ra, unsigned int rs, unsigned int rb)
 {
 	return 0x7c000278 | rs << 21 | ra << 16 | rb << 11;
+}
+
+static u32 add(unsigned int rt, unsigned int ra, unsigned int rb)
+{
+	return 0x7c000000 | rt << 21 | ra << 16 | rb << 11 | OP_31_XOP_ADD << 1;
+}
+
+static u32 xori(unsigned int ra, unsigned int rs, u32 immediate)
+{
+	return 0x68000000 | rs << 21 | ra << 16 | (immediate & 0xffff);
+}
+
+static u32 xoris(unsigned int ra, unsigned int rs, u32 immediate)
+{
+	return 0x6c000000 | rs << 21 | ra << 16 | immediate >> 16;
+}
+
+static u32 cntlzw(unsigned int ra, unsigned int rs)
+{
+	return 0x7c000000 | rs << 21 | ra << 16 | OP_31_XOP_CNTLZW << 1;
+}
+
+/* D-form; RA = 0 is no register. */
+static u32 based(u32 opcode, unsigned int rt, unsigned int ra, u32 displacement)
+{
+	return opcode << 26 | rt << 21 | ra << 16 | (displacement & 0xffff);
 }
 
 /* Traps if the register is not zero, and needs no condition register to say so. */
@@ -255,6 +285,104 @@ enum bt_kind kvmppc_bt_translate(u32 inst, u32 data, struct bt_code *code)
 		return write_msr(get_rs(inst), data, code);
 	}
 	return BT_NONE;
+}
+
+/* Loads: what they are with a displacement. Those that change RA are not among them. */
+static u32 load_opcode(u32 inst)
+{
+	switch (get_op(inst)) {
+	case OP_LWZ:
+	case OP_LBZ:
+	case OP_LHZ:
+	case OP_LHA:
+		return get_op(inst);
+	case 31:
+		break;
+	default:
+		return 0;
+	}
+	if (inst & 1)
+		return 0;
+	switch (get_xop(inst)) {
+	case OP_31_XOP_LWZX:
+		return OP_LWZ;
+	case OP_31_XOP_LBZX:
+		return OP_LBZ;
+	case OP_31_XOP_LHZX:
+		return OP_LHZ;
+	case OP_31_XOP_LHAX:
+		return OP_LHA;
+	}
+	return 0;
+}
+
+/*
+ * A volatile register that the load does not write. It may be one that it reads: when
+ * its address is known that is over.
+ */
+static unsigned int unwritten(u32 inst, unsigned int from)
+{
+	return from == get_rt(inst) ? from - 1 : from;
+}
+
+static u32 effective_address(unsigned int to, u32 inst)
+{
+	unsigned int ra = get_ra(inst), rb = get_rb(inst);
+
+	if (get_op(inst) != 31)
+		return based(OP_ADDI, to, ra, inst);
+	return ra ? add(to, ra, rb) : ori(to, rb, 0);
+}
+
+/* Where the data cache has a slot's bytes. */
+u32 kvmppc_bt_cached_ea(u32 data, unsigned int slot)
+{
+	return data + BT_CACHE_OFFSET + slot * sizeof(struct bt_cached) +
+	       offsetof(struct bt_cached, value);
+}
+
+/**
+ * kvmppc_bt_translate_load - make a load look in the data cache first
+ * @inst: the load
+ * @data: effective address of the data page, in the first or last 32 KiB
+ * @slot: of the data cache
+ * @ea: the one address whose bytes that slot has
+ * @code: where the translation is put; its last branch is still to be made
+ *
+ * The load's address is compared without a condition: the words that are equal have 32
+ * leading zeros in their difference, which is the one count with a bit for 32. That
+ * bit, moved to be 4, chooses the word of the slot that is added to the address.
+ *
+ * Returns BT_FRAGMENT, or BT_NONE for what is no such load.
+ */
+enum bt_kind kvmppc_bt_translate_load(u32 inst, u32 data, unsigned int slot, u32 ea,
+				      struct bt_code *code)
+{
+	u32 opcode = load_opcode(inst);
+	u32 chosen = kvmppc_bt_cached_ea(data, slot) - offsetof(struct bt_cached, value);
+	unsigned int at, choice;
+
+	memset(code, 0, sizeof(*code));
+	if (!opcode)
+		return BT_NONE;
+	at = unwritten(inst, 12);
+	choice = unwritten(inst, at - 1);
+	code->scratch = at;
+	code->scratch2 = choice;
+	emit(code, stw(at, data + BT_SAVE_OFFSET));
+	emit(code, stw(choice, data + BT_SAVE2_OFFSET));
+	emit(code, effective_address(at, inst));
+	emit(code, xoris(choice, at, ea));
+	emit(code, xori(choice, choice, ea));
+	emit(code, cntlzw(choice, choice));
+	emit(code, rlwinm(choice, choice, 32 - 3, 29, 29));
+	emit(code, based(OP_LWZ, choice, choice, chosen));
+	emit(code, add(at, at, choice));
+	code->restore2 = code->n;
+	emit(code, lwz(choice, data + BT_SAVE2_OFFSET));
+	code->commit = code->n;
+	emit(code, based(opcode, get_rt(inst), at, 0));
+	return end(code, data);
 }
 
 /**

@@ -38,10 +38,21 @@ class Setting:
     threshold: int = 4
     cache_pages: int = 64
     backing: str = "hugetlb=64M"
+    # Traced loads before one looks in the data cache first. Entries are then of this size and never split:
+    # loads of what lies beside code go on to be traced.
+    read_cache: int = 0
+    first_kb: int = 4
 
     def script(self, arguments: str) -> list[str]:
         """Return the lines of the host's script that run the guest so."""
-        values = {"bt_mode": self.mode, "bt_threshold": self.threshold, "bt_cache_pages": self.cache_pages}
+        values = {
+            "bt_mode": self.mode,
+            "bt_threshold": self.threshold,
+            "bt_cache_pages": self.cache_pages,
+            "bt_read_cache": self.read_cache,
+            "bt_first_kb": self.first_kb if self.read_cache else 4096,
+            "bt_faults_to_split": 0 if self.read_cache else 32,
+        }
         vm = power.vm_argv(power.Vm(self.label, power.Mode(), arguments, self.backing))
         vm[vm.index("/guest/vmlinux")] = GUEST
         return [
@@ -58,7 +69,12 @@ TRANSLATED = (
     Setting("small-cache", 2, threshold=2, cache_pages=1),
     Setting("singles", 1, threshold=2),
     Setting("small-pages", 2, threshold=1, backing="anonymous"),
+    Setting("read-cache", 2, read_cache=2),
 )
+
+
+# Its copies of what is read are made wrong.
+STALE = Setting("stale", 2, read_cache=2)
 
 
 def run(runs: list[tuple[Setting, str]], timeout_s: float = TIMEOUT_S) -> power.Console:
@@ -84,6 +100,7 @@ def console() -> power.Console:
     runs = [(setting, f"seed=1 count={COUNT}") for setting in (BASE, *TRANSLATED)]
     runs.append((Setting("control-base", 0), f"seed=1 count={CONTROL_COUNT} corrupt=1"))
     runs.append((Setting("control", 2), f"seed=1 count={CONTROL_COUNT} corrupt=1"))
+    runs.append((STALE, f"seed=1 count={CONTROL_COUNT} corrupt=2"))
     return run(runs)
 
 
@@ -109,6 +126,10 @@ def test_what_was_compared_was_translated(console: power.Console, setting: Setti
         assert counters["bt_settled"] > 0 and counters["bt_fragment_traps"] > 0
     if setting.cache_pages == 1:
         assert counters["bt_evicted"] > 0
+    if setting.read_cache:
+        assert counters["bt_reads_made"] > COUNT and counters["bt_reads_dropped"] > COUNT / 2
+    else:
+        assert counters["bt_reads_made"] == 0
 
 
 @pytest.mark.machine
@@ -126,6 +147,12 @@ def test_one_spoiled_fragment_is_seen(console: power.Console) -> None:
     assert checksums(console, untouched)[:-1] == checksums(console, BASE)[: CONTROL_COUNT // 16]
     with pytest.raises(AssertionError, match="control differs"):
         require_same(console, spoiled, checksums(console, untouched))
+
+
+@pytest.mark.machine
+def test_copies_that_are_not_what_was_written_are_seen(console: power.Console) -> None:
+    with pytest.raises(AssertionError, match="stale differs"):
+        require_same(console, STALE, checksums(console, Setting("control-base", 0)))
 
 
 @pytest.mark.machine

@@ -34,8 +34,8 @@ GRANTED = {
 }
 
 
-def hostile(label: str, mode: int) -> list[str]:
-    setting = Setting(label, mode)
+def hostile(label: str, mode: int, read_cache: int = 0) -> list[str]:
+    setting = Setting(label, mode, read_cache=read_cache)
     return [line.replace(GUEST, HOSTILE) for line in setting.script(f"seeds={SPOILED} last=1")]
 
 
@@ -48,6 +48,7 @@ def console() -> power.Console:
         *hostile("hostile-base", 0),
         *hostile("hostile", 2),
         *hostile("hostile-singles", 1),
+        *hostile("hostile-cached", 2, read_cache=1),
         *TRANSLATED[0].script(AFTER),
         f"write {PARAMETERS}/bt_mode 0",
     ]
@@ -55,7 +56,7 @@ def console() -> power.Console:
 
 
 @pytest.mark.machine
-@pytest.mark.parametrize("label", ["hostile-base", "hostile", "hostile-singles"])
+@pytest.mark.parametrize("label", ["hostile-base", "hostile", "hostile-singles", "hostile-cached"])
 def test_its_code_does_what_it_says(console: power.Console, label: str) -> None:
     said = [line for line in console.of(label).text.splitlines() if line.startswith("hostile: ")]
     assert len(said) > 2 * SPOILED and not [line for line in said if not line.endswith(": right")]
@@ -63,7 +64,7 @@ def test_its_code_does_what_it_says(console: power.Console, label: str) -> None:
 
 @pytest.mark.machine
 def test_what_is_forged_is_refused(console: power.Console) -> None:
-    for label in ("hostile", "hostile-singles"):
+    for label in ("hostile", "hostile-singles", "hostile-cached"):
         answers = re.findall(r"^answer: (.*) (\d+)$", console.of(label).text, re.MULTILINE)
         assert len(answers) > len(GRANTED) + 12
         assert {what: int(got) for what, got in answers} == {
@@ -78,6 +79,7 @@ def test_it_was_translated(console: power.Console) -> None:
     counters = console.statistics("hostile")
     assert counters["bt_fragments"] > SPOILED and counters["bt_settled"] > SPOILED
     assert counters["bt_fragment_traps"] > SPOILED and counters["bt_undone"] > SPOILED
+    assert console.statistics("hostile-cached")["bt_reads_made"] > 0
 
 
 @pytest.mark.machine

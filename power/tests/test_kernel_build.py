@@ -38,7 +38,8 @@ def output(tmp_path: Path) -> Path:
     try:
         shutil.copytree(source(), target / "source", copy_function=os.link, symlinks=True)
     except OSError:
-        shutil.copytree(source(), target / "source", symlinks=True)
+        # On another file system.
+        shutil.copytree(source(), target / "source", symlinks=True, dirs_exist_ok=True)
     return target
 
 

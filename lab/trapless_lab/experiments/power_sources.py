@@ -54,6 +54,7 @@ PATCH = "kvmppc_bt_patch"
 FILES = (
     "e500_bt",
     "e500_bt_fast",
+    "e500_bt_read",
     "e500_bt_short",
     "e500_bt_site",
     "e500_bt_tlb",

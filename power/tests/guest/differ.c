@@ -13,6 +13,8 @@
  * trace=N: print the state after each run of sequence N. corrupt=1: after some
  * runs change one word of a live fragment in the execute pages: the lines must
  * then differ from those of an untranslated run, or this test is worth nothing.
+ * corrupt=2: change what copies the data cache has, as a store does that the host
+ * misses; the same must come of it.
  */
 #include "board.h"
 #include "encode.h"
@@ -32,6 +34,11 @@
 #define SPR_OF_INTERRUPTS	2
 
 #define SLOT_WORDS	16
+
+/* The data cache, in the data page: three words a copy, the last one is the value. */
+#define CACHE		(DATA_PAGE + 0x808)
+#define COPY_BYTES	12
+#define COPIES		((0x1000 - 0x808) / COPY_BYTES)
 
 static u8 arena[ARENA_PAGES * PAGE] __attribute__((section(".arena"), aligned(0x10000)));
 static u8 elsewhere[ARENA_PAGES * PAGE] __attribute__((section(".arena"), aligned(0x10000)));
@@ -200,6 +207,21 @@ static int corrupt(const struct sequence *s)
 	return 0;
 }
 
+static int corrupt_copies(void)
+{
+	u32 i, copy;
+	int n = 0;
+
+	for (i = 0; i < COPIES; i++) {
+		copy = CACHE + i * COPY_BYTES;
+		if (!word_at(copy + 4))
+			continue;
+		word_at(copy + 8) += 0x01010101;
+		n++;
+	}
+	return n;
+}
+
 static void trace_run(const struct sequence *s, u32 run)
 {
 	u32 i;
@@ -290,8 +312,10 @@ static u32 run_sequence(struct sequence *s, u32 index, const struct options *opt
 		fold(context->msr);
 		if (options->trace == index)
 			trace_run(s, run);
-		if (options->corrupt && run == runs / 2)
+		if (options->corrupt == 1 && run == runs / 2)
 			corrupted += corrupt(s);
+		if (options->corrupt == 2)
+			corrupted += corrupt_copies();
 	}
 	if (s->noisy || s->raising)
 		stop_interrupts();

@@ -357,6 +357,66 @@ static void loop(struct builder *b)
 	inner(b, BC(BO_COUNT, 0, 4 * (from - b->s->n)));
 }
 
+/*
+ * One word, read again and again at one place, and written in between: what is read is
+ * that of the last time, or what was written since. Sometimes another one is read.
+ */
+static void read_again(struct builder *b)
+{
+	static const u8 loads[] = { 32, 34, 40, 42 };
+	static const u16 indexed[] = { 23, 87, 279, 343 };
+	u32 base = rnd(b, 4) ? data_base(b) : b->s->base_code, t, sum, from, skip;
+	u32 at = 4 * rnd(b, DISPLACEMENT / 4), size, opcode;
+
+	do {
+		t = target(b);
+		sum = target(b);
+	} while (t == sum);
+	entry(b, LI(t, 3 + rnd(b, 6)));
+	inner(b, MTSPR(SPR_CTR, t));
+	from = b->s->n;
+	if (rnd(b, 3)) {
+		opcode = PICK(b, loads);
+		size = opcode == 32 ? 4 : opcode == 34 ? 1 : 2;
+		inner(b, d(opcode, t, base, at + (4 - size) * rnd(b, 2)));
+	} else {
+		inner(b, x(PICK(b, indexed), t, base, b->s->index));
+	}
+	inner(b, x(266, sum, sum, t));
+	/* Rarely, and not always at the same time. */
+	inner(b, RLWINM(0, sum, 0, 31 - rnd(b, 3), 31) | 1);
+	skip = b->s->n;
+	inner(b, BC(BO_FALSE, CR0_EQ, 0));
+	if (base != b->s->base_code) {
+		switch (rnd(b, 7)) {
+		case 0:
+			inner(b, STB(sum, base, at + rnd(b, 4)));
+			break;
+		case 1:
+			inner(b, STH(sum, base, at + 2 * rnd(b, 2)));
+			break;
+		case 2:
+			inner(b, STWX(sum, base, b->s->index));
+			break;
+		case 3:
+			inner(b, x(1014, 0, 0, base)); /* dcbz */
+			break;
+		case 4:
+			inner(b, STMW(28 + rnd(b, 4), base, at));
+			break;
+		case 5:
+			inner(b, STW(sum, base, at - 2)); /* half of it */
+			break;
+		default:
+			inner(b, STW(sum, base, at));
+		}
+	}
+	if (!rnd(b, 3))
+		inner(b, privileged(b));
+	patch_branch(b->s, skip, b->s->n);
+	inner(b, BC(BO_COUNT, 0, 4 * (from - b->s->n)));
+}
+
 static void branch(struct builder *b)
 {
 	u32 i;
@@ -455,7 +515,11 @@ static void self_modify(struct builder *b)
 
 static void group(struct builder *b)
 {
-	switch (rnd(b, 24)) {
+	switch (rnd(b, 26)) {
+	case 24:
+	case 25:
+		read_again(b);
+		break;
 	case 0:
 	case 1:
 	case 2:

@@ -4,19 +4,46 @@
  * and how many instructions it becomes. All words with primary opcode 31 are tried;
  * of the other opcodes every 31st word, so that all values of all fields come. One
  * of those that is translated is an error.
+ *
+ * "enumerate loads" prints what kvmppc_bt_translate_load() takes, of all words with
+ * primary opcode 31 and every LOAD_STRIDEth of all.
  */
 #include <stdio.h>
 
 #include "e500_bt.h"
 
-#define STRIDE	31
+#define STRIDE		31
+#define LOAD_STRIDE	40961
 
-int main(void)
+static const u64 first = 31ULL << 26, end = 32ULL << 26;
+
+static void load(u32 word)
 {
-	const u64 first = 31ULL << 26, end = 32ULL << 26;
+	struct bt_code code;
+
+	if (kvmppc_bt_translate_load(word, 0x1000, 0, 0, &code) == BT_FRAGMENT)
+		printf("%08x %u\n", word, code.n);
+}
+
+static int loads(void)
+{
+	u64 word;
+
+	for (word = first; word < end; word++)
+		load(word);
+	for (word = 0; word < 1ULL << 32; word += LOAD_STRIDE)
+		if (word < first || word >= end)
+			load(word);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
 	struct bt_code code;
 	u64 word;
 
+	if (argc > 1 && !strcmp(argv[1], "loads"))
+		return loads();
 	for (word = 0; word < 1ULL << 32; word += STRIDE) {
 		if (word >= first && word < end)
 			continue;

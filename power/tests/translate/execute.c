@@ -3,7 +3,7 @@
  * Translations are executed, on a processor that has the instructions they are made
  * of, and must leave all registers and the whole data page as the manual says.
  *
- *   execute INSTRUCTIONS SEED
+ *   execute INSTRUCTIONS LOADS SEED
  *
  * INSTRUCTIONS has one a line, as the disassembler read it: word, operation,
  * register, SPR or E. Each is made into a site and, if it needs one, a fragment, as
@@ -18,6 +18,11 @@
  *    must be one of the same two states, and after the site if nothing traps only
  *    once the effect is there. What is before the site is executed again, with
  *    rubbish where scratch registers are saved, and interrupted once more.
+ *
+ * LOADS has loads: word, operation, register, base, and an index register ("r5") or a
+ * displacement. Each is tried with a data cache that has another value for its address
+ * than memory, which it must then read, and with one that is for another address, by
+ * one bit.
  *
  * Signals come while no register is the program's own. Their handler has its own
  * stack, uses no thread's data, and returns to machine_leave() with the registers
@@ -94,6 +99,10 @@ struct trial {
 	struct machine before, after;
 	union page page_before, page_after;
 	enum ending ending;
+	/* a load's: the slot of the data cache, and the address that is there */
+	bool load;
+	unsigned int slot;
+	u32 cached;
 };
 
 static __attribute__((noreturn, format(printf, 2, 3)))
@@ -124,7 +133,11 @@ static void build(struct trial *t)
 	u32 fragment = (u32)fragment_code, last, patched;
 	unsigned int i;
 
-	t->kind = kvmppc_bt_translate(t->instruction.word, t->data, code);
+	if (t->load)
+		t->kind = kvmppc_bt_translate_load(t->instruction.word, t->data, t->slot,
+						   t->cached, code);
+	else
+		t->kind = kvmppc_bt_translate(t->instruction.word, t->data, code);
 	if (t->kind == BT_NONE)
 		fail(t, "not translated");
 	t->area = (struct bt_area){ .ea = AREA, .slots = SLOT + 1, .site = t->slots };
@@ -135,6 +148,8 @@ static void build(struct trial *t)
 		.scratch = code->scratch,
 		.commit = code->commit,
 		.restore = code->restore,
+		.scratch2 = code->scratch2,
+		.restore2 = code->restore2,
 	};
 	t->slots[SLOT] = &t->site;
 	t->bt.nareas = 1;
@@ -214,6 +229,8 @@ static void expect(const struct trial *t, bool after, const char *when)
 		/* A fragment's own; nobody else may use it. */
 		if (t->kind == BT_FRAGMENT && i == BT_SAVE_OFFSET / 4)
 			continue;
+		if (t->load && i == BT_SAVE2_OFFSET / 4)
+			continue;
 		if (page->words[i] != data_page(t)->words[i])
 			fail(t, "%s, %s: the data page at %03x is %08x instead of %08x", when,
 			     after ? "after it" : "before it", i * 4, data_page(t)->words[i],
@@ -260,6 +277,8 @@ static bool interrupted(struct trial *t, unsigned int index, const char *when)
 		fail(t, "%s %u: after the site, which has no effect", when, index);
 	expect(t, after, when);
 	data_page(t)->words[BT_SAVE_OFFSET / 4] = random_word();
+	if (t->load)
+		data_page(t)->words[BT_SAVE2_OFFSET / 4] = random_word();
 	return after;
 }
 
@@ -342,6 +361,52 @@ static void try_single(struct trial *t)
 	}
 }
 
+/* Registers that make the load's address one of memory that is there. */
+static u32 aim(struct trial *t)
+{
+	const struct instruction *load = &t->instruction;
+	u32 *gpr = t->before.gpr, ea = LOADED + 4 * (random_word() % (PAGE / 4));
+
+	if (!load->indexed && load->base)
+		gpr[load->base] = ea - load->value;
+	else if (load->indexed && !load->base)
+		gpr[load->value] = ea;
+	else if (load->indexed && load->base == load->value)
+		gpr[load->base] = ea / 2;
+	else if (load->indexed)
+		gpr[load->base] = ea - gpr[load->value];
+	ea = manual_address(load, &t->before);
+	if (ea - LOADED >= PAGE && ea - LOADED_LOW >= PAGE)
+		fail(t, "address %08x", ea);
+	return ea;
+}
+
+/* Whether @hit, or the cache is for an address that differs in one bit. */
+static void try_load(struct trial *t, bool hit)
+{
+	struct bt_cached *cache;
+	u32 ea;
+
+	random_machine(t);
+	ea = aim(t);
+	t->slot = random_word() % BT_CACHE_SLOTS;
+	t->cached = hit ? ea : ea ^ 1U << random_word() % 32;
+	cache = (void *)&t->page_before.words[BT_CACHE_OFFSET / 4];
+	cache += t->slot;
+	cache->none = 0;
+	cache->delta = t->data + ((u8 *)&cache->value - (u8 *)&t->page_before) - t->cached;
+	build(t);
+	if (t->kind != BT_FRAGMENT)
+		fail(t, "a load is no fragment");
+	t->after = t->before;
+	t->page_after = t->page_before;
+	t->ending = DONE;
+	manual_load(&t->instruction, &t->after, hit ? (u8 *)&cache->value : (u8 *)ea);
+	load(t);
+	whole(t, hit ? "cached" : "not cached");
+	interruptions(t);
+}
+
 static void *map(u32 address, int protection)
 {
 	void *mapped = mmap((void *)address, PAGE, protection,
@@ -375,6 +440,7 @@ static enum operation operation_of(const char *name)
 	static const char *const names[] = {
 		[MFSPR] = "mfspr", [MTSPR] = "mtspr", [MFMSR] = "mfmsr",
 		[MTMSR] = "mtmsr", [WRTEE] = "wrtee", [WRTEEI] = "wrteei",
+		[LWZ] = "lwz", [LBZ] = "lbz", [LHZ] = "lhz", [LHA] = "lha",
 	};
 	unsigned int i;
 
@@ -385,25 +451,51 @@ static enum operation operation_of(const char *name)
 	exit(1);
 }
 
+static const u32 pages[] = { 0x00001000, 0x00007000, 0xffff8000, 0xffffe000 };
+
+static unsigned int try_loads(FILE *file)
+{
+	static struct trial t = { .load = true };
+	char operation[16], other[16], *end;
+	unsigned int i, count = 0;
+
+	while (fscanf(file, "%x %15s %u %u %15s", &t.instruction.word, operation,
+		      &t.instruction.reg, &t.instruction.base, other) == 5) {
+		t.instruction.operation = operation_of(operation);
+		t.instruction.indexed = other[0] == 'r';
+		t.instruction.value = strtol(other + t.instruction.indexed, &end, 10);
+		if (*end)
+			return 0;
+		for (i = 0; i < 4; i++) {
+			t.data = pages[random_word() % ARRAY_SIZE(pages)];
+			try_load(&t, i & 1);
+		}
+		count++;
+	}
+	return feof(file) ? count : 0;
+}
+
 int main(int argc, char **argv)
 {
-	static const u32 pages[] = { 0x00001000, 0x00007000, 0xffff8000, 0xffffe000 };
 	static struct trial t;
-	unsigned int i, count = 0;
+	unsigned int i, count = 0, loads;
 	char operation[16];
-	FILE *file;
+	FILE *file, *load_file;
 
-	file = argc == 3 ? fopen(argv[1], "r") : NULL;
-	if (!file) {
-		fprintf(stderr, "usage: execute INSTRUCTIONS SEED\n");
+	file = argc == 4 ? fopen(argv[1], "r") : NULL;
+	load_file = file ? fopen(argv[2], "r") : NULL;
+	if (!load_file) {
+		fprintf(stderr, "usage: execute INSTRUCTIONS LOADS SEED\n");
 		return 1;
 	}
-	random_state = strtoull(argv[2], NULL, 0) * 2 + 1; /* anything but 0 */
+	random_state = strtoull(argv[3], NULL, 0) * 2 + 1; /* anything but 0 */
 	for (i = 0; i < ARRAY_SIZE(pages); i++)
 		map(pages[i], PROT_READ | PROT_WRITE);
 	map(MACHINE, PROT_READ | PROT_WRITE);
 	map(SITE, PROT_READ | PROT_WRITE | PROT_EXEC);
 	map(AREA, PROT_READ | PROT_WRITE | PROT_EXEC);
+	fill(map(LOADED, PROT_READ | PROT_WRITE), PAGE / 4);
+	fill(map(LOADED_LOW, PROT_READ | PROT_WRITE), PAGE / 4);
 	catch_signals();
 	while (fscanf(file, "%x %15s %u %u", &t.instruction.word, operation, &t.instruction.reg,
 		      &t.instruction.value) == 4) {
@@ -422,6 +514,12 @@ int main(int argc, char **argv)
 		fprintf(stderr, "execute: %s: line %u is none\n", argv[1], count + 1);
 		return 1;
 	}
-	printf("%u instructions as the manual has them, in %lu runs\n", count, runs);
+	loads = try_loads(load_file);
+	if (!loads) {
+		fprintf(stderr, "execute: %s is no list of loads\n", argv[2]);
+		return 1;
+	}
+	printf("%u instructions and %u loads as the manual has them, in %lu runs\n", count, loads,
+	       runs);
 	return 0;
 }

@@ -11,6 +11,8 @@
 #define MACHINE		0x00003000	/* struct machine, and the program's own registers */
 #define SITE		0x01000000	/* the instruction that is translated */
 #define AREA		0x01010000	/* execute pages */
+#define LOADED		0x01020000	/* what loads read */
+#define LOADED_LOW	0x00005000	/* and those without a register */
 
 /* What struct machine has where, for assembler. */
 #define MACHINE_CR	128

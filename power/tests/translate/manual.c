@@ -118,6 +118,38 @@ enum ending manual(const struct instruction *instruction, struct machine *machin
 		write_msr(page, instruction->value ? msr | external_enable :
 						     msr & ~external_enable);
 		return with_interrupts(page, instruction->value);
+	default:
+		abort();
 	}
-	abort();
+}
+
+u32 manual_address(const struct instruction *instruction, const struct machine *machine)
+{
+	u32 base = instruction->base ? machine->gpr[instruction->base] : 0;
+
+	return base + (instruction->indexed ? machine->gpr[instruction->value] :
+					      instruction->value);
+}
+
+void manual_load(const struct instruction *instruction, struct machine *machine, const u8 *bytes)
+{
+	u32 *reg = &machine->gpr[instruction->reg];
+	u32 half = bytes[0] << 8 | bytes[1];
+
+	switch (instruction->operation) {
+	case LWZ:
+		*reg = half << 16 | bytes[2] << 8 | bytes[3];
+		return;
+	case LBZ:
+		*reg = bytes[0];
+		return;
+	case LHZ:
+		*reg = half;
+		return;
+	case LHA:
+		*reg = half & 0x8000 ? half - 0x10000 : half;
+		return;
+	default:
+		abort();
+	}
 }

@@ -8,14 +8,19 @@
 
 #include "machine.h"
 
-enum operation { MFSPR, MTSPR, MFMSR, MTMSR, WRTEE, WRTEEI };
+enum operation { MFSPR, MTSPR, MFMSR, MTMSR, WRTEE, WRTEEI, LWZ, LBZ, LHZ, LHA };
 
-/* An instruction as the disassembler read it: @reg, and @value an SPR or E. */
+/*
+ * An instruction as the disassembler read it: @reg, and @value an SPR or E. For a load
+ * @base, and @value the other register if it is @indexed, or a displacement.
+ */
 struct instruction {
 	u32 word;
 	enum operation operation;
 	unsigned int reg;
 	unsigned int value;
+	unsigned int base;
+	bool indexed;
 };
 
 /* How a translation ends, if the data page is all that it may look at. */
@@ -29,5 +34,9 @@ struct kvm_vcpu_arch_shared;
 
 enum ending manual(const struct instruction *instruction, struct machine *machine,
 		   struct kvm_vcpu_arch_shared *page);
+
+/* A load: where it reads, and what becomes of the bytes that are there. */
+u32 manual_address(const struct instruction *instruction, const struct machine *machine);
+void manual_load(const struct instruction *instruction, struct machine *machine, const u8 *bytes);
 
 #endif

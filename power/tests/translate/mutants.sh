@@ -95,11 +95,32 @@ mutant one-bit-let-through execute "$(in_function write_msr 's/EE_BIT - 1/EE_BIT
 mutant commit-too-late execute 's/code->commit = code->n;/code->commit = code->n + 1;/'
 mutant commit-too-early execute 's/code->commit = code->n;/code->commit = code->n - 1;/'
 mutant restore-too-early execute 's/code->restore = code->n;/code->restore = code->n - 1;/'
-mutant restore-too-late execute "$(in_function kvmppc_bt_settle 's/\*index <= /*index < /')"
+mutant restore-too-late execute "$(in_function kvmppc_bt_settle 's/\*index <= (.*restore\))/*index < \1/')"
 mutant restore-before-save execute "$(in_function kvmppc_bt_settle 's/\*index > 0 \&\& //')"
 mutant commit-counts-as-done execute "$(in_function kvmppc_bt_settle 's/\*index > \(/*index >= (/')"
 mutant always-after execute "$(in_function kvmppc_bt_settle 's/\*index > \(\*site\)->commit \? 4 : 0/4/')"
 mutant slot-of-the-neighbour execute "$(in_function kvmppc_bt_settle 's,offset / BT_SLOT_BYTES,& + 1,')"
+
+# Which loads are taken for one.
+mutant load-that-updates decode-loads "$(in_function load_opcode 's/case OP_LHA:/&\n\tcase OP_LWZU:/')"
+mutant load-with-record-bit decode-loads "$(in_function load_opcode 's/inst \& 1/inst \& 2/')"
+mutant load-of-a-double decode-loads "$(in_function load_opcode 's/OP_31_XOP_LHAX/OP_31_XOP_LHAUX/')"
+
+# What they read, and what they change.
+mutant load-is-another execute "$(in_function load_opcode 's/return OP_LHA;/return OP_LHZ;/')"
+mutant load-over-its-register execute "$(in_function unwritten 's/from == get_rt\(inst\)/false/')"
+mutant load-base-is-a-register execute "$(in_function effective_address 's/ra \? add/1 ? add/')"
+mutant load-compares-half execute "$(in_function kvmppc_bt_translate_load '/xoris\(/s/, ea\)/, ea \& 0xffff)/')"
+mutant load-compares-less execute "$(in_function kvmppc_bt_translate_load '/xori\(/s/, ea\)/, ea \& ~4)/')"
+mutant load-is-always-cached execute "$(in_function kvmppc_bt_translate_load 's/rlwinm\(.*\)\)/ori(choice, 0, 4))/')"
+mutant load-is-never-cached execute "$(in_function kvmppc_bt_translate_load 's/32 - 3, 29, 29/32 - 4, 30, 30/')"
+mutant load-of-another-slot execute "$(in_function kvmppc_bt_cached_ea 's/slot \*/(slot + 1) */')"
+mutant load-keeps-a-scratch execute "$(in_function kvmppc_bt_translate_load '/lwz\(choice/d')"
+mutant load-saves-over-the-other execute "$(in_function kvmppc_bt_translate_load 's/BT_SAVE2_OFFSET/BT_SAVE_OFFSET/')"
+mutant load-done-too-early execute "$(in_function kvmppc_bt_translate_load 's/commit = code->n/commit = code->n - 1/')"
+mutant load-done-too-late execute "$(in_function kvmppc_bt_translate_load 's/commit = code->n/commit = code->n + 1/')"
+mutant second-restored-too-short execute "$(in_function kvmppc_bt_settle 's/\*index <= (\(\*site\)->restore2)/*index < \1/')"
+mutant second-restored-before-save execute "$(in_function kvmppc_bt_settle 's/\*index > 1/*index > 0/')"
 
 # Where a branch leads.
 mutant branch-one-too-far branches 's/distance > 0x1fffffc/distance > 0x2000000/'

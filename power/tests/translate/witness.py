@@ -2,7 +2,9 @@
 """binutils' disassembler as the witness of what an instruction is.
 
     witness.py instructions INSTRUCTIONS
+    witness.py loads LOADS
     witness.py decode TRANSLATED INSTRUCTIONS
+    witness.py decode-loads TRANSLATED
     witness.py branch BRANCHES
 
 instructions: writes all words that the disassembler, told that it looks at an e500,
@@ -11,8 +13,13 @@ is asked about every word that could be one, and about some of every other exten
 opcode. `execute` takes them from this file: what the witness has read, and not the
 translator.
 
+loads: writes some loads, for `execute`: the word, the operation, the register, the
+base, and an index register or a displacement.
+
 decode: TRANSLATED is what `enumerate` printed, all that the translator translates. It
 must be exactly those.
+
+decode-loads: the same for what `enumerate loads` printed.
 
 branch: BRANCHES is what `branch` printed. Every target in reach has a branch, which
 the witness reads as leading there, and no other has one.
@@ -44,6 +51,14 @@ NUMBERS = {name: number for number, name in (SPRS | WRITTEN_ONLY).items()}
 
 MFSPR, MTSPR, MFMSR, MTMSR, WRTEE, WRTEEI = 339, 467, 83, 146, 131, 163
 REACH = range(-(1 << 25), 1 << 25, 4)
+
+# Loads that leave their base alone, by opcodes.
+LOADS = {"lwz": 32, "lbz": 34, "lhz": 40, "lha": 42}
+INDEXED_LOADS = {"lwzx": 23, "lbzx": 87, "lhzx": 279, "lhax": 343}
+LOAD_OPERANDS = re.compile(r"r(\d+),(?:(-?\d+)\((?:r(\d+)|0)\)|(?:r(\d+)|0),r(\d+))")
+LOAD_STRIDE = 40961  # as in enumerate.c
+# Addresses without a register, as in machine.h.
+LOADED_LOW = 0x5000
 
 Case = tuple[str, int, int]
 
@@ -138,6 +153,60 @@ def decode(translated: Path, known: Path) -> None:
     print(f"{len(ours)} instructions, the same that objdump knows")
 
 
+def load(mnemonic: str, operands: str) -> tuple[str, int, int, str] | None:
+    """A load: operation, register, base, and index register or displacement."""
+    if mnemonic not in LOADS | INDEXED_LOADS or not (match := LOAD_OPERANDS.fullmatch(operands)):
+        return None
+    register, displacement, base, indexed_base, index = match.groups()
+    if (index is None) != (mnemonic in LOADS):
+        fail(f"objdump says {mnemonic} {operands}")
+    operation = mnemonic.removesuffix("x")
+    return (operation, int(register), int(base or indexed_base or 0), f"r{index}" if index else displacement)
+
+
+def loads(path: Path) -> None:
+    """Write loads for each register and base."""
+    rng = random.Random(2)
+    words = []
+    for fields in range(1 << 10):
+        opcode, indexed = rng.choice([*LOADS.values()]), rng.choice([*INDEXED_LOADS.values()])
+        no_base = fields & 31 == 0
+        displacement = LOADED_LOW + 4 * rng.getrandbits(10) if no_base else rng.getrandbits(16)
+        words.append(opcode << 26 | fields << 16 | displacement)
+        # The index is often another of its registers, or one that a fragment uses.
+        for index in (rng.choice([fields & 31, fields >> 5, 0]), rng.choice([*range(8, 13)])):
+            words.append(31 << 26 | fields << 16 | index << 11 | indexed << 1)
+    lines = []
+    for word, mnemonic, operands in disassemble(words):
+        case = load(mnemonic, operands)
+        if case is None:
+            fail(f"{word:08x}: objdump says {mnemonic} {operands}")
+        else:
+            lines.append(f"{word:08x} {' '.join(map(str, case))}\n")
+    path.write_text("".join(lines))
+
+
+def decode_loads(translated: Path) -> None:
+    """What is translated as a load is one for the witness, and the other way round."""
+    ours = {int(line.split()[0], 16) for line in translated.read_text().splitlines()}
+    rng = random.Random(3)
+    codes = INDEXED_LOADS.values()
+    extended = {31 << 26 | rest << 11 | code << 1 for code in codes for rest in range(1 << 15)}
+    others = {31 << 26 | rng.getrandbits(26) for _ in range(1 << 16)}
+    all_of_it = {*range(0, 1 << 32, LOAD_STRIDE)}
+    tried = extended | {word | 1 for word in extended} | others | all_of_it | ours
+    theirs = set()
+    for word, mnemonic, operands in disassemble(sorted(tried)):
+        known = load(mnemonic, operands) is not None
+        if known != (word in ours):
+            fail(f"{word:08x}: {'not ' if known else ''}translated, and objdump says {mnemonic} {operands}")
+        if known:
+            theirs.add(mnemonic)
+    if theirs != {*LOADS, *INDEXED_LOADS}:
+        fail("objdump does not know all loads")
+    print(f"{len(ours)} loads, the same that objdump knows")
+
+
 def lead_there(block: dict[int, tuple[int, int]]) -> None:
     """Branches by their addresses, one after another in memory, lead where they should."""
     first = min(block)
@@ -179,6 +248,8 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, files in (
         ("instructions", ["instructions"]),
+        ("loads", ["loads"]),
+        ("decode-loads", ["translated"]),
         ("decode", ["translated", "instructions"]),
         ("branch", ["branches"]),
     ):
@@ -189,6 +260,10 @@ def main() -> None:
     match arguments.command:
         case "instructions":
             instructions(arguments.instructions)
+        case "loads":
+            loads(arguments.loads)
+        case "decode-loads":
+            decode_loads(arguments.translated)
         case "decode":
             decode(arguments.translated, arguments.instructions)
         case "branch":
