@@ -196,7 +196,7 @@ static int tlb_index(struct kvm_vcpu *vcpu, u32 ea, bool fetch)
 /*
  * The guest has a mapping that the shadow TLB lost. If where it leads is known (the
  * small page's reference is valid, or the huge page has been found) nothing has to
- * be looked for in the host's tables, which could sleep. Both are of memory.
+ * be looked for in the host's tables, which could sleep.
  */
 static bool shadow_miss(struct kvm_vcpu *vcpu, u32 ea, int index)
 {
@@ -210,6 +210,8 @@ static bool shadow_miss(struct kvm_vcpu *vcpu, u32 ea, int index)
 	known = (tlbsel_of(index) == 0 &&
 		 (vcpu_e500->gtlb_priv[0][esel_of(index)].ref.flags & E500_TLB_VALID)) ||
 		kvmppc_bt_block(kvm, gpa >> PAGE_SHIFT, kvm->mmu_invalidate_seq);
+	/* What is no memory any more is the VMM's to emulate. */
+	known = known && kvm_is_visible_gfn(kvm, gpa >> PAGE_SHIFT);
 	if (known)
 		kvmppc_mmu_map(vcpu, ea, gpa, index);
 	srcu_read_unlock(&kvm->srcu, idx);
@@ -292,6 +294,6 @@ bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 	    !simple_exit(vcpu, exit_nr))
 		return false;
 	vcpu->arch.bt_short = vcpu->arch.bt_pids_known &&
-			      !(vcpu->arch.shared->msr & (MSR_IS | MSR_DS));
+			      !(vcpu->arch.shared->msr & (MSR_IS | MSR_DS | MSR_DE));
 	return true;
 }

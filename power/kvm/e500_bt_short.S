@@ -12,6 +12,11 @@
  * scheduler. Where anything is in doubt nothing has been changed yet, and the exit
  * takes the long way as if this were not here.
  *
+ * What lightweight_exit does besides is for what the host has done meanwhile, and that
+ * is nothing. Debug events of ours cannot come: MSR[DE] takes the long way. SPRG4 to 7
+ * are as the guest's last mtspr left them; a guest that writes them in the shared page
+ * sees it after its next longer exit.
+ *
  * No register but r3 to r9, CTR and cr0 is touched, and all are the guest's again at
  * the end. Loads and stores are of the vcpu and its shared page, which the host's
  * TLB1 always maps, whatever PID is.
@@ -32,8 +37,8 @@
 #define INST_RFI_HI	0x4c00
 #define INST_RFI_LO	0x0064
 
-/* What a delivered exception leaves of the MSR. */
-#define KEPT		(MSR_CE | MSR_ME | MSR_DE)
+/* What a delivered exception leaves of the MSR; one with MSR[DE] is not handled here. */
+#define KEPT		(MSR_CE | MSR_ME)
 /* Bits that nobody but the shared page has, and the mode. */
 #define HARMLESS	(MSR_CE | MSR_EE | MSR_ME | MSR_RI | MSR_PR)
 #define OTHERS_HI	(~HARMLESS >> 16 & 0xffff)
