@@ -54,6 +54,14 @@ def test_icount_excludes_threads() -> None:
     assert "-smp 2" in line(MACHINES["xen-strict-smp"])
 
 
+def test_turns() -> None:
+    parallel = MACHINES["xen-strict-smp"]
+    assert "thread=multi -smp 2" in line(parallel)
+    assert "thread=single -smp 2" in line(parallel.with_turns())
+    with pytest.raises(ValueError, match="nobody to take turns with"):
+        MACHINES["xen-strict"].with_turns()
+
+
 def test_disk() -> None:
     assert "ide-hd" not in line(MACHINES["bare"])
     assert "file=/d,format=raw,if=none,id=d0,snapshot=on" in line(MACHINES["bare"].with_disk())

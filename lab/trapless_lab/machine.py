@@ -36,6 +36,8 @@ class Machine:
     as the model decides which instructions the kernel uses.
     With ``icount`` the guest's clock counts instructions (2 ns each) and is deterministic.
     ``image`` is another build of Xen than the host's own; a .efi is started by UEFI.
+    CPUs that take ``turns`` run one after another on one thread of the host, some thousand instructions each:
+    QEMU 7.2's emulation of several at once may go on executing code that the guest has replaced.
     With ``epml`` its processors are the model of docs/epml.md.
     ``cable`` gives it two network cards and a cable from one to the other: no packet leaves the machine, so
     the host's speed is not in what they do.
@@ -50,6 +52,7 @@ class Machine:
     cpus: int = 1
     memory_mib: int = 2048
     icount: bool = False
+    turns: bool = False
     disk: bool = False
     cable: bool = False
     epml: Epml | None = None
@@ -60,6 +63,8 @@ class Machine:
     def __post_init__(self) -> None:
         if self.icount and self.cpus != 1:
             raise ValueError(f"machine {self.name}: icount works with one CPU only")
+        if self.turns and self.cpus == 1:
+            raise ValueError(f"machine {self.name}: one CPU has nobody to take turns with")
         if self.iommu and not self.xen:
             raise ValueError(f"machine {self.name}: an IOMMU mode is a Xen option")
         if self.dom0 != "pv" and not self.xen:
@@ -79,6 +84,10 @@ class Machine:
     def with_icount(self) -> "Machine":
         """Return the same machine with the deterministic clock."""
         return replace(self, icount=True)
+
+    def with_turns(self) -> "Machine":
+        """Return the same machine with CPUs that take turns."""
+        return replace(self, turns=True)
 
     @property
     def efi(self) -> bool:

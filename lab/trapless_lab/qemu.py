@@ -91,7 +91,8 @@ def argv(
     if machine.icount:
         args += ["-accel", "tcg", "-icount", "shift=1,sleep=off"]
     else:
-        args += ["-accel", "tcg,thread=multi", "-smp", str(machine.cpus)]
+        thread = "single" if machine.turns else "multi"
+        args += ["-accel", f"tcg,thread={thread}", "-smp", str(machine.cpus)]
     if machine.iommu:
         args += ["-device", "intel-iommu,intremap=on"]
     for port, path in (("console", outputs.console), ("steps", outputs.steps)):

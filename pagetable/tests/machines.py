@@ -1,12 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """What the machine tests share: where the built parts are in a guest, and steps they all take."""
 
-from trapless_lab import artifacts
-from trapless_lab.initramfs import File
-from trapless_lab.pagetable import NAME
+from trapless_lab import artifacts, host
+from trapless_lab.errors import LabError
+from trapless_lab.initramfs import File, Tree, program
+from trapless_lab.pagetable import NAME, PVMMU
 from trapless_lab.script import Step
 
 GUEST = "/lib/trapless"
+
+
+def tool() -> Tree:
+    """Return the operator's tool."""
+    path = artifacts.build_dir() / "dirty" / "release" / "trapless"
+    if not path.exists():
+        raise LabError(f"{path} is not built; run make -C dirty")
+    return program(path)
+
+
+def installed() -> Tree:
+    """Return the tool and all parts where it looks for them."""
+    modules = f"/lib/modules/{host.kernel().release}/updates/dkms"
+    payload = artifacts.payload("pagetable", NAME)
+    return {
+        **tool(),
+        f"/usr/lib/trapless/4.17/{NAME}.livepatch": File(payload),
+        f"{modules}/{NAME}.ko": File(artifacts.module("pagetable", NAME)),
+        f"{modules}/{PVMMU}.ko": File(artifacts.module("pagetable", PVMMU, "pvmmu")),
+    }
 
 
 def payload_file(variant: str) -> dict[str, File]:

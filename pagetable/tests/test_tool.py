@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from machines import GUEST, module_file, payload_file
-from trapless_lab import artifacts, host, pagetable, runner
-from trapless_lab.errors import LabError
-from trapless_lab.initramfs import File, Tree, program
+from machines import GUEST, installed, module_file, payload_file, tool
+from trapless_lab import pagetable, runner
 from trapless_lab.machine import MACHINES
 from trapless_lab.script import Step
 from trapless_lab.transcript import Transcript
@@ -31,25 +29,6 @@ SWITCHES = pagetable.PVMMU_SWITCHES
 METRICS = "/tmp/metrics/trapless.prom"
 NOTHING: set[str] = set()
 EVERYTHING = {"payload", pagetable.NAME, pagetable.PVMMU}
-
-
-def _tool() -> Tree:
-    tool = artifacts.build_dir() / "dirty" / "release" / "trapless"
-    if not tool.exists():
-        raise LabError(f"{tool} is not built; run make -C dirty")
-    return program(tool)
-
-
-def _installed() -> Tree:
-    """Return the tool and all parts where it looks for them."""
-    modules = f"/lib/modules/{host.kernel().release}/updates/dkms"
-    payload = artifacts.payload("pagetable", pagetable.NAME)
-    return {
-        **_tool(),
-        f"/usr/lib/trapless/4.17/{pagetable.NAME}.livepatch": File(payload),
-        f"{modules}/{pagetable.NAME}.ko": File(artifacts.module("pagetable", pagetable.NAME)),
-        f"{modules}/{pagetable.PVMMU}.ko": File(artifacts.module("pagetable", pagetable.PVMMU, "pvmmu")),
-    }
 
 
 def _step(name: str, command: str, expect: int | None = 0) -> Step:
@@ -129,7 +108,7 @@ def strict() -> Transcript:
             ),
         ],
         files={
-            **_installed(),
+            **installed(),
             **payload_file("wrong-build-id"),
             **module_file(f"unknown-symbol/{pagetable.NAME}", "unknown-symbol"),
             **module_file(pagetable.PVMMU, part="pvmmu"),
@@ -147,7 +126,7 @@ def relaxed() -> Transcript:
             *_trapless("load", "load"),
             *_trapless("unload", "unload"),
         ],
-        files=_installed(),
+        files=installed(),
     )
 
 
@@ -272,7 +251,7 @@ def test_refused_on_bare_metal() -> None:
             _step("status", "trapless pagetable status --json"),
             _step("doctor", "trapless doctor --json"),
         ],
-        files=_tool(),
+        files=tool(),
     )
     assert "no guest of Xen" in transcript["load"].output
     assert transcript["unload"].output.count("is not loaded") == 3
