@@ -62,7 +62,7 @@ check: all power lint host-tests dirty-tests power-tests
 
 check-long: all power
 	@echo "check-long: what takes minutes, one at a time"
-	@$(PYTEST) -m long lab dirty power
+	@$(PYTEST) -m long lab dirty pagetable power
 
 check-fast: all lint host-tests
 	@echo "check-fast: unit tests"

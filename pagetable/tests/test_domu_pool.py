@@ -219,6 +219,44 @@ def test_negative_control_zombie(with_pool: Transcript) -> None:
     assert "512 frames are semi-writable: not reverting" in with_pool.console
 
 
+@pytest.mark.long
+def test_saved_with_its_device() -> None:
+    """The pool is drained before the image is made, so nothing of the domain stays.
+
+    The image is worth nothing: with stock Xen alone too, a domain that had a device crashes when restored.
+    """
+    guest = WITH_DISK
+    transcript = runner.run(
+        dma.MACHINE,
+        [
+            domu.toolstack(),
+            _LOAD,
+            insmod("hypercall_test"),
+            Step("first mark", _case("twice")),
+            Step("rmmod", "rmmod hypercall_test"),
+            domu.assignable(AHCI),
+            _left("before"),
+            guest.create(),
+            *map(guest.inside, pagetable.load_steps([pagetable.POOL_PART])),
+            guest.step("spawn", _SPAWN),
+            guest.inside(replace(pagetable.pool_step(), name="at home")),
+            Step("revert while it serves", f"xen-livepatch revert {NAME}", expect=None),
+            Step("save", f"xl save {guest.name} /tmp/save", timeout_s=300),
+            Step("remove the image", "rm /tmp/save"),
+            _left("saved"),
+            domu.console(),
+            _UNLOAD,
+        ],
+        files={**domu.tree(guest), **payload_file(NAME), **module_file("test/hypercall_test")},
+        modules=domu.PCI_MODULES,
+        make_disk=dma.disk,
+    )
+    assert sum(level["cached"] for level in pagetable.pool_sizes(transcript["at home"]).values()) > 0
+    assert transcript["revert while it serves"].rc != 0
+    _nothing_left(transcript, "before", "saved")
+    assert domu.kernel_warnings(transcript) == []
+
+
 def _nothing_left(transcript: Transcript, before: str, after: str) -> None:
     left = transcript[f"left {after}"].output
     assert len(re.findall(r"^\S+ +\d+ ", left, re.MULTILINE)) == 1, left
