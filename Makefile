@@ -11,6 +11,7 @@
 #   make lint        linters only
 #   make clean       remove what was built (.venv stays)
 
+jobs		:= -j$(shell nproc)
 PYTEST		= .venv/bin/python -m pytest
 C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
 			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch] \
@@ -38,8 +39,8 @@ build:
 	@echo "build: the hypervisor's half"
 	@$(MAKE) --no-print-directory -C pagetable/xen
 	@echo "build: the guest's modules"
-	@$(MAKE) --no-print-directory -C pagetable/linux
-	@$(MAKE) --no-print-directory -C dirty/linux
+	@$(MAKE) --no-print-directory $(jobs) -C pagetable/linux
+	@$(MAKE) --no-print-directory $(jobs) -C dirty/linux
 	@echo "build: libdirty and the trapless tool"
 	@$(MAKE) --no-print-directory -C dirty
 
