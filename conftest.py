@@ -9,10 +9,15 @@ A scheduler of our own, for ``--dist loadgroup`` of pytest-xdist 3.8 does not gr
 """
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 APART = "test_experiments.py"
+
+# An example that takes long says something of the host, not of the code.
+settings.register_profile("busy-host", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy-host")
 
 # Those that take more than a minute, by what they took: each starts before all that take less.
 DEAREST = (

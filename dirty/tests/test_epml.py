@@ -133,9 +133,12 @@ def test_interrupts_empty_the_ring(tmp_path: Path) -> None:
 
 
 def test_nothing_is_lost_without_interrupts(tmp_path: Path) -> None:
-    """A ring that nobody empties in time runs over, on two processors, and that is told."""
+    """A ring that nobody empties in time runs over, on two processors, and that is told.
+
+    It is so small that either half of what "overrun" writes is too much, should a processor take over.
+    """
     transcript = _run(
-        TWO_CPUS.with_epml(entries=1024, faults=("mute",)),
+        TWO_CPUS.with_epml(entries=512, faults=("mute",)),
         tmp_path,
         module_steps.insmod(),
         _cases("overrun", "threads"),

@@ -48,9 +48,9 @@ def test_consoles() -> None:
 
 def test_icount_excludes_threads() -> None:
     made = line(MACHINES["xen-strict"].with_icount())
-    assert "-icount shift=1,sleep=off" in made
+    assert "-icount shift=1,sleep=off -rtc clock=vm,base=" in made
     assert "thread=multi" not in made
-    assert "-icount" not in line(MACHINES["xen-strict"])
+    assert "-icount" not in line(MACHINES["xen-strict"]) and "-rtc" not in line(MACHINES["xen-strict"])
     assert "-smp 2" in line(MACHINES["xen-strict-smp"])
 
 

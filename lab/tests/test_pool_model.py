@@ -99,7 +99,7 @@ events = st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60)
 @given(
     st.lists(events, min_size=1, max_size=4), st.sampled_from(Kind), st.integers(0, 200), st.integers(0, 400)
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_table_is_lost(days: list[list[tuple[int, bool]]], kind: Kind, number: int, percent: int) -> None:
     """Whatever is asked and given back, the pool holds what it was filled with, has grown by, and kept."""
     workloads = [Workload("x", 5.0, [i / (len(day) + 1) for i in range(len(day))], day) for day in days]

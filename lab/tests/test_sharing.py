@@ -20,7 +20,7 @@ def _workers(folder: Path) -> dict[str, set[str]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, "-m", "pytest", "-v", "-n", "2", "-p", "no:cacheprovider", "--rootdir", "."]
     ran = subprocess.run(
-        command, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=120
+        command, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=600
     )
     found: dict[str, set[str]] = defaultdict(set)
     for worker, file in re.findall(r"\[(gw\d)\].* PASSED (\w+\.py)::", ran.stdout):

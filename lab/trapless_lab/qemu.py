@@ -89,7 +89,8 @@ def argv(
     # A split irqchip is what interrupt remapping needs.
     args += ["-M", "q35,kernel-irqchip=split", "-cpu", machine.cpu]
     if machine.icount:
-        args += ["-accel", "tcg", "-icount", "shift=1,sleep=off"]
+        # The date too: how long Xen and Linux wait for the RTC's next second must not be the host's business.
+        args += ["-accel", "tcg", "-icount", "shift=1,sleep=off", "-rtc", "clock=vm,base=2020-01-01"]
     else:
         thread = "single" if machine.turns else "multi"
         args += ["-accel", f"tcg,thread={thread}", "-smp", str(machine.cpus)]

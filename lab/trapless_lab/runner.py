@@ -22,7 +22,7 @@ from .transcript import Transcript
 DISK_BYTES = 64 << 20
 
 # Two in a row stood still once, beside three other machines on two CPUs.
-_BOOTS = 3
+_BOOTS = 5
 
 
 def empty_disk(directory: Path) -> Path:
@@ -88,7 +88,7 @@ def _boot(
     machine: Machine, argv: Sequence[str], log: StepLog, outputs: qemu.Outputs, progress: Progress
 ) -> session.Session:
     """Run the machine to its end. With several CPUs QEMU's emulation of stock Xen and Linux sometimes stands
-    still before the first step; such a boot is made again, twice at most, and nothing later ever is.
+    still before the first step; such a boot is made again, a few times at most, and nothing later ever is.
     """
     left = _BOOTS if machine.cpus > 1 else 1
     while True:

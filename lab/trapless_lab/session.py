@@ -19,8 +19,11 @@ from .progress import Progress
 from .qemu import Outputs
 from .script import StepLog
 
-BOOT_TIMEOUT_S = 180
-POWER_OFF_TIMEOUT_S = 60
+# A boot took over a minute beside six others on two processors.
+BOOT_TIMEOUT_S = 360
+# A boot that has gone this long without a word on the console stands still.
+SILENCE_S = 180
+POWER_OFF_TIMEOUT_S = 120
 
 _POLL_S = 0.05
 _TAIL_LINES = 20
@@ -100,12 +103,15 @@ class Session:
         """Watch until the guest has powered off with every step done."""
         self._progress.booting(self._machine, len(self._log.steps))
         position, since = self._position(), time.monotonic()
+        said, heard = 0, since
         while True:
             # Asked before the logs are read: what QEMU wrote before it ended is then in them.
             ended = process.poll() is not None
             self._read()
             if self._position() != position:
                 position, since = self._position(), time.monotonic()
+            if len(self._console.data) != said:
+                said, heard = len(self._console.data), time.monotonic()
             waiting_for, limit = self._due()
             if crash := _CRASH.search(self._console.data):
                 time.sleep(_CRASH_GRACE_S)
@@ -117,9 +123,15 @@ class Session:
             if ended:
                 self._fail(f"ended (QEMU exit code {process.returncode}) while waiting for {waiting_for}")
             if time.monotonic() - since > limit:
-                kind = GuestError if self._log.running or self._log.results else BootTimeout
+                kind = BootTimeout if self._booting else GuestError
                 self._fail(f"timed out after {limit:g} s waiting for {waiting_for}", kind)
+            if self._booting and time.monotonic() - heard > SILENCE_S:
+                self._fail(f"silent for {SILENCE_S:g} s while waiting for {waiting_for}", BootTimeout)
             time.sleep(_POLL_S)
+
+    @property
+    def _booting(self) -> bool:
+        return not (self._log.running or self._log.results)
 
     def _position(self) -> tuple[int, bool]:
         return len(self._log.results), self._log.running is not None

@@ -29,7 +29,13 @@ PROGRAMS = (
     *(f"tracked {case}" for case in ("soft-dirty", "merged", "uffd", "dirty", "free", "swap", "flush")),
 )
 
-STORM = "for i in 1 2 3 4; do spawn fork-exec -n 1000000 >/dev/null 2>&1 & done; sleep 1"
+FORKERS = 4
+STORM = (
+    f"for i in $(seq {FORKERS}); do spawn fork-exec -n 1000000 >/dev/null 2>&1 & "
+    "echo $! >>/tmp/forkers; done; sleep 1"
+)
+# Not by name, which a child has, too, until it is another program.
+STOP_STORM = "while read -r pid; do kill $pid && echo stopped; done </tmp/forkers"
 
 _TIMEOUT_S = 300
 

@@ -104,7 +104,7 @@ def transcript() -> Transcript:
             *map(DOMU.inside, pagetable.unload_steps([pagetable.PVMMU_PART])),
             # The console's daemon has a page of the domain mapped, so Xen must keep it.
             Step("destroy and hold", f"killall -STOP xenconsoled; xl destroy {DOMU.name}; sleep 1; {_LEFT}"),
-            Step("left after", f"killall -CONT xenconsoled; sleep 1; {_LEFT}"),
+            Step("left after", f"killall -CONT xenconsoled; {DOMU.gone()}; sleep 1; {_LEFT}"),
             domu.console(),
             Step("unload", _UNLOAD),
         ],

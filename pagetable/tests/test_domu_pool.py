@@ -67,10 +67,6 @@ def _left(when: str) -> Step:
     return Step(f"left {when}", _LEFT)
 
 
-def _gone(guest: DomU) -> str:
-    return f"while xl list {guest.name} >/dev/null 2>&1; do sleep 0.1; done"
-
-
 @pytest.fixture(scope="module")
 def with_device() -> Transcript:
     """A domU with a disk controller, tried in every way and destroyed with frames marked."""
@@ -176,7 +172,7 @@ def with_pool() -> Transcript:
             Step("remove the image", "rm /tmp/save"),
             guest.step("spawn again", _SPAWN),
             guest.inside(replace(pagetable.pool_step(), name="restored")),
-            Step("crash", f"{guest.run('echo c >/proc/sysrq-trigger')}; {_gone(guest)}", expect=None),
+            Step("crash", f"{guest.run('echo c >/proc/sysrq-trigger')}; {guest.gone()}", expect=None),
             _left("crashed"),
             domu.console(),
             _UNLOAD,

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.machine
 FORKS = 40
 SPAWN = f"spawn fork-exec -n {FORKS}"
 STOCK_FLUSHES = 15 * FORKS  # at least
-# The pool may still grow, by wall-clock chance; that it ends at zero is for pagetable-flushes, under icount.
+# The pool may still grow; that it ends at zero is for pagetable-flushes.
 BOOSTED_FLUSHES = STOCK_FLUSHES // 20
 
 SYSFS = f"/sys/kernel/{pagetable.NAME}"
@@ -64,7 +64,7 @@ def strict() -> Transcript:
     cached = f"cd {SYSFS} && cat pte/cached pmd/cached pud/cached pgd/cached user_pgd/cached"
     half = f"--module {GUEST}/unknown-symbol.ko --module {GUEST}/{pagetable.PVMMU}.ko"
     return runner.run(
-        MACHINES["xen-strict"],
+        MACHINES["xen-strict"].with_icount(),
         [
             _step("doctor", "trapless doctor --json"),
             _step("doctor's text", "trapless doctor"),

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libdirty::{BackendKind, Dirty, Error, PageRange, Reason, Tracker, page_size};
 
@@ -102,6 +102,15 @@ fn pages(dirty: &Dirty, range: PageRange) -> Vec<usize> {
         .collect()
 }
 
+/// Wait until a process is seen in a state; on a busy host that may take long.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < Duration::from_secs(60), "still not: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Those that work here for another process.
 fn back_ends() -> Vec<BackendKind> {
     libdirty::survey()
@@ -171,8 +180,10 @@ fn a_stopped_process_stays_stopped() {
         stat.rsplit(')').next().unwrap().trim().chars().next().unwrap()
     };
     signal(libc::SIGSTOP);
-    std::thread::sleep(Duration::from_millis(100));
+    wait_until("stopped", || state() == 'T');
     let tracker = Tracker::builder().backend(BackendKind::UffdAsync).process(writer.pid()).unwrap();
+    // It may have to be scheduled once to stop again.
+    wait_until("stopped again", || state() == 'T');
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(state(), 'T');
     signal(libc::SIGCONT);
@@ -229,7 +240,10 @@ fn refuses_what_it_must_not_touch() {
     strict.args(["-c", "import ctypes; print(1, flush=True)\nctypes.CDLL(None).prctl(22, 1)\nwhile 1: pass"]);
     let mut child = strict.stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    wait_until("under seccomp", || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        status.contains("Seccomp:\t1")
+    });
     let refused = Tracker::builder().backend(BackendKind::UffdAsync).process(child.id() as i32);
     let alive = child.try_wait().unwrap().is_none();
     child.kill().unwrap();

@@ -23,24 +23,26 @@ fn back_ends() -> Vec<String> {
     usable.map(|b| b["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Watch for three intervals, and see the writes.
+/// Intervals in which a writer that the host lets run writes all of its pages at least once.
+const ENOUGH: usize = 100;
+
+/// Watch for three intervals or, on a busy host, until the writes were seen.
 fn watch(writer: &mut Writer, back_end: &str) -> Tool {
     let pid = writer.pid();
     let mut tool =
         Tool::start(&["dirty", "watch", &pid, "--json", "--interval", "0.3", "--backend", back_end]);
-    let most = (0..3)
-        .map(|_| {
-            let line = tool.line();
-            assert!(!line.is_empty(), "{back_end}: it printed nothing");
-            let sample: Value = serde_json::from_str(&line).unwrap();
-            assert!(sample["working_set"].as_u64() >= sample["written"].as_u64(), "{line}");
-            let of_mappings = sample["mappings"].as_array().unwrap().iter();
-            let sum: u64 = of_mappings.map(|mapping| mapping["written"].as_u64().unwrap()).sum();
-            assert_eq!(Some(sum), sample["written"].as_u64(), "{line}");
-            sum
-        })
-        .max();
-    assert!(most >= Some(PAGES as u64), "{back_end}: it saw {most:?} pages of {PAGES}");
+    let (mut most, mut intervals) = (0, 0);
+    while intervals < 3 || (most < PAGES as u64 && intervals < ENOUGH) {
+        let line = tool.line();
+        assert!(!line.is_empty(), "{back_end}: it printed nothing");
+        let sample: Value = serde_json::from_str(&line).unwrap();
+        assert!(sample["working_set"].as_u64() >= sample["written"].as_u64(), "{line}");
+        let of_mappings = sample["mappings"].as_array().unwrap().iter();
+        let sum: u64 = of_mappings.map(|mapping| mapping["written"].as_u64().unwrap()).sum();
+        assert_eq!(Some(sum), sample["written"].as_u64(), "{line}");
+        (most, intervals) = (most.max(sum), intervals + 1);
+    }
+    assert!(most >= PAGES as u64, "{back_end}: it saw {most} pages of {PAGES}");
     if back_end.starts_with("uffd") {
         assert!(writer.is_tracked());
     }
@@ -88,13 +90,22 @@ fn a_reader_that_goes_away_is_an_end() {
 #[test]
 fn the_end_of_the_target_is_an_end() {
     for (mode, gone, says) in [("exits", "exited", "has ended"), ("execs", "exec", "has called execve")] {
-        let writer = Writer::start(mode);
-        let output = run(&["dirty", "watch", &writer.pid(), "--json", "--interval", "0.2"]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(0), "{mode}: {said}");
+        let mut writer = Writer::start(mode);
+        let mut tool = Tool::start(&["dirty", "watch", &writer.pid(), "--json", "--interval", "0.2"]);
+        let mut last: Value = serde_json::from_str(&tool.line()).unwrap();
+        assert!(last["gone"].is_null(), "{mode}: {last}");
+        // Not before: it is tracked now, however long that took.
+        writer.go();
+        loop {
+            let line = tool.line();
+            if line.is_empty() {
+                break;
+            }
+            last = serde_json::from_str(&line).unwrap();
+        }
+        let (code, said) = tool.end();
+        assert_eq!(code, Some(0), "{mode}: {said}");
         assert!(said.contains(says), "{mode}: {said}");
-        let out = String::from_utf8(output.stdout).unwrap();
-        let last: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
         assert_eq!(last["gone"], gone, "{mode}");
     }
 }
@@ -119,7 +130,8 @@ fn records_and_draws() {
 
     // Damage is named, and the old picture stays.
     let text = std::fs::read_to_string(&file).unwrap();
-    assert!(text.lines().count() >= 5, "{text}");
+    // What it is, and a sample an interval; a busy host leaves intervals out, but not the last.
+    assert!(text.lines().count() >= 3, "{text}");
     std::fs::write(&file, text.replacen("\"t\"", "\"x\"", 1)).unwrap();
     assert_refuses(&run(&["dirty", "plot", &file, "-o", &picture]), 1, "line 2: ");
     assert_eq!(std::fs::read_to_string(&picture).unwrap(), drawn);

@@ -23,6 +23,7 @@
 struct shared {
 	volatile unsigned long loops;
 	volatile int stop;
+	volatile int looked;
 	volatile int collected;
 };
 
@@ -319,7 +320,8 @@ static void orphaned_file(void)
 		int fd = watching(pid, memory, PAGES);
 
 		if (!start_child()) {
-			sleep(1);
+			while (!shared->looked)
+				usleep(1000);
 			must(collect(fd), "COLLECT by a child of the dead");
 			shared->collected = 1;
 			_exit(0);
@@ -329,6 +331,7 @@ static void orphaned_file(void)
 	waitpid(tracker, NULL, 0);
 	if (!users())
 		errx(1, "the file was released while a child has it");
+	shared->looked = 1;
 	released();
 	if (!shared->collected)
 		errx(1, "the child could not collect");

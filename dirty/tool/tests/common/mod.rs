@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Set for the process that writes: this test program, started again.
@@ -18,6 +20,14 @@ pub const PAGES: usize = 256;
 pub fn writer_body() {
     let Ok(mode) = std::env::var(WRITER) else { return };
     let mut memory = vec![0u8; PAGES * libdirty::page_size()];
+    let told = Arc::new(AtomicBool::new(false));
+    if mode != "runs" {
+        let told = Arc::clone(&told);
+        std::thread::spawn(move || {
+            let _ = std::io::stdin().read_line(&mut String::new());
+            told.store(true, Ordering::SeqCst);
+        });
+    }
     println!("\nready");
     for round in 1u64.. {
         for page in memory.chunks_mut(libdirty::page_size()) {
@@ -27,11 +37,11 @@ pub fn writer_body() {
         if round == 50 {
             println!("\nprogress");
         }
-        if mode == "exits" && round == 300 {
-            return;
-        }
-        if mode == "execs" && round == 300 {
-            panic!("{}", Command::new("sleep").arg("1000").exec());
+        if told.load(Ordering::SeqCst) {
+            match mode.as_str() {
+                "exits" => return,
+                _ => panic!("{}", Command::new("sleep").arg("1000").exec()),
+            }
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -44,17 +54,23 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// `mode`: `runs`, or `exits` or `execs` after 1.5 seconds.
+    /// `mode`: `runs`, or `exits` or `execs` when told to (`go`).
     pub fn start(mode: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "writer", "--ignored", "--nocapture"])
             .env(WRITER, mode)
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         wait_for_line(&mut out, "ready");
         Writer { child, out }
+    }
+
+    /// Tell it to do what its mode says.
+    pub fn go(&mut self) {
+        drop(self.child.stdin.take());
     }
 
     pub fn pid(&self) -> String {
