@@ -23,6 +23,8 @@ DISK_BYTES = 64 << 20
 
 # Two in a row stood still once, beside three other machines on two CPUs.
 _BOOTS = 5
+# A boot of several CPUs that has said nothing for this long stands still; others take half a minute in all.
+_SILENCE_S = 60
 
 
 def empty_disk(directory: Path) -> Path:
@@ -94,7 +96,8 @@ def _boot(
     while True:
         for stale in (outputs.console, outputs.steps, outputs.trace):
             stale.unlink(missing_ok=True)
-        watched = session.Session(machine.name, log, outputs, progress)
+        patience = _SILENCE_S if left > 1 else session.BOOT_TIMEOUT_S
+        watched = session.Session(machine.name, log, outputs, progress, patience)
         try:
             with (
                 epml.wired(machine, outputs.complaints.with_name(epml.COUNTS)) as wires,

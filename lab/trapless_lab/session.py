@@ -21,8 +21,6 @@ from .script import StepLog
 
 # A boot took over a minute beside six others on two processors.
 BOOT_TIMEOUT_S = 360
-# A boot that has gone this long without a word on the console stands still.
-SILENCE_S = 180
 POWER_OFF_TIMEOUT_S = 120
 
 _POLL_S = 0.05
@@ -86,8 +84,17 @@ def process(
 class Session:
     """One run being watched."""
 
-    def __init__(self, machine: str, log: StepLog, outputs: Outputs, progress: Progress) -> None:
+    def __init__(
+        self,
+        machine: str,
+        log: StepLog,
+        outputs: Outputs,
+        progress: Progress,
+        silence_s: float = BOOT_TIMEOUT_S,
+    ) -> None:
+        """Watch ``machine``; a boot without a word on the console for ``silence_s`` seconds stands still."""
         self._machine = machine
+        self._silence_s = silence_s
         self._log = log
         self._progress = progress
         self._console = _Tail(outputs.console)
@@ -125,8 +132,8 @@ class Session:
             if time.monotonic() - since > limit:
                 kind = BootTimeout if self._booting else GuestError
                 self._fail(f"timed out after {limit:g} s waiting for {waiting_for}", kind)
-            if self._booting and time.monotonic() - heard > SILENCE_S:
-                self._fail(f"silent for {SILENCE_S:g} s while waiting for {waiting_for}", BootTimeout)
+            if self._booting and time.monotonic() - heard > self._silence_s:
+                self._fail(f"silent for {self._silence_s:g} s while waiting for {waiting_for}", BootTimeout)
             time.sleep(_POLL_S)
 
     @property
