@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from trapless_lab import cli, experiment
+from trapless_lab.experiments import power_benchmarks, power_replay, power_tracing
 
 pytestmark = pytest.mark.machine
 
@@ -52,12 +53,20 @@ KEYS: dict[str, dict[str, set[str]]] = {
     },
     "fork-dirty": {"bare": PAGES, "stock": PAGES, "boosted": PAGES, "slope": {"bare", "stock", "boosted"}},
     "power-exits": dict.fromkeys(("bare", "base", "inplace", "pv"), EXITS) | {"sources": set()},
+    "power-benchmarks": {
+        "exits": {*power_benchmarks.WORKLOADS, power_benchmarks.NOTHING},
+        "privileged_percent": set(power_benchmarks.WORKLOADS),
+    },
+    "power-replay": {
+        **{"overhead_percent": set(power_replay.WORKLOADS), "layouts": set(power_replay.WORKLOADS)},
+        **{"empty": {"boot", "traced"}, "loading": set()},
+    },
     "power-sources": {
         **{"instructions": {"base", "inplace"}, "pcs": {"base", "inplace"}, "top": {"base", "inplace"}},
         "translator": set(),
     },
     "power-tracing": {
-        variant: {"boot", "syscall", "pipe", "fork", "exec"}
+        variant: set(power_tracing.WORKLOADS)
         for variant in (
             *("fixed_4_kb", "fixed_64_kb", "fixed_1024_kb", "fixed_4096_kb"),
             *("fixed_1024_kb_cached", "fixed_4096_kb_cached", "adaptive"),
@@ -77,7 +86,7 @@ LONG = {
     *("fork-dirty", "pagetable-latency", "pagetable-switches", "pv-operations"),
     *("dirty-guest-spml", "domu-latency", "pagetable-bare", "pagetable-compute", "pagetable-io"),
     *("pagetable-iotlb-model", "pagetable-shrinking", "pagetable-types", "power-sources"),
-    "power-tracing",
+    *("power-benchmarks", "power-replay", "power-tracing"),
 }
 
 

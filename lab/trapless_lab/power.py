@@ -37,6 +37,7 @@ VMM = "/bin/trapless-power-vmm"
 _ARGUMENTS = "console=ttyS0 panic=-1 loglevel=4"
 _KVM_MODE = "/sys/module/kvm/parameters/bt_mode"
 _STATISTICS = "/tmp/statistics"  # in the host's memory; a file of the lab it is not
+_LAYOUT = "bt_layout:"
 _POLL_S = 0.05
 _TAIL_LINES = 25
 
@@ -129,6 +130,11 @@ class Console:
         """Return KVM's counters of a guest: of the VM by their names, of its vCPU as ``vcpu0/NAME``."""
         pairs = (line.rsplit(":", 1) for line in self.of(f"{label}.statistics").text.splitlines())
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].strip().isdigit()}
+
+    def layout(self, label: str) -> str:
+        """Return how a guest's traced blocks were split, as KVM takes it back."""
+        lines = self.of(f"{label}.statistics").text.splitlines()
+        return "".join(f"{line.removeprefix(_LAYOUT)}\n" for line in lines if line.startswith(_LAYOUT))
 
 
 def kernel() -> Path:

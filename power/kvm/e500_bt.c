@@ -49,6 +49,10 @@ int kvmppc_bt_init_vm(struct kvm *kvm)
 	bt = kzalloc(sizeof(*bt), GFP_KERNEL_ACCOUNT);
 	if (!bt)
 		return -ENOMEM;
+	if (kvmppc_bt_init_layout(bt)) {
+		kfree(bt);
+		return -ENOMEM;
+	}
 	bt->mode = mode;
 	spin_lock_init(&bt->claim);
 	hash_init(bt->sites);
@@ -69,8 +73,12 @@ int kvmppc_bt_precreate_vcpu(struct kvm *kvm)
 	struct kvmppc_bt *bt = kvm->arch.bt;
 	int r = 0;
 
-	if (!bt || !kvm->created_vcpus)
+	if (!bt)
 		return 0;
+	if (!kvm->created_vcpus) {
+		kvmppc_bt_show_layout(kvm);
+		return 0;
+	}
 	spin_lock(&bt->claim);
 	if (bt->enabled)
 		r = -EBUSY;
@@ -102,6 +110,7 @@ void kvmppc_bt_destroy_vm(struct kvm *kvm)
 		kfree(page);
 	xa_destroy(&bt->pages);
 	kvfree(bt->decided);
+	kvmppc_bt_free_layout(bt);
 	for (i = 0; i < bt->nareas; i++)
 		kfree(bt->area[i].site);
 	kfree(bt);

@@ -34,6 +34,7 @@
 #include <linux/hashtable.h>
 #include <linux/kvm_host.h>
 #include <linux/list.h>
+#include <linux/mutex.h>
 #include <linux/spinlock.h>
 #include <linux/xarray.h>
 
@@ -254,9 +255,21 @@ struct bt_block {
 };
 
 /**
+ * struct bt_layout - how large the entries over traced pages may be
+ * @sizes: by guest-physical page, as in MAS1[TSIZE]: the smallest that was chosen
+ * @fixed: it was given, and nothing is split
+ * @incomplete: there was no memory to write some page down
+ */
+struct bt_layout {
+	struct xarray sizes;
+	bool fixed;
+	bool incomplete;
+};
+
+/**
  * struct kvmppc_bt - a VM that is translated
  * @mode: what is translated; one of BT_MODE_*
- * @claim: protects @enabled and @crowded
+ * @claim: protects @enabled and @crowded, and @layout while it is replaced
  * @enabled: the driver has called
  * @crowded: the VM has more than one vcpu, or had been asked to
  * @shown: the counters are in debugfs
@@ -265,6 +278,9 @@ struct bt_block {
  * @decided: for each guest-physical page the shadow TLB entry that covers it, once
  *	that was asked, until something changes
  * @ndecided: how many pages have room there
+ * @layout: sizes of pages with sites, since the VM was made or beforehand
+ * @layout_lock: held by who reads or replaces it for the file (e500_bt_layout.c)
+ * @layout_shown: the file is in debugfs
  * @readable_inside: inside of a traced block there may be a smaller shadow TLB entry
  *	that is not, for none of its own pages has sites
  * @heat: exits by instruction that is not patched yet, the most frequent ones; the
@@ -292,6 +308,9 @@ struct kvmppc_bt {
 	struct xarray pages;
 	u8 *decided;
 	gfn_t ndecided;
+	struct bt_layout *layout;
+	struct mutex layout_lock;
+	bool layout_shown;
 	bool readable_inside;
 	struct {
 		u32 pc;
@@ -361,6 +380,15 @@ struct bt_page *kvmppc_bt_make_page(struct kvmppc_bt *bt, gfn_t gfn);
 void kvmppc_bt_page_empty(struct kvm_vcpu *vcpu, gfn_t gfn);
 int kvmppc_bt_block_tsize(struct kvmppc_bt *bt, gfn_t gfn);
 void kvmppc_bt_fault(struct kvm_vcpu *vcpu, gfn_t gfn);
+
+bool kvmppc_bt_good_kb(unsigned int kb);
+
+/* e500_bt_layout.c */
+int kvmppc_bt_init_layout(struct kvmppc_bt *bt);
+void kvmppc_bt_free_layout(struct kvmppc_bt *bt);
+void kvmppc_bt_show_layout(struct kvm *kvm);
+void kvmppc_bt_note_size(struct kvmppc_bt *bt, gfn_t gfn, int tsize);
+int kvmppc_bt_first_size(struct kvmppc_bt *bt, gfn_t gfn, int otherwise);
 
 /* e500_bt_site.c */
 bool kvmppc_bt_find_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t *gpa);

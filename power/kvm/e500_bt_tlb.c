@@ -15,7 +15,8 @@
  * to data inside of its block make the block's next size, a quarter, the largest
  * one, down to bt_floor_kb. Blocks without sites take the largest size that
  * fits between the others. A page whose last site is gone is as any other, and so
- * neighbours merge when their entries are made anew.
+ * neighbours merge when their entries are made anew. What was chosen is written down;
+ * with a layout that was given instead nothing is split (e500_bt_layout.c).
  *
  * Splitting leaves many small blocks around the one page where code and data meet.
  * Were each an entry of TLB1, they would not fit and take turns: a boot missed 22,000
@@ -51,6 +52,12 @@ static unsigned int bt_faults_to_split = 32;
 #define BT_MAX_DECIDED		(1UL << (31 - PAGE_SHIFT))
 
 /* A size that an entry can have, between a page and the largest page of a host. */
+bool kvmppc_bt_good_kb(unsigned int kb)
+{
+	return is_power_of_2(kb) && ilog2(kb) % 2 == 0 && ilog2(kb) >= BOOK3E_PAGESZ_4K &&
+	       ilog2(kb) <= BT_LARGEST_TSIZE;
+}
+
 static int set_size(const char *text, const struct kernel_param *param)
 {
 	unsigned int kb;
@@ -58,8 +65,7 @@ static int set_size(const char *text, const struct kernel_param *param)
 
 	if (r)
 		return r;
-	if (!is_power_of_2(kb) || ilog2(kb) % 2 || ilog2(kb) < BOOK3E_PAGESZ_4K ||
-	    ilog2(kb) > BT_LARGEST_TSIZE)
+	if (!kvmppc_bt_good_kb(kb))
 		return -EINVAL;
 	return param_set_uint(text, param);
 }
@@ -191,6 +197,7 @@ void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn)
 	struct bt_page *page = kvmppc_bt_page(bt, gfn);
 	u8 decided = gfn < bt->ndecided ? bt->decided[gfn] : 0;
 
+	kvmppc_bt_note_size(bt, gfn, page->tsize);
 	if (!(decided & DECIDED_TRACED) || (decided & DECIDED_TSIZE) > page->tsize ||
 	    bt->readable_inside)
 		kvmppc_bt_retrace(vcpu);
@@ -336,7 +343,7 @@ struct bt_page *kvmppc_bt_make_page(struct kvmppc_bt *bt, gfn_t gfn)
 	if (!page)
 		return NULL;
 	INIT_LIST_HEAD(&page->sites);
-	page->tsize = kb_tsize(READ_ONCE(bt_first_kb));
+	page->tsize = kvmppc_bt_first_size(bt, gfn, kb_tsize(READ_ONCE(bt_first_kb)));
 	if (xa_err(xa_store(&bt->pages, gfn, page, GFP_KERNEL_ACCOUNT))) {
 		kfree(page);
 		return NULL;
@@ -375,7 +382,7 @@ void kvmppc_bt_fault(struct kvm_vcpu *vcpu, gfn_t gfn)
 	unsigned long at;
 	bool split = false;
 
-	if (!faults || tsize <= kb_tsize(READ_ONCE(bt_floor_kb)))
+	if (!faults || bt->layout->fixed || tsize <= kb_tsize(READ_ONCE(bt_floor_kb)))
 		return;
 	xa_for_each_range(&bt->pages, at, page, block_start(gfn, tsize),
 			  block_start(gfn, tsize) + tsize_pages(tsize) - 1)
@@ -383,6 +390,8 @@ void kvmppc_bt_fault(struct kvm_vcpu *vcpu, gfn_t gfn)
 			page->tsize = tsize - 2;
 			page->faults = 0;
 			split = true;
+			if (!list_empty(&page->sites))
+				kvmppc_bt_note_size(bt, at, page->tsize);
 		}
 	if (split) {
 		bt->stats.splits++;

@@ -54,6 +54,7 @@ PATCH = "kvmppc_bt_patch"
 FILES = (
     "e500_bt",
     "e500_bt_fast",
+    "e500_bt_layout",
     "e500_bt_read",
     "e500_bt_short",
     "e500_bt_site",
@@ -90,16 +91,20 @@ class Run:
         return self.console.statistics(GUEST)
 
 
-def take(context: Context, mode: str, plan: Plan | None = None, plugin: str = "ranges") -> Run:
-    """Boot a guest in a mode; with a plan, count instructions."""
-    vm = Vm(GUEST, MODES[mode], f"run=boot scale={'quick' if context.quick else 'full'}")
+def take(
+    context: Context, mode: str, plan: Plan | None = None, plugin: str = "ranges", run: str = GUEST
+) -> Run:
+    """Boot a guest in a mode, or have it run something else; with a plan, count instructions."""
+    what = f"run={run} " if run else ""
+    vm = Vm(GUEST, MODES[mode], f"{what}scale={'quick' if context.quick else 'full'}")
     with tempfile.TemporaryDirectory(prefix="trapless-power-") as temporary:
         log, planned, counted = (Path(temporary) / name for name in ("exceptions", "plan", "counts"))
         options = power_exceptions.qemu_options(log)
         if plan:
             plan.write(planned)
             options += power_ranges.qemu_options(planned, counted, plugin)
-        how = How(context.progress, context.keep / mode if context.keep else None, options)
+        kept = context.keep / f"{mode}-{run or 'start'}" if context.keep else None
+        how = How(context.progress, kept, options)
         console = power.in_host(power.one_after_another([vm]), label=mode, how=how)
         counts = power_ranges.parse(counted.read_text(), plan) if plan else None
         return Run(console, power_exceptions.read(log), counts)

@@ -54,6 +54,10 @@ typedef struct {
 	int locked;
 } spinlock_t;
 
+struct mutex {
+	int owner;
+};
+
 struct kvm_memory_slot;
 
 struct kvm {

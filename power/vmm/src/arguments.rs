@@ -40,6 +40,9 @@ pub struct Arguments {
     /// At the end write KVM's statistics of this guest, a line each, to this file
     #[arg(long)]
     pub statistics: Option<PathBuf>,
+    /// Give KVM the layout of traced blocks in this file, as its bt_layout was read, instead of splitting them
+    #[arg(long)]
+    pub bt_layout: Option<PathBuf>,
 }
 
 /// What the guest's memory is made of.

@@ -17,8 +17,8 @@ use crate::console::Console;
 use crate::kvm::{Exit, Kvm, Registers, TlbEntry, Vcpu, Vm};
 use crate::layout::{self, Layout};
 use crate::mapping::Mapping;
-use crate::statistics::Statistics;
-use crate::{elf, host, memory, tree};
+use crate::statistics::{self, Statistics};
+use crate::{elf, host, memory, replay, tree};
 
 /// In r6, says that r3 to r7 are as ePAPR has them.
 const EPAPR_MAGIC: u64 = 0x4550_4150;
@@ -51,6 +51,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mpic = vm.create_mpic(u64::from(layout::SOC + layout::MPIC))?;
     let mut vcpu = vm.create_vcpu(&mpic, TlbEntry::page_at_0(start.initial_page))?;
     vcpu.set_registers(&start.registers).context("KVM does not take the vCPU's registers")?;
+    if let Some(file) = &arguments.bt_layout {
+        replay::give(&statistics::directory(vm.descriptor()), file)?;
+    }
     let mut machine = Machine { vcpu, vm, memory };
 
     let line = Box::new(move |up| mpic.set_line(layout::SERIAL_IRQ, up));

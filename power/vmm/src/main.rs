@@ -16,6 +16,7 @@ mod layout;
 mod machine;
 mod mapping;
 mod memory;
+mod replay;
 mod statistics;
 mod tree;
 

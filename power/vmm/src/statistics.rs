@@ -26,7 +26,7 @@ impl Statistics {
     /// # Errors
     /// There are none, or the file cannot be written.
     pub fn prepare(vm: RawFd, file: &Path) -> Result<Self> {
-        let directory = PathBuf::from(format!("{KVM}/{}-{vm}", process::id()));
+        let directory = directory(vm);
         let there = fs::metadata(&directory);
         there.with_context(|| format!("no statistics in {}; is debugfs mounted?", directory.display()))?;
         let file = File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
@@ -42,6 +42,11 @@ impl Statistics {
         collect(&self.directory, "", DEPTH, &mut text).context("cannot read the statistics")?;
         self.file.write_all(text.as_bytes()).context("cannot write the statistics")
     }
+}
+
+/// Where KVM shows the VM with this descriptor.
+pub fn directory(vm: RawFd) -> PathBuf {
+    PathBuf::from(format!("{KVM}/{}-{vm}", process::id()))
 }
 
 fn collect(directory: &Path, prefix: &str, depth: u32, text: &mut String) -> io::Result<()> {
