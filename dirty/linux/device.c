@@ -52,7 +52,7 @@ struct opened {
 
 static int device_open(struct inode *inode, struct file *file)
 {
-	struct opened *opened = kzalloc(sizeof(*opened), GFP_KERNEL_ACCOUNT);
+	struct opened *opened = kzalloc(sizeof(*opened), TPD_GFP);
 
 	if (!opened)
 		return -ENOMEM;
@@ -303,7 +303,8 @@ static int read_found(struct tpd_tracker *tracker, void __user *user)
 	if (!read.capacity)
 		return -EINVAL;
 	read.count = 0;
-	ranges = kmalloc_array(READ_STEP, sizeof(*ranges), GFP_KERNEL);
+	/* On nobody's account: who is at his limit, too, is told what was found. */
+	ranges = kmalloc_array(READ_STEP, sizeof(*ranges), TPD_GFP & ~__GFP_ACCOUNT);
 	if (!ranges)
 		return -ENOMEM;
 	err = copy_found(tracker, &read, ranges);

@@ -342,12 +342,12 @@ static struct session *get_session(unsigned int tag)
 	int err;
 
 	if (!session) {
-		session = kzalloc(sizeof(*session), GFP_KERNEL_ACCOUNT);
+		session = kzalloc(sizeof(*session), TPD_GFP);
 		if (!session)
 			return ERR_PTR(-ENOMEM);
 		xa_init_flags(&session->blocks, XA_FLAGS_LOCK_IRQ);
 		init_llist_head(&session->news);
-		err = xa_insert(&sessions, tag, session, GFP_KERNEL_ACCOUNT);
+		err = xa_insert(&sessions, tag, session, TPD_GFP);
 		if (err) {
 			kfree(session);
 			return ERR_PTR(err);
@@ -364,7 +364,7 @@ static int epml_attach(struct tpd_tracker *tracker)
 
 	if (!epml_device_present())
 		return -EOPNOTSUPP;
-	watcher = kzalloc(sizeof(*watcher), GFP_KERNEL_ACCOUNT);
+	watcher = kzalloc(sizeof(*watcher), TPD_GFP);
 	if (!watcher)
 		return -ENOMEM;
 	session = get_session(tracker->memory->tag);

@@ -51,8 +51,6 @@ struct tpd_found {
 
 #define FOUND_ALL		((void *)1UL)
 #define IS_TABLE(slot)		((unsigned long)(slot) > 1UL)
-/* At its limit a memory cgroup is to be told ENOMEM, not killed. */
-#define RANGE_GFP		(GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL)
 /* Pages are found under spinlocks, in interrupts, and while memory is reclaimed. */
 #define FOUND_GFP		(GFP_NOWAIT | __GFP_NOMEMALLOC | __GFP_NOWARN | __GFP_ZERO | \
 				 __GFP_ACCOUNT)
@@ -83,7 +81,7 @@ static void free_range(struct tpd_range *range)
 
 static struct tpd_range *new_range(unsigned long start, unsigned long end)
 {
-	struct tpd_range *range = kzalloc(sizeof(*range), GFP_KERNEL_ACCOUNT);
+	struct tpd_range *range = kzalloc(sizeof(*range), TPD_GFP);
 	unsigned long first = start / CHUNK_SIZE;
 	unsigned long count = (end - 1) / CHUNK_SIZE - first + 1;
 
@@ -91,7 +89,7 @@ static struct tpd_range *new_range(unsigned long start, unsigned long end)
 		return NULL;
 	range->start = start;
 	range->end = end;
-	range->found = kvzalloc(struct_size(range->found, chunks, count), RANGE_GFP);
+	range->found = kvzalloc(struct_size(range->found, chunks, count), TPD_GFP);
 	if (!range->found) {
 		kfree(range);
 		return NULL;
@@ -480,7 +478,7 @@ static int make_room(struct tpd_tracker *tracker)
 		return -ENOSPC;
 	if (tracker->count < tracker->room)
 		return 0;
-	ranges = kvcalloc(room, sizeof(*ranges), RANGE_GFP);
+	ranges = kvcalloc(room, sizeof(*ranges), TPD_GFP);
 	if (!ranges)
 		return -ENOMEM;
 	spin_lock_irq(&tracker->memory->lock);
@@ -559,7 +557,7 @@ int tpd_unwatch(struct tpd_tracker *tracker, unsigned long start, unsigned long 
 		err = make_room(tracker);
 		if (err)
 			return err;
-		rest = kzalloc(sizeof(*rest), GFP_KERNEL_ACCOUNT);
+		rest = kzalloc(sizeof(*rest), TPD_GFP);
 		if (!rest)
 			return -ENOMEM;
 		rest->start = end;

@@ -126,7 +126,7 @@ void tpd_found_active(struct tpd_memory *memory)
 
 static struct mmu_notifier *new_memory(struct mm_struct *mm)
 {
-	struct tpd_memory *memory = kzalloc(sizeof(*memory), GFP_KERNEL_ACCOUNT);
+	struct tpd_memory *memory = kzalloc(sizeof(*memory), TPD_GFP);
 
 	if (!memory)
 		return ERR_PTR(-ENOMEM);
@@ -169,8 +169,11 @@ static struct tpd_memory *get_memory(struct mm_struct *mm)
 	memory = of_notifier(notifier);
 	if (memory->users++)
 		return memory;
-	/* In turn, so that what is left of an old one in a log is not soon another's. */
-	tag = idr_alloc_cyclic(&tag_idr, memory, 1, TAGS, GFP_KERNEL);
+	/*
+	 * In turn, so that what is left of an old one in a log is not soon another's. A
+	 * node of the tree has the tags of many, so it is on nobody's account.
+	 */
+	tag = idr_alloc_cyclic(&tag_idr, memory, 1, TAGS, TPD_GFP & ~__GFP_ACCOUNT);
 	if (tag < 0) {
 		mmu_notifier_put(notifier);
 		return ERR_PTR(tag);
@@ -224,7 +227,7 @@ static int begin(struct tpd_tracker *tracker)
  */
 struct tpd_tracker *tpd_attach(struct mm_struct *mm, const struct tpd_mechanism *mechanism)
 {
-	struct tpd_tracker *tracker = kzalloc(sizeof(*tracker), GFP_KERNEL_ACCOUNT);
+	struct tpd_tracker *tracker = kzalloc(sizeof(*tracker), TPD_GFP);
 	struct tpd_memory *memory;
 	int err = -EINTR;
 

@@ -22,6 +22,7 @@
  * tables, 15.7 s a GiB; an array from page numbers to addresses would hold one
  * address a page, and a page that is mapped twice has two. One walk that asks a
  * bitmap is linear in what is watched, needs a bit a page, and is right for those.
+ * It is by whole tables: a call for each entry costs more than all that is asked.
  *
  * What the host says is not believed: a page number is bounded before it is an
  * index, and whatever cannot be (a head too far ahead, a page that is none, an
@@ -81,7 +82,8 @@ struct spml {
  * @ring:     shared with the VMM
  * @entries:  of the ring
  * @tail:     how many we took; our own copy
- * @frames:   pages of memory; a page number from the ring is below
+ * @frames:   pages of memory, rounded up to blocks, so that a huge page is below it
+ *            or not; a page number from the ring is below
  * @port:     for calls
  */
 static struct log {
@@ -169,7 +171,6 @@ static void drain(void)
  * @start:   of the range ...
  * @end:     ... to here (exclusive); huge pages may lie on both sides
  * @pages:   of the current block
- * @any:     some of @pages is set
  * @found:   pages found
  */
 struct lookup {
@@ -179,47 +180,60 @@ struct lookup {
 	unsigned long start;
 	unsigned long end;
 	DECLARE_BITMAP(pages, TPD_BLOCK_PAGES);
-	bool any;
 	u64 found;
 };
 
-static void look_up(struct tpd_walk *walk, const struct tpd_leaf *leaf)
+/* What log.frames does not cover was added since we began: its entries were overruns. */
+static void look_up_table(struct tpd_walk *walk, const pte_t *entry, unsigned long address,
+			  unsigned long end)
 {
 	struct lookup *lookup = container_of(walk, struct lookup, walk);
-	unsigned long frame, end, offset = leaf->address / PAGE_SIZE % TPD_BLOCK_PAGES;
+	const unsigned long *pending = lookup->spml->pending;
+	const unsigned long frames = log.frames;
+	unsigned long offset = address / PAGE_SIZE % TPD_BLOCK_PAGES;
+	unsigned long behind = offset + (end - address) / PAGE_SIZE;
 
-	/* The zero page is never written. */
-	if (!leaf->page)
-		return;
-	frame = page_to_pfn(leaf->page);
-	end = frame + leaf->pages;
-	/* Memory that was added since we began: its entries were overruns. */
-	if (end > log.frames)
-		return;
-	if (leaf->pages > TPD_BLOCK_PAGES) {
-		if (find_next_bit(lookup->spml->pending, end, frame) < end)
-			tpd_found(lookup->tracker->memory, leaf->address,
-				  leaf->address + leaf->pages * PAGE_SIZE);
-		return;
-	}
-	for (; frame < end; frame++, offset++) {
-		if (!test_bit(frame, lookup->spml->pending))
+	for (; offset < behind; entry++, offset++) {
+		pte_t value = READ_ONCE(*entry);
+		unsigned long frame;
+
+		/* The zero page, which is special, is never written. */
+		if (!pte_present(value) || pte_special(value))
 			continue;
-		__set_bit(offset, lookup->pages);
-		lookup->any = true;
-		lookup->found++;
+		frame = pte_pfn(value);
+		if (frame < frames && test_bit(frame, pending))
+			__set_bit(offset, lookup->pages);
 	}
+}
+
+static void look_up_huge(struct tpd_walk *walk, const struct tpd_leaf *leaf)
+{
+	struct lookup *lookup = container_of(walk, struct lookup, walk);
+	const unsigned long *pending = lookup->spml->pending;
+	unsigned long frame = page_to_pfn(leaf->page);
+	unsigned long end = min(frame + leaf->pages, log.frames);
+
+	if (frame >= log.frames)
+		return;
+	/* A huge page begins at a multiple of its size, so at a word of the bitmap. */
+	if (leaf->pages == TPD_BLOCK_PAGES)
+		bitmap_or(lookup->pages, lookup->pages, pending + BIT_WORD(frame),
+			  TPD_BLOCK_PAGES);
+	else if (find_next_bit(pending, end, frame) < end)
+		tpd_found(lookup->tracker->memory, leaf->address,
+			  leaf->address + leaf->pages * PAGE_SIZE);
 }
 
 static void end_block(struct tpd_walk *walk, unsigned long base)
 {
 	struct lookup *lookup = container_of(walk, struct lookup, walk);
+	unsigned int count = bitmap_weight(lookup->pages, TPD_BLOCK_PAGES);
 
-	if (!lookup->any)
+	if (!count)
 		return;
+	lookup->found += count;
 	tpd_found_block(lookup->tracker->memory, base, lookup->pages, &tpd_spml);
 	bitmap_zero(lookup->pages, TPD_BLOCK_PAGES);
-	lookup->any = false;
 }
 
 /* What came into a watched range and cannot be watched is told each time. */
@@ -285,7 +299,8 @@ static int collect(struct tpd_tracker *tracker)
 	struct lookup lookup = {
 		.walk = {
 			.wanted = _PAGE_PRESENT | _PAGE_PROTNONE,
-			.leaf = look_up,
+			.leaf = look_up_huge,
+			.table = look_up_table,
 			.done = end_block,
 			.odd = doubt,
 		},
@@ -361,7 +376,7 @@ static int enable(struct spml *spml)
 static int spml_attach(struct tpd_tracker *tracker)
 {
 	size_t words = BITS_TO_LONGS(log.frames);
-	struct spml *spml = kvzalloc(struct_size(spml, pending, words), GFP_KERNEL_ACCOUNT);
+	struct spml *spml = kvzalloc(struct_size(spml, pending, words), TPD_GFP);
 	int err = -EINTR;
 
 	if (!spml)
@@ -434,7 +449,7 @@ static int make_ring(void)
 	}
 	for (entries = min_t(u32, entries, TRAPLESS_SPML_MAX_ENTRIES);; entries /= 2) {
 		log.ring = alloc_pages_exact(ring_bytes(entries),
-					     GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
+					     (TPD_GFP & ~__GFP_ACCOUNT) | __GFP_ZERO);
 		if (log.ring)
 			break;
 		if (entries <= FEWEST_ENTRIES)
@@ -462,7 +477,7 @@ static int spml_probe(void)
 
 	if (err)
 		return err;
-	log.frames = PHYS_PFN(__pa(high_memory - 1)) + 1;
+	log.frames = round_up(PHYS_PFN(__pa(high_memory - 1)) + 1, TPD_BLOCK_PAGES);
 	err = make_ring();
 	if (err)
 		return err;

@@ -36,6 +36,18 @@
 #define TPD_BLOCK_PAGES	512
 #define TPD_BLOCK_SIZE	((unsigned long)TPD_BLOCK_PAGES << PAGE_SHIFT)
 
+/*
+ * For all that a user can ask for, and may sleep: where memory is short, the cgroup's
+ * or the machine's, he is told ENOMEM, nobody is killed for it, and the log is silent.
+ * What the kernel allocates on our behalf (an mm's first MMU notifier, page tables of
+ * vmalloc) is by its own flags.
+ */
+#ifndef TPD_NEGATIVE_CONTROL_OOM_KILLER
+#define TPD_GFP		(GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN)
+#else
+#define TPD_GFP		GFP_KERNEL_ACCOUNT
+#endif
+
 struct tpd_memory;
 struct tpd_tracker;
 
@@ -213,6 +225,11 @@ struct tpd_leaf {
  * @absent:     entries that are neither present nor empty (swapped out, migrating)
  *              are visited as well, with no page
  * @leaf:       for each such entry, under its page-table lock
+ * @table:      in place of @leaf for the entries of a lowest-level table, all that
+ *              the range has of it at once: the first one, its address and where
+ *              they end. Under the same lock; @wanted and @absent are not looked at.
+ *              Where nearly each entry is of interest a call for each costs more
+ *              than all else. May be NULL
  * @settle:     before that lock is let go; may be NULL
  * @done:       after each block in which there was a page table, without that lock;
  *              may be NULL
@@ -225,6 +242,8 @@ struct tpd_walk {
 	unsigned long wanted;
 	bool absent;
 	void (*leaf)(struct tpd_walk *walk, const struct tpd_leaf *leaf);
+	void (*table)(struct tpd_walk *walk, const pte_t *entry, unsigned long address,
+		      unsigned long end);
 	void (*settle)(struct tpd_walk *walk);
 	void (*done)(struct tpd_walk *walk, unsigned long base);
 	void (*odd)(struct tpd_walk *walk, unsigned long start, unsigned long end);

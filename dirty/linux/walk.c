@@ -56,6 +56,10 @@ static void walk_table(struct tpd_walk *walk, struct mm_struct *mm, pmd_t *pmd,
 	spinlock_t *lock;
 	pte_t *pte, *table = pte_offset_map_lock(mm, pmd, address, &lock);
 
+	if (walk->table) {
+		walk->table(walk, table, address, end);
+		goto out;
+	}
 	for (pte = table; address < end; pte++, address += PAGE_SIZE) {
 		pte_t entry = *pte;
 
@@ -65,6 +69,7 @@ static void walk_table(struct tpd_walk *walk, struct mm_struct *mm, pmd_t *pmd,
 		else if (walk->absent && !pte_present(entry) && !pte_none(entry))
 			visit(walk, &pte->pte, address, 1, NULL);
 	}
+out:
 	settle(walk);
 	pte_unmap_unlock(table, lock);
 }

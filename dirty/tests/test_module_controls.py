@@ -28,6 +28,8 @@ SCENARIOS = {
     "one-tracker": ("trackers",),
 }
 UNKNOWN = "unknown-symbol"
+# The case whose process the kernel kills where the module should have told it that memory is short.
+KILLING, KILLED = "oom-killer", "pieces-in-a-cgroup"
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +45,16 @@ def transcript() -> Transcript:
             module_steps.released(f"released {variant}"),
             module_steps.rmmod(f"rmmod {variant}"),
         ]
+    steps += [
+        module_steps.insmod(KILLING),
+        module_steps.cases("dirtylimit", KILLING, only=KILLED),
+        module_steps.released(f"released {KILLING}"),
+        module_steps.rmmod(f"rmmod {KILLING}"),
+    ]
     return runner.run(
         MACHINES["bare-smp"].with_disk(),
         [module_steps.SWAP, *steps, module_steps.insmod(UNKNOWN, expect=None)],
-        files={**module_steps.module_files(*CASES, UNKNOWN), **oracle.files()},
+        files={**module_steps.module_files(*CASES, KILLING, UNKNOWN), **oracle.files()},
         modules=("ahci", "sd_mod"),
     )
 
@@ -70,6 +78,10 @@ def test_the_library_refuses_a_module_that_does_not_flush(transcript: Transcript
     """It tries each back end on a page of its own first."""
     found = oracle.report(transcript, "oracle no-flush")
     assert found["rows"] == [] and [row["backend"] for row in found["rejected"]] == ["dbit"]
+
+
+def test_a_module_that_has_its_user_killed_is_caught(transcript: Transcript) -> None:
+    assert f"FAILED {KILLED} (wait status 0x9)" in transcript[KILLING].output
 
 
 def test_an_unknown_kernel_is_refused(transcript: Transcript) -> None:

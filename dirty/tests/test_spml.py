@@ -23,8 +23,8 @@ from trapless_lab.transcript import Transcript, complaints
 pytestmark = pytest.mark.machine
 
 PROGRAM = "dirtyforwarded"
-CASES = {"rounds", "alias", "kernel-first", "huge", "halves", "changes", "threads", "others"}
-SMOKE = ("rounds", "alias", "kernel-first", "halves")
+CASES = {"rounds", "alias", "kernel-first", "huge", "halves", "changes", "hidden", "threads", "others"}
+SMOKE = ("rounds", "alias", "kernel-first", "halves", "hidden")
 SMALL_RING = "spml_entries=512 spml_schedule=1"
 # Minutes under nested emulation, and no other than in a guest of its own.
 SLOW = ("alternate-pages", "sparse", "racing-writers", "racing-watch", "many-ranges", "swap")

@@ -195,6 +195,22 @@ static void changes(void)
 	follow(fd, memory, PAGES);
 }
 
+/* Collected while nobody may touch it: entries that are not present as others are. */
+static void hidden(void)
+{
+	char *memory = small_pages(PAGES);
+	int fd = begin(memory, PAGES);
+
+	for (size_t i = 0; i < PAGES; i += 3)
+		touch(memory, i);
+	if (mprotect(memory, PAGES * PAGE, PROT_NONE))
+		err(1, "PROT_NONE");
+	must(collect(fd), "COLLECT");
+	if (mprotect(memory, PAGES * PAGE, PROT_READ | PROT_WRITE))
+		err(1, "PROT_WRITE");
+	follow(fd, memory, PAGES);
+}
+
 static char *shared_memory;
 static volatile int stop;
 
@@ -349,6 +365,7 @@ int main(int argc, char **argv)
 		{ "huge", huge },
 		{ "halves", halves },
 		{ "changes", changes },
+		{ "hidden", hidden },
 		{ "threads", threads },
 		{ "others", others },
 		{ "overrun", overrun },

@@ -23,6 +23,10 @@
 #define GROUP CGROUP "/trackers"
 #define LIMIT_MIB 48
 #define FILES 900
+/* Of ranges: some thousands are short of it in the middle of small allocations. */
+#define PIECES_GROUP CGROUP "/pieces"
+#define PIECES_LIMIT (512UL << 10)
+#define PIECES 60000UL
 #define SPARSE 256UL /* GiB, of each of which one page is touched */
 
 static unsigned long meminfo(const char *name)
@@ -192,19 +196,21 @@ static void move_to(int list)
 		err(1, "moving to another cgroup");
 }
 
-static void enter_cgroup(void)
+static void enter_cgroup(const char *group, size_t limit)
 {
-	char text[32];
+	char text[32], path[128];
 
 	mkdir(CGROUP, 0755);
 	if (mount("none", CGROUP, "cgroup2", 0, NULL) && errno != EBUSY)
 		err(1, "cgroup2");
 	write_text(CGROUP "/cgroup.subtree_control", "+memory");
-	mkdir(GROUP, 0755);
-	snprintf(text, sizeof(text), "%u", LIMIT_MIB << 20);
-	write_text(GROUP "/memory.max", text);
+	mkdir(group, 0755);
+	snprintf(text, sizeof(text), "%zu", limit);
+	snprintf(path, sizeof(path), "%s/memory.max", group);
+	write_text(path, text);
 	outside = process_list(CGROUP "/cgroup.procs");
-	inside = process_list(GROUP "/cgroup.procs");
+	snprintf(path, sizeof(path), "%s/cgroup.procs", group);
+	inside = process_list(path);
 	move_to(inside);
 }
 
@@ -240,7 +246,7 @@ static void watched_in_a_cgroup(void)
 	int fds[FILES], count = 0;
 
 	many_files();
-	enter_cgroup();
+	enter_cgroup(GROUP, (size_t)LIMIT_MIB << 20);
 	do {
 		if (count == FILES)
 			errx(1, "%d files watch 64 TiB, and nothing was refused", count);
@@ -258,6 +264,37 @@ static void watched_in_a_cgroup(void)
 	check_told(told, written, 4, "after memory was short");
 }
 
+/*
+ * Ranges of a page, each of which takes less than a slab: where the last of them is
+ * refused the group has nothing left at all.
+ */
+static void pieces_in_a_cgroup(void)
+{
+	char *memory, told[4] = { 0 }, written[4] = { [2] = 1 };
+	size_t count = 0;
+	int fd;
+
+	/* Its own memory is there to stay: only what the module takes is charged. */
+	if (mlockall(MCL_CURRENT))
+		err(1, "mlockall");
+	memory = reserved(2 * PIECES * PAGE);
+	memory[0] = memory[2 * PAGE] = 1;
+	fd = tracker_of(getpid());
+	enter_cgroup(PIECES_GROUP, PIECES_LIMIT);
+	do {
+		if (count == PIECES)
+			errx(1, "%zu ranges are watched, and nothing was refused", count);
+	} while (!watch(fd, memory + 2 * count++ * PAGE, 1));
+	move_to(outside);
+	if (errno != ENOMEM)
+		err(1, "range %zu: WATCH", count);
+	printf("pieces=%zu\n", count);
+	/* What was watched before still is. */
+	memory[2 * PAGE]++;
+	harvest(fd, memory, 4, told);
+	check_told(told, written, 4, "after memory was short");
+}
+
 /* Who tracks the parent is short of memory; the parent is not. */
 static void find_in_a_cgroup(const char *memory, int from, int to)
 {
@@ -270,7 +307,7 @@ static void find_in_a_cgroup(const char *memory, int from, int to)
 	/* Its own memory is there to stay, and only the parent's is looked at. */
 	if (munmap((void *)memory, SPARSE * GIB) || mlockall(MCL_CURRENT | MCL_FUTURE))
 		err(1, "mlockall");
-	enter_cgroup();
+	enter_cgroup(GROUP, (size_t)LIMIT_MIB << 20);
 	for (int i = 0; i < FILES / 3; i++)
 		fds[i] = watching(getppid(), memory, SPARSE * GIB / PAGE);
 	if (write(to, &byte, 1) != 1 || read(from, &byte, 1) != 1)
@@ -324,6 +361,7 @@ int main(int argc, char **argv)
 		{ "whole-address-space", whole_address_space },
 		{ "terabytes", terabytes },
 		{ "watched-in-a-cgroup", watched_in_a_cgroup },
+		{ "pieces-in-a-cgroup", pieces_in_a_cgroup },
 		{ "found-in-a-cgroup", found_in_a_cgroup },
 	};
 

@@ -50,6 +50,7 @@ struct folio;
 struct rcu_head { int unused; };
 struct task_struct;
 typedef struct { int unused; } spinlock_t;
+typedef struct { int unused; } pte_t;
 
 #define spin_lock_irq(lock)			((void)(lock))
 #define spin_unlock_irq(lock)			((void)(lock))
