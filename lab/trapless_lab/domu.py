@@ -81,12 +81,13 @@ class DomU:
         return f"domu run {self.name} {coded}"
 
     def destroy(self) -> Step:
-        """Return a step that ends it as it stands and waits until Xen has forgotten it."""
-        return Step(f"destroy {self.name}", f"xl destroy {self.name} && {self.gone()}")
+        """Return a step that ends it as it stands and waits until its name is free; see ``gone``."""
+        named = f"while xl list {self.name} >/dev/null 2>&1; do sleep 0.1; done"
+        return Step(f"destroy {self.name}", f"xl destroy {self.name} && {named}")
 
     def gone(self) -> str:
         """Return the shell command of dom0 that waits until Xen has forgotten it."""
-        # Its name goes first: as long as a daemon has a page of it mapped, it is in the list without one.
+        # Its name goes first: as long as somebody has a page of it mapped, it is in the list without one.
         return (
             f"while xl list {self.name} >/dev/null 2>&1 || xl list | grep -F '(null)' >/dev/null; "
             "do sleep 0.1; done"
