@@ -35,7 +35,7 @@ ExecStart={_INIT}
 Environment=SYSTEMD_PAGER= SYSTEMD_COLORS=0
 """
 # No journal: what units print belongs on the console, where the lab keeps it.
-_CONFIG = b"[Manager]\nLogTarget=console\nDefaultStandardOutput=journal+console\nDefaultTimeoutStopSec=30\n"
+_CONFIG = b"[Manager]\nLogTarget=console\nDefaultStandardOutput=tty\nDefaultTimeoutStopSec=30\n"
 # With one already, this is no first boot, at which systemd would enable what no one has asked for.
 _MACHINE_ID = b"0123456789abcdef0123456789abcdef\n"
 

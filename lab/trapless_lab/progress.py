@@ -18,6 +18,9 @@ class Progress:
     def booting(self, machine: str, steps: int) -> None:
         """A machine starts, with so many steps to run."""
 
+    def again(self, reason: str) -> None:
+        """The machine did not start, and is started once more."""
+
     def started(self, step: str) -> None:
         """A step started."""
 
@@ -44,6 +47,10 @@ class PlainProgress(Progress):
         """Say it."""
         self._machine = machine
         self._say(f"booting, {steps} step{'s' if steps > 1 else ''} to run")
+
+    def again(self, reason: str) -> None:
+        """Say it."""
+        self._say(f"once more: {reason}")
 
     def finished(self, step: str, seconds: float) -> None:
         """Say it."""
@@ -80,6 +87,10 @@ class BarProgress(Progress):
         """Begin the machine's bar."""
         self._machine = machine
         self._task = self._rich.add_task(f"{machine}: booting", total=steps)
+
+    def again(self, reason: str) -> None:
+        """Say it above the bars."""
+        self._rich.console.print(f"{self._machine}, once more: {reason}", markup=False, highlight=False)
 
     def started(self, step: str) -> None:
         """Name the step on the bar."""

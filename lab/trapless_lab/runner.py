@@ -23,8 +23,9 @@ DISK_BYTES = 64 << 20
 
 # Two in a row stood still once, beside three other machines on two CPUs.
 _BOOTS = 5
-# A boot of several CPUs that has said nothing for this long stands still; others take half a minute in all.
-_SILENCE_S = 60
+# A boot of several CPUs that has said nothing for this long stands still; beside one other, a whole one takes
+# half a minute.
+_SILENCE_S = 90
 
 
 def empty_disk(directory: Path) -> Path:
@@ -104,10 +105,11 @@ def _boot(
                 session.process([*argv, *wires.argv], outputs.complaints, wires.descriptors) as running,
             ):
                 watched.follow(running)
-        except session.BootTimeout:
+        except session.BootTimeout as error:
             left -= 1
             if not left:
                 raise
+            progress.again(str(error).partition("\n")[0])
         else:
             return watched
 

@@ -106,9 +106,9 @@ def sizes(console: Console, label: str) -> dict[str, int]:
 
 
 def resized(adaptive: Console, replayed: Console, label: str) -> list[str]:
-    """Return the pages of both guests whose sizes differ."""
+    """Return the recorded pages that have no size in the replay, or another."""
     before, after = sizes(adaptive, label), sizes(replayed, label)
-    return [page for page in before.keys() & after.keys() if before[page] != after[page]]
+    return [page for page in before if before[page] != after.get(page)]
 
 
 def checks(adaptive: Console, replayed: Console) -> list[Check]:

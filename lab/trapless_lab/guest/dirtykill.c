@@ -320,7 +320,7 @@ static void orphaned_file(void)
 		int fd = watching(pid, memory, PAGES);
 
 		if (!start_child()) {
-			while (!shared->looked)
+			for (int ms = 0; !shared->looked && ms < 60000; ms++)
 				usleep(1000);
 			must(collect(fd), "COLLECT by a child of the dead");
 			shared->collected = 1;
