@@ -291,6 +291,8 @@ struct bt_layout {
  * @larx_stops: how often that was in a row
  * @access_pc: the last traced access
  * @access_repeats: how often it was the same one in a row
+ * @near_pc: a traced access
+ * @near_repeats: how many in a row were close to it, itself included
  * @esel: the guest's TLB1 entry that was found last
  * @random: for the choice of victims in TLB1
  */
@@ -323,6 +325,8 @@ struct kvmppc_bt {
 	u32 larx_stops;
 	u32 access_pc;
 	u32 access_repeats;
+	u32 near_pc;
+	u32 near_repeats;
 	int esel;
 	u32 random;
 	struct bt_stats stats;

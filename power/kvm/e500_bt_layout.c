@@ -39,8 +39,8 @@
 
 #include "e500_bt.h"
 
-/* Some 60,000 pages: all of 256 MiB. */
-#define BT_MAX_TEXT	SZ_1M
+/* Some 120,000 pages: all of 256 MiB is a little more than 1 MiB of text. */
+#define BT_MAX_TEXT	SZ_2M
 
 /* Guest-physical addresses have 36 bits. */
 #define BT_PAGE_BITS	(36 - PAGE_SHIFT)

@@ -17,8 +17,8 @@
  * guest can come between. What stops this before its end (a fault, an instruction
  * that is not simple) leaves the guest there; its stwcx. fails and it begins
  * again. If that happens BT_LARX_STOPS times in a row at one lwarx, the block is
- * given up. So it is for a traced access between a lwarx and a stwcx. to memory that
- * is not traced: its exit takes the reservation that the hardware had made.
+ * given up. So it is for traced accesses between a lwarx and a stwcx. to memory that
+ * is not traced: their exits take the reservation that the hardware had made.
  *
  * Cache maintenance of traced code is a load to the MMU. It is done for the guest,
  * by the host's address of the same line: dcbst and icbi act on physical lines.
@@ -39,6 +39,8 @@
 /* Between a lwarx and its stwcx. there are a few; the rest is a mistake. */
 #define BT_LARX_STEPS		32
 #define BT_LARX_STOPS		16
+/* The same for several accesses that take turns, which most often are no such loop. */
+#define BT_LARX_TURNS		256
 
 #define OP_31_XOP_LWARX		20
 
@@ -408,8 +410,9 @@ static bool read_code(struct kvm_vcpu *vcpu, u32 ea, u32 *inst)
 }
 
 /*
- * Whether a plain access takes a reservation again and again: it is the only traced
- * one for some time, and a lwarx stands before it. To be wrong costs some sites.
+ * Whether plain accesses take a reservation again and again: one is the only traced
+ * one for some time, or a few close together are for longer, and a lwarx stands before
+ * them. To be wrong costs some sites.
  */
 static bool breaks_reservation(struct kvm_vcpu *vcpu, u32 pc)
 {
@@ -421,7 +424,13 @@ static bool breaks_reservation(struct kvm_vcpu *vcpu, u32 pc)
 		bt->access_pc = pc;
 		bt->access_repeats = 0;
 	}
-	if (++bt->access_repeats % BT_LARX_STOPS)
+	if (pc - bt->near_pc + 4 * BT_LARX_STEPS > 8 * BT_LARX_STEPS) {
+		bt->near_pc = pc;
+		bt->near_repeats = 0;
+	}
+	bt->access_repeats++;
+	bt->near_repeats++;
+	if (bt->access_repeats % BT_LARX_STOPS && bt->near_repeats % BT_LARX_TURNS)
 		return false;
 	for (step = 1; step <= BT_LARX_STEPS && read_code(vcpu, pc - 4 * step, &inst); step++)
 		if (get_op(inst) == 31 && get_xop(inst) == OP_31_XOP_LWARX)

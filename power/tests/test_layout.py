@@ -25,7 +25,8 @@ FUZZED = 2000
 GUEST_PAGES = 64 << 20 >> 12
 # Not larger ones: too many of the loads and stores of a guest would be traced for a test.
 SIZES = (4, 16, 64, 256)
-SEQUENCES = "seed=1 count=32"
+# Among them loops of lwarx, two traced loads and stwcx., which no splitting would end.
+SEQUENCES = "seed=3 count=400"
 EINVAL, EBUSY, EFBIG = 22, 16, 27
 
 ADAPTIVE = Vm("adaptive", MODES["inplace"], "run=getppid")
@@ -105,9 +106,10 @@ def test_what_is_recorded_is_what_was_split(recorded: power.Console) -> None:
 def test_a_replay_splits_nothing_and_traces_less(recorded: power.Console, replayed: power.Console) -> None:
     before, after = lines(recorded, ADAPTIVE.label), lines(replayed, "replayed")
     assert replayed.statistics("replayed")["bt_splits"] == 0
-    assert {page: rest[0] for page, rest in before.items()}.items() <= {
-        page: rest[0] for page, rest in after.items()
-    }.items()
+    assert before
+    assert all(after[page][0] == rest[0] for page, rest in before.items())
+    # What the file says is what was written into it; what was done with it is seen here.
+    assert traced(replayed, "replayed") < traced(recorded, ADAPTIVE.label) / 4
     assert started(replayed, "replayed") < started(recorded, ADAPTIVE.label)
 
 

@@ -272,7 +272,7 @@ static u32 self_read(struct builder *b)
 static void reserve(struct builder *b)
 {
 	u32 base = rnd(b, 4) ? data_base(b) : b->s->base_code, t = target(b), from;
-	u32 index = rnd(b, 2) ? b->s->index : 0;
+	u32 index = rnd(b, 2) ? b->s->index : 0, n;
 
 	entry(b, NOP);
 	from = b->s->n;
@@ -281,7 +281,8 @@ static void reserve(struct builder *b)
 	if (base != b->s->base_code) {
 		inner(b, ADDI(t, t, rnd(b, 65536)));
 		if (b->s->between && !rnd(b, 4))
-			inner(b, LWZ(target(b), data_base(b), 4 * rnd(b, 16)));
+			for (n = 1 + rnd(b, 3); n; n--)
+				inner(b, LWZ(target(b), data_base(b), 4 * rnd(b, 16)));
 	}
 	inner(b, STWCX(t, index, base));
 	inner(b, BC(BO_FALSE, CR0_EQ, 4 * (from - b->s->n)));

@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #define KVM_DIRECTORY	"/sys/kernel/debug/kvm"
-#define MOST_BYTES	(1 << 20)
+#define MOST_BYTES	(2 << 20)
 #define MOST_PAGES	64
 #define ROOM		(MOST_PAGES * 32)
 /* Of 36 bits of address. */
