@@ -347,7 +347,8 @@ static struct session *get_session(unsigned int tag)
 			return ERR_PTR(-ENOMEM);
 		xa_init_flags(&session->blocks, XA_FLAGS_LOCK_IRQ);
 		init_llist_head(&session->news);
-		err = xa_insert(&sessions, tag, session, TPD_GFP);
+		/* A node has the tags of many: on nobody's account. */
+		err = xa_insert(&sessions, tag, session, TPD_GFP & ~__GFP_ACCOUNT);
 		if (err) {
 			kfree(session);
 			return ERR_PTR(err);

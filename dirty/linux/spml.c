@@ -25,7 +25,7 @@
  * It is by whole tables: a call for each entry costs more than all that is asked.
  *
  * What the host says is not believed: a page number is bounded before it is an
- * index, and whatever cannot be (a head too far ahead, a page that is none, an
+ * index, and whatever cannot be (a head too far ahead, a page beyond memory, an
  * unknown answer) is an overrun: all that is watched is told.
  *
  * Lock: log.lock, inside of mmap_lock, outside of page-table locks.
