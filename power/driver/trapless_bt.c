@@ -8,19 +8,37 @@
  * its own there. The execute pages are part of the kernel's text, so they are
  * within a branch's reach of all of it and mapped whenever it is. Without a host
  * that asks for them, by a node in the device tree, they are never touched.
+ *
+ * Modules are out of reach from there. They get execute pages of their own, at the
+ * beginning of where modules are: memory that is taken only if the host has taken
+ * the first ones. These must be mapped whenever a module runs, too, and no miss of
+ * the TLB may come between a module's instruction and what replaces it: so they are
+ * one entry of TLB1, which is this driver's from then on and is never replaced.
  */
+#include <linux/gfp.h>
 #include <linux/init.h>
+#include <linux/irqflags.h>
 #include <linux/kvm_para.h>
 #include <linux/mm.h>
 #include <linux/of.h>
 #include <linux/printk.h>
+#include <linux/sizes.h>
+#include <linux/vmalloc.h>
 #include <asm/epapr_hcalls.h>
 #include <asm/fixmap.h>
+#include <asm/io.h>
 #include <asm/kvm_para.h>
+#include <asm/mmu.h>
+#include <asm/reg.h>
 
 #include "trapless_bt.h"
 
 #define DATA_PAGE	(-4096UL)
+
+/* What one entry of TLB1 maps: a power of four, in KiB. */
+#define MODULES_BYTES	SZ_64K
+#define MODULES_TSIZE	BOOK3E_PAGESZ_64K
+
 /* KVM on e500v2 takes a system call of the kernel with this r0 for a hypercall. */
 static long hypercall(unsigned long nr, unsigned long a, unsigned long b, unsigned long c)
 {
@@ -35,6 +53,62 @@ static long hypercall(unsigned long nr, unsigned long a, unsigned long b, unsign
 	return r3;
 }
 
+static long __init give(unsigned long ea, unsigned long pages)
+{
+	return hypercall(KVM_HCALL_TOKEN(KVM_HC_PPC_BT_ENABLE), DATA_PAGE, ea, pages);
+}
+
+/* A miss of the TLB changes the MAS registers, but none comes of what is touched here. */
+static void __init write_entry(unsigned int entry, u32 valid, unsigned long ea, phys_addr_t pa)
+{
+	unsigned long flags;
+
+	local_irq_save(flags);
+	mtspr(SPRN_MAS0, MAS0_TLBSEL(1) | MAS0_ESEL(entry));
+	mtspr(SPRN_MAS1, valid | MAS1_TSIZE(MODULES_TSIZE));
+	mtspr(SPRN_MAS2, ea | MAS2_M_IF_NEEDED);
+	mtspr(SPRN_MAS3, lower_32_bits(pa) | MAS3_SX | MAS3_SR);
+	mtspr(SPRN_MAS7, upper_32_bits(pa));
+	asm volatile("isync; tlbwe; isync" : : : "memory");
+	local_irq_restore(flags);
+}
+
+/*
+ * Entries from tlbcam_index on take turns as those of huge pages, of which there were
+ * none yet; the turn begins at the last one (mem_init()).
+ */
+static long __init give_for_modules(void)
+{
+	unsigned int order = get_order(MODULES_BYTES), entry = tlbcam_index;
+	struct vm_struct *area;
+	struct page *pages;
+	unsigned long ea;
+	long r;
+
+	if (entry + 1 >= (mfspr(SPRN_TLB1CFG) & TLBnCFG_N_ENTRY))
+		return -ENOSPC;
+	pages = alloc_pages(GFP_KERNEL | __GFP_ZERO, order);
+	if (!pages)
+		return -ENOMEM;
+	/* One that is for I/O is aligned to its size. */
+	area = get_vm_area(MODULES_BYTES, VM_IOREMAP);
+	if (!area) {
+		__free_pages(pages, order);
+		return -ENOMEM;
+	}
+	ea = (unsigned long)area->addr;
+	write_entry(entry, MAS1_VALID | MAS1_IPROT, ea, page_to_phys(pages));
+	tlbcam_index = entry + 1;
+	r = give(ea, MODULES_BYTES / PAGE_SIZE);
+	if (r) {
+		tlbcam_index = entry;
+		write_entry(entry, 0, ea, page_to_phys(pages));
+		free_vm_area(area);
+		__free_pages(pages, order);
+	}
+	return r;
+}
+
 static int __init trapless_bt_init(void)
 {
 	struct device_node *node;
@@ -45,10 +119,14 @@ static int __init trapless_bt_init(void)
 	if (!node)
 		return 0;
 	of_node_put(node);
-	r = hypercall(KVM_HCALL_TOKEN(KVM_HC_PPC_BT_ENABLE), DATA_PAGE,
-		      (unsigned long)trapless_bt_execute, TRAPLESS_BT_PAGES);
-	if (r)
+	r = give((unsigned long)trapless_bt_execute, TRAPLESS_BT_PAGES);
+	if (r) {
 		pr_info("trapless: the host does not translate in place: %ld\n", r);
+		return 0;
+	}
+	r = give_for_modules();
+	if (r)
+		pr_info("trapless: modules have no execute pages: %ld\n", r);
 	return 0;
 }
 early_initcall(trapless_bt_init);

@@ -26,7 +26,6 @@
 #define PICK(one, other)	one
 #endif
 
-#define ROUNDS	8
 
 /* Both have values, the first one @value: which one is read? */
 #define READ_ONE(name, a, b) FUNCTION(name, \
@@ -128,6 +127,10 @@ static u32 expected(enum result result, u32 value)
 	}
 }
 
+/* More than it takes until a host has translated it. */
+static unsigned int rounds = 8;
+module_param(rounds, uint, 0444);
+
 static unsigned int calls;
 module_param(calls, uint, 0444);
 
@@ -142,7 +145,7 @@ static int run_all(void)
 	unsigned int round, i;
 	u32 value = 1;
 
-	for (round = 0; round < ROUNDS; round++) {
+	for (round = 0; round < rounds; round++) {
 		value = value * 1664525 + 1013904223;
 		for (i = 0; i < ARRAY_SIZE(functions); i++) {
 			unsigned long flags;
