@@ -11,7 +11,7 @@
 #   make lint        linters only
 #   make clean       remove what was built (.venv stays)
 
-# Unless whoever calls has said how many.
+# For kbuild, unless whoever calls has said how many.
 jobs		:= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTEST		= .venv/bin/python -m pytest
 C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from . import artifacts, host, initramfs, session
 from .errors import LabError
@@ -131,10 +132,28 @@ class Console:
         pairs = (line.rsplit(":", 1) for line in self.of(f"{label}.statistics").text.splitlines())
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].strip().isdigit()}
 
+    def traced(self, label: str) -> int:
+        """Return how many accesses of a guest to traced pages were emulated."""
+        counts = self.statistics(label)
+        return counts["bt_traced_loads"] + counts["bt_traced_stores"] + counts["bt_traced_cacheops"]
+
+    def shadow_misses(self, label: str) -> int:
+        """Return how often a guest missed the shadow TLB alone, and not its own."""
+        counts = self.statistics(label)
+        return counts["itlb_virt_miss_exits"] + counts["dtlb_virt_miss_exits"]
+
     def layout(self, label: str) -> str:
         """Return how a guest's traced blocks were split, as KVM takes it back."""
         lines = self.of(f"{label}.statistics").text.splitlines()
         return "".join(f"{line.removeprefix(_LAYOUT)}\n" for line in lines if line.startswith(_LAYOUT))
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return the JSON's ``machine`` object."""
+    return {
+        **host.package_versions(("qemu-system-ppc", "linux-source-6.1", "gcc-powerpc-linux-gnu")),
+        "machines": [{"name": "ppce500", "cpu": CPU, "cpus": 1, "memory_mib": HOST_MEMORY_MIB}],
+    }
 
 
 def kernel() -> Path:

@@ -81,11 +81,6 @@ def replayed(recorded: power.Console) -> power.Console:
     return power.in_host(script, files=files(**layouts), how=LIMITED, label="replayed")
 
 
-def traced(console: power.Console, label: str) -> int:
-    counts = console.statistics(label)
-    return counts["bt_traced_loads"] + counts["bt_traced_stores"] + counts["bt_traced_cacheops"]
-
-
 def lines(console: power.Console, label: str) -> dict[str, list[str]]:
     return {page: rest for page, *rest in map(str.split, console.layout(label).splitlines())}
 
@@ -109,14 +104,14 @@ def test_a_replay_splits_nothing_and_traces_less(recorded: power.Console, replay
     assert before
     assert all(after[page][0] == rest[0] for page, rest in before.items())
     # What the file says is what was written into it; what was done with it is seen here.
-    assert traced(replayed, "replayed") < traced(recorded, ADAPTIVE.label) / 4
+    assert replayed.traced("replayed") < recorded.traced(ADAPTIVE.label) / 4
     assert started(replayed, "replayed") < started(recorded, ADAPTIVE.label)
 
 
 def test_negative_control_an_empty_layout_is_slow(recorded: power.Console, replayed: power.Console) -> None:
     assert replayed.statistics("empty")["bt_splits"] == 0
     assert started(replayed, "empty") > 2 * started(recorded, ADAPTIVE.label)
-    assert traced(replayed, "empty") > 20 * traced(recorded, ADAPTIVE.label)
+    assert replayed.traced("empty") > 20 * recorded.traced(ADAPTIVE.label)
 
 
 def test_linux_runs_with_wrong_sizes(replayed: power.Console) -> None:

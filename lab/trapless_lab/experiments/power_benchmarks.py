@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import host, plots, power, power_image
+from .. import plots, power, power_image
 from ..experiment import BeforeAfter, Check, Context, Result, experiment
+from .power_exits import TABLE
 from .power_sources import BASE, GUEST, PAPER, PAPER_TOTAL, Run, by_source, counted_alike, known, take
 
 BOOT = "boot"
-WORKLOADS = (
-    *(BOOT, "echo_spawn", "find", "syscall", "stat", "fstat", "open_close", "signal_install", "pipe"),
-    *("fork", "exec", "sh"),
-)
+WORKLOADS = TABLE
 # A guest that starts and ends.
 NOTHING = "nothing"
 
@@ -119,12 +117,7 @@ def power_benchmarks(context: Context) -> Result:
                 f"{', '.join(less(found)) or 'none'} of {len(WORKLOADS)}",
             ),
         ],
-        machine={
-            **host.package_versions(("qemu-system-ppc", "linux-source-6.1", "gcc-powerpc-linux-gnu")),
-            "machines": [
-                {"name": "ppce500", "cpu": power.CPU, "cpus": 1, "memory_mib": power.HOST_MEMORY_MIB}
-            ],
-        },
+        machine=power.machine_facts(),
         keys={"exits": {**whole, NOTHING: started}, "privileged_percent": privileged},
         summary=[
             BeforeAfter(

@@ -9,7 +9,7 @@ instructions. Exits are KVM's own counters of a guest that boots and does nothin
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import host, plots, power
+from .. import plots, power
 from ..errors import LabError
 from ..experiment import BeforeAfter, Check, Context, Result, Target, experiment
 from ..power import MODES, Console, How, Measured, Vm
@@ -185,12 +185,7 @@ def power_exits(context: Context) -> Result:
             for name, figures in PAPER.items()
         ],
         checks=checks(taken, exits, list(consoles.values())),
-        machine={
-            **host.package_versions(("qemu-system-ppc", "linux-source-6.1", "gcc-powerpc-linux-gnu")),
-            "machines": [
-                {"name": "ppce500", "cpu": power.CPU, "cpus": 1, "memory_mib": power.HOST_MEMORY_MIB}
-            ],
-        },
+        machine=power.machine_facts(),
         keys={
             "bare": column(taken["bare"], {}),
             **{mode: column(taken[mode], exits[mode]) for mode in GUESTS},

@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .. import host, power
+from .. import power
 from ..experiment import BeforeAfter, Check, Context, Result, experiment
 from ..initramfs import File
 from ..power import MODES, Console, How, Mode, Vm
+from .power_exits import TABLE
 
-WORKLOADS = (
-    *("boot", "echo_spawn", "find", "syscall", "stat", "fstat", "open_close", "signal_install"),
-    *("pipe", "fork", "exec", "sh"),
-)
+WORKLOADS = TABLE
 # Blocks stay as large as they begin. What a layout must do better than to be taken for one.
 EMPTY = "empty"
 # Guests under plain KVM, whose VMMs read a layout that nobody uses, and one without a line.
@@ -70,18 +68,6 @@ def ticks(console: Console, label: str, workload: str) -> int:
     return before + results[workload].ticks
 
 
-def traced(console: Console, label: str) -> int:
-    """Return the accesses to traced blocks that were emulated."""
-    counts = console.statistics(label)
-    return counts["bt_traced_loads"] + counts["bt_traced_stores"] + counts["bt_traced_cacheops"]
-
-
-def misses(console: Console, label: str) -> int:
-    """Return how often the shadow TLB alone missed."""
-    counts = console.statistics(label)
-    return counts["itlb_virt_miss_exits"] + counts["dtlb_virt_miss_exits"]
-
-
 def row(name: str, adaptive: Console, replayed: Console) -> dict[str, Any]:
     """Return both guests of a workload."""
     before, after = ticks(adaptive, name, name), ticks(replayed, name, name)
@@ -91,10 +77,10 @@ def row(name: str, adaptive: Console, replayed: Console) -> dict[str, Any]:
         "replayed": round(after / power.TICKS_PER_INSTRUCTION),
         "overhead_percent": round(100 * (before / after - 1), 2),
         "splits": adaptive.statistics(name)["bt_splits"],
-        "traced": traced(adaptive, name),
-        "traced_replayed": traced(replayed, name),
-        "tlb_misses": misses(adaptive, name),
-        "tlb_misses_replayed": misses(replayed, name),
+        "traced": adaptive.traced(name),
+        "traced_replayed": replayed.traced(name),
+        "tlb_misses": adaptive.shadow_misses(name),
+        "tlb_misses_replayed": replayed.shadow_misses(name),
         "pages": len(sizes(adaptive, name)),
     }
 
@@ -116,7 +102,7 @@ def checks(adaptive: Console, replayed: Console) -> list[Check]:
     split = [name for name in (*WORKLOADS, EMPTY) if replayed.statistics(name)["bt_splits"]]
     others = {name: pages for name in WORKLOADS if (pages := resized(adaptive, replayed, name))}
     slow, fast = (ticks(replayed, label, "boot") for label in (EMPTY, "boot"))
-    few, many = traced(replayed, "boot"), traced(replayed, EMPTY)
+    few, many = replayed.traced("boot"), replayed.traced(EMPTY)
     return [
         Check(
             "a replay splits nothing",
@@ -130,8 +116,8 @@ def checks(adaptive: Console, replayed: Console) -> list[Check]:
         ),
         Check(
             "what is left of traced accesses is few",
-            all(traced(replayed, name) < traced(adaptive, name) / 4 for name in WORKLOADS),
-            f"at boot {traced(adaptive, 'boot'):,}, then {few:,}",
+            all(replayed.traced(name) < adaptive.traced(name) / 4 for name in WORKLOADS),
+            f"at boot {adaptive.traced('boot'):,}, then {few:,}",
         ),
         Check(
             "an empty layout is told apart",
@@ -164,17 +150,12 @@ def power_replay(context: Context) -> Result:
         rows=rows,
         paper=[dict(zip(("least_percent", "most_percent"), PAPER_PERCENT, strict=True))],
         checks=checks(adaptive, replayed),
-        machine={
-            **host.package_versions(("qemu-system-ppc", "linux-source-6.1", "gcc-powerpc-linux-gnu")),
-            "machines": [
-                {"name": "ppce500", "cpu": power.CPU, "cpus": 1, "memory_mib": power.HOST_MEMORY_MIB}
-            ],
-        },
+        machine=power.machine_facts(),
         keys={
             "overhead_percent": {one["workload"]: one["overhead_percent"] for one in rows},
             "empty": {
                 "boot": round(ticks(replayed, EMPTY, "boot") / power.TICKS_PER_INSTRUCTION),
-                "traced": traced(replayed, EMPTY),
+                "traced": replayed.traced(EMPTY),
             },
             "loading": round(loading / power.TICKS_PER_INSTRUCTION),
             "layouts": layouts,

@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from .. import artifacts, host, plots, power, power_exceptions, power_image, power_ranges, power_refused
+from .. import artifacts, plots, power, power_exceptions, power_image, power_ranges, power_refused
 from ..experiment import BeforeAfter, Check, Context, Result, Target, experiment
 from ..power import MODES, Console, How, Vm
 from ..power_exceptions import Exceptions
@@ -285,12 +285,7 @@ def power_sources(context: Context) -> Result:
             *(known(image, mode, run) for mode, run in runs.items()),
             *counts_hold(image, runs[IN_PLACE], counts),
         ],
-        machine={
-            **host.package_versions(("qemu-system-ppc", "linux-source-6.1", "gcc-powerpc-linux-gnu")),
-            "machines": [
-                {"name": "ppce500", "cpu": power.CPU, "cpus": 1, "memory_mib": power.HOST_MEMORY_MIB}
-            ],
-        },
+        machine=power.machine_facts(),
         keys={
             "instructions": {
                 mode: dict(power_refused.by_instruction(image, run.exceptions).most_common())

@@ -10,9 +10,10 @@ is touched.
 from collections.abc import Mapping
 from typing import Any
 
-from .. import host, power
+from .. import power
 from ..experiment import BeforeAfter, Check, Context, Result, experiment
 from ..power import MODES, Console, How, Vm
+from .power_exits import TABLE
 
 FIXED_KB = (4, 64, 1024, 4096)
 # Sizes with which traced loads are many, and how many of one address come before a load is translated.
@@ -48,7 +49,7 @@ PAPER = {
     "exec": (8.384, 7.533, 8.849),
     "sh": (17.615, 16.327, 21.813),
 }
-WORKLOADS = tuple(PAPER)
+WORKLOADS = TABLE
 
 METHOD = (
     f"QEMU -icount, {power.NS_PER_INSTRUCTION} ns an instruction, one huge page of 64 MiB behind the guest; "
@@ -70,10 +71,10 @@ def row(variant: str, console: Console) -> dict[str, Any]:
     return {
         "variant": variant,
         **{name: round(results[name].instructions) for name in WORKLOADS},
-        "traced": counts["bt_traced_loads"] + counts["bt_traced_stores"] + counts["bt_traced_cacheops"],
+        "traced": console.traced("boot"),
         "traced_loads": counts["bt_traced_loads"],
         "loads_translated": counts["bt_reads_made"],
-        "tlb_misses": counts["itlb_virt_miss_exits"] + counts["dtlb_virt_miss_exits"],
+        "tlb_misses": console.shadow_misses("boot"),
         "splits": counts["bt_splits"],
     }
 
@@ -125,12 +126,7 @@ def power_tracing(context: Context) -> Result:
                 ),
             ),
         ],
-        machine={
-            **host.package_versions(("qemu-system-ppc", "linux-source-6.1", "gcc-powerpc-linux-gnu")),
-            "machines": [
-                {"name": "ppce500", "cpu": power.CPU, "cpus": 1, "memory_mib": power.HOST_MEMORY_MIB}
-            ],
-        },
+        machine=power.machine_facts(),
         keys={one["variant"]: {name: one[name] for name in WORKLOADS} for one in rows},
         summary=[
             BeforeAfter(
