@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from trapless_lab import cli, experiment
-from trapless_lab.experiments import power_benchmarks, power_replay, power_tracing
+from trapless_lab.experiments import pagetable_size, power_benchmarks, power_replay, power_tracing
 
 pytestmark = pytest.mark.machine
 
@@ -18,7 +18,8 @@ SWITCHED = {*PROCESSES, "fork_1024", "redirty_1024"}
 KERNELS = {"hsearch", "queens"}  # of a quick run
 MOVED = {"network, Mbps", "network beside processes, Mbps"}
 MOVED |= {f"{what}, instructions a MiB" for what in ("network", "disk read", "disk write")}
-LEVELS = {"pte", "pmd", "pud", "pgd", "user_pgd", "L1", "L2", "L3", "all three"}
+TABLES = {"pte", "pmd", "pud", "pgd", "user_pgd"}
+LEVELS = {*TABLES, "L1", "L2", "L3", "all three"}
 TYPES = {"l1", "l2", "l3", "l4", "seg_desc"}
 EXITS = {"boot", "getppid", "fork", "exec", "emulated", "exits"}
 PAGES = {"0", "64", "256", "1024", "4096"}
@@ -40,6 +41,10 @@ KEYS: dict[str, dict[str, set[str]]] = {
         **{"miss": set(), "steady": {"hits", "misses", "cached", "held"}, "curves": {"stock", "pre", "dyn"}},
     },
     "pagetable-shrinking": {"model": set(), "adaptive": set(), "best_fixed": set(), "day": set()},
+    "pagetable-size": {
+        group: {"group", "pages", *TABLES, "allocations", "misses", "misses_percent", "flushes"}
+        for group in pagetable_size.GROUPS
+    },
     "pagetable-types": {
         **{setting: {*TYPES, "seconds", "flushes"} for setting in ("idle", "busy", "control")},
         **{"boot": TYPES, "conclusion": set()},
@@ -85,8 +90,8 @@ def test_the_contract_knows_every_experiment() -> None:
 LONG = {
     *("fork-dirty", "pagetable-latency", "pagetable-switches", "pv-operations"),
     *("dirty-guest-spml", "domu-latency", "pagetable-bare", "pagetable-compute", "pagetable-io"),
-    *("pagetable-iotlb-model", "pagetable-shrinking", "pagetable-types", "power-sources"),
-    *("power-benchmarks", "power-replay", "power-tracing"),
+    *("pagetable-iotlb-model", "pagetable-shrinking", "pagetable-types", "pagetable-size"),
+    *("power-sources", "power-benchmarks", "power-replay", "power-tracing"),
 }
 
 

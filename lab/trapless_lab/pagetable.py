@@ -5,7 +5,7 @@ Invariant: loading ends with every part in force for every task, unloading with 
 cannot get there fails.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,13 +51,14 @@ def _payload_part() -> Part:
     )
 
 
-def _pool_part() -> Part:
+def pool_part(parameters: str = "") -> Part:
+    """Return the pool, loaded with module parameters as insmod takes them."""
     path = f"/lib/trapless/{NAME}.ko"
     return Part(
         "pool",
         path,
         lambda: artifacts.module("pagetable", NAME),
-        (Step(LOAD_MODULE, f"insmod {path}"),),
+        (Step(LOAD_MODULE, f"insmod {path} {parameters}".rstrip()),),
         (Step("unload pagetable module", f"rmmod {NAME}"),),
     )
 
@@ -87,7 +88,7 @@ def _bare_payload_part() -> Part:
     return replace(payload, load=(*payload.load, Step("all but PiBooster off in Xen", off)))
 
 
-PAYLOAD_PART, POOL_PART, PVMMU_PART = _payload_part(), _pool_part(), _pvmmu_part()
+PAYLOAD_PART, POOL_PART, PVMMU_PART = _payload_part(), pool_part(), _pvmmu_part()
 PIBOOSTER = (PAYLOAD_PART, POOL_PART)
 """The parts that make semi-writable page tables."""
 
@@ -130,3 +131,8 @@ def pool_sizes(result: StepResult) -> dict[str, dict[str, int]]:
         level, _, counter = path.partition("/")
         sizes[level][counter] = int(value)
     return sizes
+
+
+def pool_pages(sizes: Mapping[str, Mapping[str, int]], counter: str) -> dict[str, int]:
+    """Return level -> pages of its tables that are "cached", ready for allocation, or "in_use"."""
+    return {level: counts[counter] * PAGES_PER_TABLE.get(level, 1) for level, counts in sizes.items()}

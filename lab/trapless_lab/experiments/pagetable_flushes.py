@@ -177,10 +177,10 @@ def _run_dyn(context: Context, steady: int) -> tuple[Series, Row]:
 def _pool(transcript: Transcript) -> Row:
     """Return the pages ready for allocation, which the paper's Table 1 counts, and all that are held."""
     sizes = pagetable.pool_sizes(transcript["pool"])
-    per_table = {level: pagetable.PAGES_PER_TABLE.get(level, 1) for level in sizes}
-    cached = {f"cached_{level}": sizes[level]["cached"] * per_table[level] for level in sizes}
-    in_use = sum(sizes[level]["in_use"] * per_table[level] for level in sizes)
-    return {**cached, "cached": sum(cached.values()), "held": sum(cached.values()) + in_use}
+    ready, in_use = (pagetable.pool_pages(sizes, counter) for counter in ("cached", "in_use"))
+    cached = sum(ready.values())
+    levels = {f"cached_{level}": pages for level, pages in ready.items()}
+    return {**levels, "cached": cached, "held": cached + sum(in_use.values())}
 
 
 def _row(group: str, found: Series, pool: Row) -> Row:
