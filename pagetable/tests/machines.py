@@ -9,6 +9,13 @@ from trapless_lab.script import Step
 
 GUEST = "/lib/trapless"
 
+_FORKERS = "/tmp/forkers"
+# Not by name, which a child has, too, until it is another program.
+ALIVE_FORKERS = f"n=0; while read -r pid; do kill -0 $pid && n=$((n + 1)); done <{_FORKERS}; echo alive $n"
+"""Prints how many of ``forkers`` there are."""
+STOP_FORKERS = f"while read -r pid; do kill $pid && echo stopped || exit 1; done <{_FORKERS}"
+"""Ends all of ``forkers``, each with a line; fails at one that is gone."""
+
 
 def tool() -> Tree:
     """Return the operator's tool."""
@@ -45,6 +52,11 @@ def insmod(module: str = NAME, parameters: str = "", name: str | None = None, ex
     """Return a step that loads a module and, if that fails, shows why."""
     command = f"insmod {GUEST}/{module}.ko {parameters} || {{ dmesg | tail -5; false; }}"
     return Step(name or f"insmod {module}", command, expect=expect)
+
+
+def forkers(what: str, count: int) -> str:
+    """Return the shell command that starts processes which fork without end; ``what`` is spawn's workload."""
+    return f"for i in $(seq {count}); do spawn {what} -n 1000000 >/dev/null 2>&1 & echo $! >>{_FORKERS}; done"
 
 
 def refused(transcript_output: str, reason: str) -> bool:

@@ -7,7 +7,7 @@ did itself, so it passes on the stock kernel and must pass on the boosted one.
 
 from collections.abc import Sequence
 
-from machines import insmod
+from machines import forkers, insmod
 from trapless_lab.pagetable import PVMMU, PVMMU_SWITCHES
 from trapless_lab.script import Step
 
@@ -30,12 +30,7 @@ PROGRAMS = (
 )
 
 FORKERS = 4
-STORM = (
-    f"for i in $(seq {FORKERS}); do spawn fork-exec -n 1000000 >/dev/null 2>&1 & "
-    "echo $! >>/tmp/forkers; done; sleep 1"
-)
-# Not by name, which a child has, too, until it is another program.
-STOP_STORM = "while read -r pid; do kill $pid && echo stopped; done </tmp/forkers"
+STORM = f"{forkers('fork-exec', FORKERS)}; sleep 1"
 
 _TIMEOUT_S = 300
 

@@ -8,6 +8,7 @@ drop a dead domain's marks.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -67,22 +68,33 @@ def _left(when: str) -> Step:
     return Step(f"left {when}", _LEFT)
 
 
+# The map of marks is made at the first call and stays.
+_FIRST_MARK = (
+    insmod("hypercall_test"),
+    Step("first mark", _case("twice")),
+    Step("rmmod", "rmmod hypercall_test"),
+)
+
+
+def _run_with_disk(steps: Sequence[Step]) -> Transcript:
+    """Start the domU that has a disk controller, run steps, and take the payload out again."""
+    guest = WITH_DISK
+    before = [domu.toolstack(), _LOAD, *_FIRST_MARK, domu.assignable(AHCI), _left("before"), guest.create()]
+    return runner.run(
+        dma.MACHINE,
+        [*before, *steps, domu.console(), _UNLOAD],
+        files={**domu.tree(guest), **payload_file(NAME), **module_file("test/hypercall_test")},
+        modules=domu.PCI_MODULES,
+        make_disk=dma.disk,
+    )
+
+
 @pytest.fixture(scope="module")
 def with_device() -> Transcript:
     """A domU with a disk controller, tried in every way and destroyed with frames marked."""
     guest = WITH_DISK
-    return runner.run(
-        dma.MACHINE,
+    return _run_with_disk(
         [
-            domu.toolstack(),
-            _LOAD,
-            # The map of marks is made at the first call and stays.
-            insmod("hypercall_test"),
-            Step("first mark", _case("twice")),
-            Step("rmmod", "rmmod hypercall_test"),
-            domu.assignable(AHCI),
-            _left("before"),
-            guest.create(),
             guest.step("stock", _SPAWN),
             *map(guest.inside, pagetable.load_steps([pagetable.POOL_PART])),
             guest.step("pool", _SPAWN),
@@ -98,12 +110,7 @@ def with_device() -> Transcript:
             guest.destroy(),
             Step("forgotten", guest.gone()),
             _left("destroyed"),
-            domu.console(),
-            _UNLOAD,
-        ],
-        files={**domu.tree(guest), **payload_file(NAME), **module_file("test/hypercall_test")},
-        modules=domu.PCI_MODULES,
-        make_disk=dma.disk,
+        ]
     )
 
 
@@ -161,9 +168,7 @@ def with_pool() -> Transcript:
         [
             domu.toolstack(),
             _LOAD,
-            insmod("hypercall_test"),
-            Step("first mark", _case("twice")),
-            Step("rmmod", "rmmod hypercall_test"),
+            *_FIRST_MARK,
             _left("before"),
             guest.create(),
             *map(guest.inside, pagetable.load_steps([pagetable.POOL_PART])),
@@ -223,17 +228,8 @@ def test_saved_with_its_device() -> None:
     The image is worth nothing: with stock Xen alone too, a domain that had a device crashes when restored.
     """
     guest = WITH_DISK
-    transcript = runner.run(
-        dma.MACHINE,
+    transcript = _run_with_disk(
         [
-            domu.toolstack(),
-            _LOAD,
-            insmod("hypercall_test"),
-            Step("first mark", _case("twice")),
-            Step("rmmod", "rmmod hypercall_test"),
-            domu.assignable(AHCI),
-            _left("before"),
-            guest.create(),
             *map(guest.inside, pagetable.load_steps([pagetable.POOL_PART])),
             guest.step("spawn", _SPAWN),
             guest.inside(replace(pagetable.pool_step(), name="at home")),
@@ -241,12 +237,7 @@ def test_saved_with_its_device() -> None:
             Step("save", f"xl save {guest.name} /tmp/save && {guest.gone()}", timeout_s=300),
             Step("remove the image", "rm /tmp/save"),
             _left("saved"),
-            domu.console(),
-            _UNLOAD,
-        ],
-        files={**domu.tree(guest), **payload_file(NAME), **module_file("test/hypercall_test")},
-        modules=domu.PCI_MODULES,
-        make_disk=dma.disk,
+        ]
     )
     assert sum(level["cached"] for level in pagetable.pool_sizes(transcript["at home"]).values()) > 0
     assert transcript["revert while it serves"].rc != 0

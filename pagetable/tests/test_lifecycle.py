@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from machines import GUEST, insmod, module_file, payload_file, refused
+from machines import (
+    ALIVE_FORKERS,
+    GUEST,
+    STOP_FORKERS,
+    forkers,
+    insmod,
+    module_file,
+    payload_file,
+    refused,
+)
 from trapless_lab import pagetable, runner
 from trapless_lab.initramfs import Tree
 from trapless_lab.machine import MACHINES
@@ -133,20 +142,17 @@ UNLOADS = tuple(map(_under_forks, pagetable.unload_steps()))
 @pytest.fixture(scope="module")
 def storm() -> Transcript:
     """Loaded, disabled, enabled and unloaded under processes that fork without pause."""
-    fork = "spawn fork-exec -n 1000000 >/dev/null 2>&1 & echo $! >>/tmp/forkers"
-    # Not by name, which a child has, too, until it is another program.
-    alive = "n=0; while read -r pid; do kill -0 $pid && n=$((n + 1)); done </tmp/forkers; echo alive $n"
     return runner.run(
         MACHINE,
         [
-            _step("fork", f"for i in $(seq {FORKERS}); do {fork}; done", expect=0),
+            _step("fork", forkers("fork-exec", FORKERS), expect=0),
             *LOADS,
-            _step("storm", f"sleep 1; {alive}; grep . {SYSFS}/*/hits", expect=0),
+            _step("storm", f"sleep 1; {ALIVE_FORKERS}; grep . {SYSFS}/*/hits", expect=0),
             *SWITCHES,
             _step("enabled under forks", "sleep 1", expect=0),
             *UNLOADS,
-            _step("still forking", alive, expect=0),
-            _step("stop", "while read -r pid; do kill $pid || exit 1; done </tmp/forkers", expect=0),
+            _step("still forking", ALIVE_FORKERS, expect=0),
+            _step("stop", STOP_FORKERS, expect=0),
         ],
         files=pagetable.files(),
     )

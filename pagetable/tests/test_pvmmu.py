@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pvmmu
-from machines import GUEST, insmod, module_file, refused
+from machines import GUEST, STOP_FORKERS, insmod, module_file, refused
 from pvmmu import step
 from trapless_lab import pagetable, runner
 from trapless_lab.initramfs import Tree
@@ -106,7 +106,7 @@ def storm() -> Transcript:
             step("off under forks", pvmmu.turn(pvmmu.GUEST_SWITCHES, False)),
             step("on under forks", pvmmu.turn(pvmmu.GUEST_SWITCHES, True)),
             pvmmu.unload("last rmmod"),
-            step("stop", f"{pvmmu.STOP_STORM}; sleep 1; swapoff /dev/zram0"),
+            step("stop", f"{STOP_FORKERS}; sleep 1; swapoff /dev/zram0"),
             step("memory after", MEMORY),
         ],
         files=pagetable.files((PVMMU_PART,)),

@@ -7,7 +7,7 @@ the breakpoint by which a kernel changes its text.
 
 import pytest
 
-from machines import insmod, module_file
+from machines import STOP_FORKERS, forkers, insmod, module_file
 from trapless_lab import pagetable, runner
 from trapless_lab.experiments import pagetable_dma as dma
 from trapless_lab.machine import MACHINES
@@ -16,11 +16,6 @@ from trapless_lab.script import Step
 pytestmark = pytest.mark.machine
 
 _FORKERS = 3
-_FORK = (
-    f"for i in $(seq {_FORKERS}); do spawn fork-sh -n 1000000 >/dev/null 2>&1 & echo $! >>/tmp/forkers; done"
-)
-# Not by name, which a child has, too, until it is another program.
-_STOP = "while read -r pid; do kill $pid && echo stopped; done </tmp/forkers"
 # Every block holds the same bytes, so one checksum is known for any part of the disk.
 _READ = "dd if=/dev/sda bs=1M count=16 iflag=direct 2>/dev/null | md5sum"
 SYSFS = f"/sys/kernel/{pagetable.NAME}"
@@ -34,11 +29,11 @@ def test_stress() -> None:
             Step("CPUs", "nproc"),
             Step("read quietly", _READ, timeout_s=300),
             *pagetable.load_steps(),
-            Step("fork", _FORK),
+            Step("fork", forkers("fork-sh", _FORKERS)),
             Step("read under forks", _READ, timeout_s=300),
             Step("toggle", f"({_READ} >/tmp/sum) & {toggles}; wait; cat /tmp/sum", timeout_s=300),
             pagetable.pool_step(),
-            Step("stop", _STOP),
+            Step("stop", STOP_FORKERS),
             *pagetable.unload_steps(),
             Step("read after", _READ, timeout_s=300),
         ],
