@@ -27,7 +27,7 @@ C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
 			power/tests/translate/*.[ch])
 PYTHON_SOURCES	= conftest.py lab pagetable dirty power packaging
 
-.PHONY: all setup build power demo check check-long check-fast lint host-tests dirty-tests \
+.PHONY: all setup setup-long build power demo check check-long check-fast lint host-tests dirty-tests \
 	power-tests clean
 .NOTPARALLEL:
 
@@ -35,6 +35,9 @@ all: setup build
 
 setup:
 	@scripts/setup
+
+setup-long:
+	@scripts/setup long
 
 build:
 	@echo "build: the hypervisor's half"
@@ -62,7 +65,7 @@ check: all power lint host-tests dirty-tests power-tests
 	@echo "check: all tests, the machines' too, two at a time"
 	@$(PYTEST) -n 2 -m "not long" dirty lab pagetable power packaging
 
-check-long: all power
+check-long: setup-long all power
 	@echo "check-long: what takes minutes, one at a time"
 	@$(PYTEST) -m long lab dirty pagetable power
 

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(4000),
     pytest.mark.skipif(
         bool(LACKING),
-        reason=f"Bochs' machine needs the Debian packages {' '.join(LACKING)}; apt-get install them",
+        reason=f"Bochs' machine needs {' '.join(LACKING)}: scripts/setup long installs them",
     ),
 ]
 

@@ -23,7 +23,8 @@ MEMORY_MIB = 1024
 # times too early, and spends most of the machine on them; so the boot loader tells it this one.
 INSTRUCTIONS_A_SECOND = 300_000_000
 
-# What is needed of each package; none of them is in scripts/setup, as this machine alone asks for them.
+# What is needed of each package; scripts/setup installs them only for make check-long, which alone boots this
+# machine.
 _NEEDED = {
     "bochs": Path("/usr/bin/bochs-bin"),
     "bochs-term": Path("/usr/lib/x86_64-linux-gnu/bochs/plugins/libbx_term_gui.so"),
