@@ -27,11 +27,9 @@ C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
 			power/tests/translate/*.[ch])
 PYTHON_SOURCES	= conftest.py lab pagetable dirty power packaging
 
-.PHONY: all setup setup-long build power demo check check-half check-other-half check-long check-fast \
-	lint host-tests dirty-tests power-tests clean
-ifndef HALVES
+.PHONY: all setup setup-long build power demo check check-long check-fast lint host-tests dirty-tests \
+	power-tests clean
 .NOTPARALLEL:
-endif
 
 all: setup build
 
@@ -62,18 +60,14 @@ power: setup
 demo: all power
 	@.venv/bin/trapless-lab demo
 
-# What needs no machine in two halves, each of which leaves a processor idle at times.
-# The summary of the last command is what is read: a test runner's own.
+# What needs no machine in two halves: each leaves a processor idle at times. The
+# summary of the last command is what is read: a test runner's own.
 check: all power
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line HALVES=y check-half check-other-half
+	@$(MAKE) --no-print-directory lint host-tests & half=$$!; \
+	$(MAKE) --no-print-directory dirty-tests power-tests; other=$$?; \
+	wait $$half && exit $$other
 	@echo "check: all tests, the machines' too, two at a time"
 	@$(PYTEST) -n 2 -m "not long" dirty lab pagetable power packaging
-
-check-half:
-	@$(MAKE) --no-print-directory HALVES= lint host-tests
-
-check-other-half:
-	@$(MAKE) --no-print-directory HALVES= dirty-tests power-tests
 
 check-long: setup-long all power
 	@echo "check-long: what takes minutes, one at a time"
