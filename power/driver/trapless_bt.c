@@ -119,6 +119,8 @@ static int __init trapless_bt_init(void)
 	if (!node)
 		return 0;
 	of_node_put(node);
+	/* Of a kernel that was here before and may not have said good-bye. */
+	hypercall(KVM_HCALL_TOKEN(KVM_HC_PPC_BT_DISABLE), 0, 0, 0);
 	r = give((unsigned long)trapless_bt_execute, TRAPLESS_BT_PAGES);
 	if (r) {
 		pr_info("trapless: the host does not translate in place: %ld\n", r);

@@ -43,6 +43,7 @@ extern const struct workload tree_workloads[];
 extern const struct workload text_workloads[];
 extern const struct workload module_workloads[];
 extern const struct workload memory_workloads[];
+extern const struct workload huge_page_workloads[];
 
 /* Print "result NAME TICKS COUNT". */
 void report(const char *name, uint64_t spent, unsigned int count);

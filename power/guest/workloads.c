@@ -28,6 +28,7 @@ static const struct workload *const tables[] = {
 static const struct workload *const checks[] = {
 	module_workloads,
 	memory_workloads,
+	huge_page_workloads,
 	NULL,
 };
 

@@ -216,14 +216,21 @@ static bool claim(struct kvmppc_bt *bt)
 	return bt->enabled;
 }
 
-/* The data page stays: the guest may be between two of its instructions. */
-static void disable(struct kvm_vcpu *vcpu)
+static void drop_areas(struct kvm_vcpu *vcpu)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 
 	kvmppc_bt_undo_all(vcpu);
 	while (bt->nareas)
 		kfree(bt->area[--bt->nareas].site);
+}
+
+/* The data page stays: the guest may be between two of its instructions. */
+static void disable(struct kvm_vcpu *vcpu)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+
+	drop_areas(vcpu);
 	spin_lock(&bt->claim);
 	bt->enabled = false;
 	spin_unlock(&bt->claim);
@@ -236,17 +243,13 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 	struct bt_site **site;
 	gpa_t gpa;
 	u32 slots;
+	bool anew;
 
 	if (!good_data(data) || (vcpu->arch.magic_page_ea && data != vcpu->arch.magic_page_ea) ||
 	    !good_area(vcpu, ea, pages, &gpa) || has_sites(bt, gpa, pages))
 		return EV_EINVAL;
-	/*
-	 * A new kernel speaks, in the memory of one that has not said good-bye: what
-	 * the old one was given is over.
-	 */
-	if (overlaps(bt, gpa, pages))
-		disable(vcpu);
-	if (bt->nareas == BT_MAX_AREAS || kvmppc_bt_init_tlb(vcpu->kvm))
+	anew = overlaps(bt, gpa, pages);
+	if ((bt->nareas == BT_MAX_AREAS && !anew) || kvmppc_bt_init_tlb(vcpu->kvm))
 		return EV_ENOMEM;
 	slots = min(pages, clamp(bt_cache_pages, 1U, (unsigned int)BT_MAX_AREA_PAGES)) *
 		(PAGE_SIZE / BT_SLOT_BYTES);
@@ -257,6 +260,12 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 		kfree(site);
 		return EV_UNIMPLEMENTED;
 	}
+	/*
+	 * A new kernel speaks, in the memory of one that has not said good-bye: what
+	 * the old one was given is over.
+	 */
+	if (anew)
+		drop_areas(vcpu);
 	if (!bt->shown)
 		show_stats(vcpu->kvm, bt);
 	bt->shown = true;
@@ -277,11 +286,12 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
  * @nr: the call's number, as in r11
  *
  * KVM_HC_PPC_BT_ENABLE: r3 data page, r4 first execute page, r5 how many. The guest
- * must have nothing else at the data page's address. KVM_HC_PPC_BT_DISABLE: every
- * site is undone.
+ * must have nothing else at the data page's address. Pages that overlap what was
+ * given before begin anew: they are all that is given then. KVM_HC_PPC_BT_DISABLE:
+ * every site is undone.
  *
  * Returns EV_SUCCESS, EV_EINVAL for what is not the guest's own executable memory,
- * not aligned, overlaps or is out of range, EV_ENOMEM for too much,
+ * has sites of its own, is not aligned or out of range, EV_ENOMEM for too much,
  * EV_UNIMPLEMENTED if this VM is not to be translated.
  */
 int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr)

@@ -383,9 +383,10 @@ bool kvmppc_bt_settle(struct kvm_vcpu *vcpu, struct bt_site **site, unsigned int
 
 		if (offset >= area->slots * BT_SLOT_BYTES)
 			continue;
+		/* Another area may be at this address, too, in other pages. */
 		*site = area->site[offset / BT_SLOT_BYTES];
 		if (!*site)
-			return false;
+			continue;
 		*index = offset % BT_SLOT_BYTES / 4;
 		save = (void *)vcpu->arch.shared + BT_SAVE_OFFSET;
 		if (*index > 0 && *index <= (*site)->restore)
