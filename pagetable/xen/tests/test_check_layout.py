@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,15 +45,22 @@ needs_xen = pytest.mark.skipif(
 pytestmark = needs_xen
 
 
+@cache
+def installed() -> tuple[bytes, bytes, Hypervisor]:
+    """Return the image, the symbols and what is read from them, for no test to change."""
+    image = gzip.decompress(DEFAULT_IMAGE.read_bytes())
+    return image, DEFAULT_SYMBOLS.read_bytes(), Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
+
+
 class Build:
     """Both files of the hypervisor in memory, to be changed alike or apart."""
 
     def __init__(self, directory: Path) -> None:
         self.image_path = directory / "xen.gz"
         self.symbols_path = directory / "xen-syms"
-        self.image = bytearray(gzip.decompress(DEFAULT_IMAGE.read_bytes()))
-        self.symbols = bytearray(DEFAULT_SYMBOLS.read_bytes())
-        hypervisor = Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
+        image, symbols, hypervisor = installed()
+        self.image = bytearray(image)
+        self.symbols = bytearray(symbols)
         self.hypervisor = hypervisor
         self.image_start = self.image.find(hypervisor.image.flat) - hypervisor.base
         self.symbols_start = self.symbols.find(hypervisor.image.flat) - hypervisor.base
@@ -107,7 +115,7 @@ def refused(output: str) -> set[str]:
 @pytest.fixture(scope="module")
 def with_layout() -> Callable[[str, str], set[str]]:
     """The items refused after a textual change of layout.h."""
-    hypervisor = Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
+    hypervisor = installed()[2]
 
     def change(old: str, new: str) -> set[str]:
         text = LAYOUT.read_text()
