@@ -63,9 +63,11 @@ demo: all power
 # What needs no machine in two halves: each leaves a processor idle at times. The
 # summary of the last command is what is read: a test runner's own.
 check: all power
-	@$(MAKE) --no-print-directory lint host-tests & half=$$!; \
-	$(MAKE) --no-print-directory dirty-tests power-tests; other=$$?; \
-	wait $$half && exit $$other
+	@failed=; $(MAKE) --no-print-directory lint host-tests & half=$$!; \
+	trap 'kill $$half; exit 130' INT TERM; \
+	$(MAKE) --no-print-directory dirty-tests power-tests || failed="dirty-tests or power-tests"; \
+	wait $$half || failed="lint or host-tests$${failed:+, $$failed}"; \
+	[ -z "$$failed" ] || { echo "check: failed: $$failed" >&2; exit 1; }
 	@echo "check: all tests, the machines' too, two at a time"
 	@$(PYTEST) -n 2 -m "not long" dirty lab pagetable power packaging
 

@@ -125,15 +125,17 @@ def test_mistakes_of_the_vmm_are_caught_or_told() -> None:
 def _oracle(arguments: str) -> dict[str, Any]:
     """Hold libdirty's back end against memory, on two processors, in a guest that can swap."""
     zram = initramfs.modules(host.module_files(host.kernel().release, "zram"))
-    script = f"""for module in $(cat /modules/order); do
+    script = f"""set -e
+for module in $(cat /modules/order); do
 	insmod "/modules/$module"
 done
 {oracle_steps.SWAP.command}
-{_insmod()}dirty-oracle --json --backend spml {arguments}; [ $? -le 1 ]
+{_insmod()}dirty-oracle --json --backend spml {arguments} || [ $? -eq 1 ]
 """
     inner = _inner("oracle", script, cpus=2)
     inner = replace(inner, memory="768MiB", files={**inner.files, **zram, **oracle_steps.files()})
     transcript = _run(inner, timeout_s=2100)
+    nested.output(transcript["oracle"].output)
     found = oracle_steps.report(transcript, "oracle")
     assert {row["backend"] for row in found["rows"]} == {"spml"}
     assert oracle_steps.bad(found) == []
@@ -153,5 +155,6 @@ def test_the_oracle_finds_nothing(target: str) -> None:
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("scenario", SLOW)
 def test_the_oracle_finds_nothing_in_what_is_slow(scenario: str) -> None:
+    """In another process, where all of it is in the tracker's hands."""
     found = _oracle(f"--target other {oracle_steps.only([scenario])}")
     assert oracle_steps.judged(found) == {(scenario, "other")}, found["rows"]
