@@ -42,7 +42,17 @@ KEYS: dict[str, dict[str, set[str]]] = {
     },
     "pagetable-shrinking": {"model": set(), "adaptive": set(), "best_fixed": set(), "day": set()},
     "pagetable-size": {
-        group: {"group", "pages", *TABLES, "allocations", "misses", "misses_percent", "flushes"}
+        group: {
+            "group",
+            "pages",
+            "ready",
+            *TABLES,
+            "allocations",
+            "misses",
+            "misses_percent",
+            "flushes",
+            "seconds",
+        }
         for group in pagetable_size.GROUPS
     },
     "pagetable-types": {

@@ -23,9 +23,9 @@ PAGES_PER_TABLE = {"pgd": 2}
 
 LOAD_MODULE = "load pagetable module"
 
-_SYSFS = f"/sys/kernel/{NAME}"
+SYSFS = f"/sys/kernel/{NAME}"
 
-POOL_SWITCH = f"{_SYSFS}/enabled"
+POOL_SWITCH = f"{SYSFS}/enabled"
 PVMMU_SWITCHES = f"/sys/kernel/{PVMMU}"
 
 
@@ -120,7 +120,7 @@ def unload_steps(parts: Sequence[Part] = PIBOOSTER) -> list[Step]:
 
 def pool_step() -> Step:
     """Return a step that prints the pool's counters, for ``pool_sizes``."""
-    return Step("pool", f"cd {_SYSFS} && grep . */cached */in_use */hits */misses")
+    return Step("pool", f"cd {SYSFS} && grep . */cached */in_use */hits */misses")
 
 
 def pool_sizes(result: StepResult) -> dict[str, dict[str, int]]:

@@ -19,12 +19,14 @@
  *   profiled ns=NANOSECONDS                 all of it: what the profiler counts
  */
 #include <err.h>
+#include <errno.h>
 #include <getopt.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "marker.h"
 #include "profiled.h"
@@ -44,7 +46,9 @@ static const char usage_text[] =
 	"  -w, --warm-up N      fork-*: processes to make before the clock starts\n"
 	"  -k, --tick K         write a tick into QEMU's trace every K processes\n"
 	"  -t, --tabs N         browser: tabs open at once (default 8)\n"
-	"  -m, --mib N          browser: MiB each tab touches (default 4)\n";
+	"  -m, --mib N          browser: MiB each tab touches (default 4)\n"
+	"  -p, --pause MS       sleep so long after each process, or each tab that opened;\n"
+	"                       the mean has it in it\n";
 
 enum mode { FORK_EXIT, FORK_EXEC, FORK_SH, BROWSER, MODES };
 
@@ -65,6 +69,7 @@ struct options {
 	unsigned long tick;
 	unsigned long tabs;
 	unsigned long mib;
+	unsigned long pause_ms;
 };
 
 /* Counts finished processes; holds the time of each tick until it is printed. */
@@ -116,6 +121,14 @@ static void ticker_print(const struct ticker *t, const char *record)
 	printf("profiled ns=%llu\n", (unsigned long long)spent);
 }
 
+static void pause_ms(unsigned long ms)
+{
+	struct timespec left = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+
+	while (ms && nanosleep(&left, &left) && errno == EINTR)
+		;
+}
+
 static void one_process(enum mode mode)
 {
 	pid_t pid = start_child();
@@ -135,6 +148,7 @@ static void run_latency(const struct options *o, struct ticker *t)
 	for (unsigned long i = 0; i < o->count; i++) {
 		one_process(o->mode);
 		ticker_count(t);
+		pause_ms(o->pause_ms);
 	}
 }
 
@@ -182,6 +196,7 @@ static void run_browser(const struct options *o, struct ticker *t)
 			if (read(ready[0], &byte, 1) != 1)
 				errx(1, "tab %lu of round %lu did not open", i, round);
 			close(ready[0]);
+			pause_ms(o->pause_ms);
 		}
 		close(door[1]);
 		for (unsigned long i = 0; i < o->tabs; i++) {
@@ -209,13 +224,14 @@ static void parse(int argc, char **argv, struct options *o)
 		{ "tick", required_argument, NULL, 'k' },
 		{ "tabs", required_argument, NULL, 't' },
 		{ "mib", required_argument, NULL, 'm' },
+		{ "pause", required_argument, NULL, 'p' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
 	int c;
 
 	*o = (struct options){ .count = 100, .tabs = 8, .mib = 4 };
-	while ((c = getopt_long(argc, argv, "n:w:k:t:m:h", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "n:w:k:t:m:p:h", longs, NULL)) != -1) {
 		switch (c) {
 		case 'n':
 			o->count = number(optarg, "--count");
@@ -231,6 +247,9 @@ static void parse(int argc, char **argv, struct options *o)
 			break;
 		case 'm':
 			o->mib = number(optarg, "--mib");
+			break;
+		case 'p':
+			o->pause_ms = number(optarg, "--pause");
 			break;
 		case 'h':
 			fputs(usage_text, stdout);
