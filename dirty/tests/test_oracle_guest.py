@@ -24,11 +24,14 @@ SLOW = ("racing-watch", "many-ranges")
 LONG = ("racing-writers", *SLOW)
 # Of the back ends that make check holds against every scenario on its own kernel: where kernels differ.
 FEW = ("one-writer", "huge", "munmap-refault", "mremap", "fork", "swap")
+# What a tracker of its own process does not see, or does otherwise in another one.
+OTHER = (*FEW, "racing-writers", "exec", "exit")
 
 
 def test_nothing_is_missed_on_the_stock_kernel() -> None:
     steps = {
-        "soft-dirty": f"--backend soft-dirty {oracle.without(LARGE + SLOW)}",
+        "own": f"--backend soft-dirty --target own {oracle.without(LARGE + LONG)}",
+        "other": f"--backend soft-dirty --target other {oracle.only(OTHER)}",
         "others": f"--backend uffd-sync --backend mprotect --target own {oracle.only(FEW)}",
         "property": "property --cases 15",
     }
@@ -36,7 +39,6 @@ def test_nothing_is_missed_on_the_stock_kernel() -> None:
         MACHINES["bare-smp"],
         [
             oracle.SWAP,
-            # The longest of all steps: two minutes and more on a host that does nothing else.
             *(oracle.step(name, arguments, timeout_s=1800) for name, arguments in steps.items()),
         ],
         files=oracle.files(),
@@ -45,6 +47,7 @@ def test_nothing_is_missed_on_the_stock_kernel() -> None:
     reports = {name: oracle.report(transcript, name) for name in steps}
     assert {row["backend"] for row in reports["property"]["rejected"]} == REJECTED
     assert {row["backend"] for row in reports["property"]["rows"]} == BACKENDS
+    assert oracle.judged(reports["other"]) == {(name, "other") for name in OTHER}
     for name, report in reports.items():
         assert oracle.bad(report) == [], name
         swapped = [row["verdict"] for row in report["rows"] if row["scenario"] == "swap"]
@@ -69,13 +72,29 @@ def test_nothing_is_missed_by_what_needs_no_kernel_of_its_own() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(2400)
+def test_nothing_is_missed_of_another_process() -> None:
+    arguments = f"--backend soft-dirty --target other {oracle.without(LARGE + SLOW)}"
+    transcript = runner.run(
+        MACHINES["bare-smp"],
+        [oracle.SWAP, oracle.step("other", arguments, timeout_s=1800)],
+        files=oracle.files(),
+        modules=("zram",),
+    )
+    report = oracle.report(transcript, "other")
+    assert {(name, "other") for name in OTHER} <= oracle.judged(report)
+    assert oracle.bad(report) == []
+    assert transcript.kernel_warnings() == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2400)
 def test_large_memory_on_the_stock_kernel() -> None:
-    arguments = f"--backend soft-dirty --target own {oracle.only(LARGE + SLOW)}"
+    arguments = f"--backend soft-dirty --target own {oracle.only(LARGE + LONG)}"
     transcript = runner.run(
         MACHINES["bare-smp"], [oracle.step("large", arguments, timeout_s=1600)], files=oracle.files()
     )
     report = oracle.report(transcript, "large")
-    assert len(report["rows"]) == len(LARGE + SLOW) and oracle.bad(report) == []
+    assert len(report["rows"]) == len(LARGE + LONG) and oracle.bad(report) == []
 
 
 # Scenarios that must catch each mistake, here of soft-dirty: the controls that need this kernel. The race,
