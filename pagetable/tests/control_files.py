@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trapless_lab.pagetable import LEVELS, NAME
+from trapless_lab.pagetable import LEVELS, SYSFS
 from trapless_lab.script import Step, StepResult
 
-SYSFS = f"/sys/kernel/{NAME}"
 POLICIES = ("none", "number", "proportion", "both", "adaptive")
 CACHED = tuple(f"{level}/cached" for level in LEVELS)
 WRITABLE = ("enabled", "policy", "limit_number", "limit_percent", "shrink", *CACHED)

@@ -7,9 +7,9 @@ it is these that are tested.
 
 import re
 
-from control_files import CACHED, SETTLE, SYSFS
+from control_files import CACHED, SETTLE
 from machines import GUEST
-from trapless_lab.pagetable import NAME
+from trapless_lab.pagetable import NAME, SYSFS
 from trapless_lab.script import Step, StepResult
 
 FAULT = "/sys/module/fault_injection/parameters"

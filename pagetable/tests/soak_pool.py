@@ -20,11 +20,10 @@ import click
 
 import control_files
 import robustness as r
-from control_files import SYSFS
 from machines import GUEST
 from trapless_lab import pagetable, runner
 from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import NAME
+from trapless_lab.pagetable import NAME, SYSFS
 from trapless_lab.script import Step
 
 ACTIONS = 25  # a boot

@@ -11,11 +11,11 @@ import pytest
 
 import control_files
 import robustness as r
-from control_files import SETTLE, STATE, SYSFS, Outcome
+from control_files import SETTLE, STATE, Outcome
 from machines import GUEST, insmod, module_file
 from trapless_lab import pagetable, pool_model, runner
 from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import LEVELS, NAME
+from trapless_lab.pagetable import LEVELS, NAME, SYSFS
 from trapless_lab.script import Step
 from trapless_lab.transcript import Transcript, complaints
 

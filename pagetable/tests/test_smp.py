@@ -18,11 +18,10 @@ pytestmark = pytest.mark.machine
 _FORKERS = 3
 # Every block holds the same bytes, so one checksum is known for any part of the disk.
 _READ = "dd if=/dev/sda bs=1M count=16 iflag=direct 2>/dev/null | md5sum"
-SYSFS = f"/sys/kernel/{pagetable.NAME}"
 
 
 def test_stress() -> None:
-    toggles = f"for i in 1 2 3 4 5; do echo 0 >{SYSFS}/enabled; echo 1 >{SYSFS}/enabled; done"
+    toggles = f"for i in 1 2 3 4 5; do echo 0 >{pagetable.POOL_SWITCH}; echo 1 >{pagetable.POOL_SWITCH}; done"
     transcript = runner.run(
         MACHINES["xen-strict-smp"].with_disk(),
         [
