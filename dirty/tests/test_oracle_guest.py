@@ -12,6 +12,7 @@ from trapless_lab import runner
 from trapless_lab.initramfs import program
 from trapless_lab.machine import MACHINES
 from trapless_lab.script import Step
+from trapless_lab.transcript import Transcript
 
 pytestmark = pytest.mark.machine
 
@@ -28,6 +29,11 @@ FEW = ("one-writer", "huge", "munmap-refault", "mremap", "fork", "swap")
 OTHER = (*FEW, "racing-writers", "exec", "exit")
 
 
+def _run(*steps: Step) -> Transcript:
+    """Run the oracle on two processors, with swap."""
+    return runner.run(MACHINES["bare-smp"], [oracle.SWAP, *steps], files=oracle.files(), modules=("zram",))
+
+
 def test_nothing_is_missed_on_the_stock_kernel() -> None:
     steps = {
         "own": f"--backend soft-dirty --target own {oracle.without(LARGE + LONG)}",
@@ -35,15 +41,7 @@ def test_nothing_is_missed_on_the_stock_kernel() -> None:
         "others": f"--backend uffd-sync --backend mprotect --target own {oracle.only(FEW)}",
         "property": "property --cases 15",
     }
-    transcript = runner.run(
-        MACHINES["bare-smp"],
-        [
-            oracle.SWAP,
-            *(oracle.step(name, arguments, timeout_s=1800) for name, arguments in steps.items()),
-        ],
-        files=oracle.files(),
-        modules=("zram",),
-    )
+    transcript = _run(*(oracle.step(name, arguments, timeout_s=1800) for name, arguments in steps.items()))
     reports = {name: oracle.report(transcript, name) for name in steps}
     assert {row["backend"] for row in reports["property"]["rejected"]} == REJECTED
     assert {row["backend"] for row in reports["property"]["rows"]} == BACKENDS
@@ -58,12 +56,7 @@ def test_nothing_is_missed_on_the_stock_kernel() -> None:
 @pytest.mark.long
 def test_nothing_is_missed_by_what_needs_no_kernel_of_its_own() -> None:
     arguments = f"--backend uffd-sync --backend mprotect --target own {oracle.without(LARGE + LONG)}"
-    transcript = runner.run(
-        MACHINES["bare-smp"],
-        [oracle.SWAP, oracle.step("others", arguments, timeout_s=600)],
-        files=oracle.files(),
-        modules=("zram",),
-    )
+    transcript = _run(oracle.step("others", arguments, timeout_s=600))
     report = oracle.report(transcript, "others")
     assert {row["backend"] for row in report["rows"]} == {"uffd-sync", "mprotect"}
     assert oracle.bad(report) == []
@@ -74,12 +67,7 @@ def test_nothing_is_missed_by_what_needs_no_kernel_of_its_own() -> None:
 @pytest.mark.timeout(2400)
 def test_nothing_is_missed_of_another_process() -> None:
     arguments = f"--backend soft-dirty --target other {oracle.without(LARGE + SLOW)}"
-    transcript = runner.run(
-        MACHINES["bare-smp"],
-        [oracle.SWAP, oracle.step("other", arguments, timeout_s=1800)],
-        files=oracle.files(),
-        modules=("zram",),
-    )
+    transcript = _run(oracle.step("other", arguments, timeout_s=1800))
     report = oracle.report(transcript, "other")
     assert {(name, "other") for name in OTHER} <= oracle.judged(report)
     assert oracle.bad(report) == []
@@ -110,9 +98,7 @@ def test_mistakes_of_soft_dirty_are_caught() -> None:
         oracle.step(fault, f"--backend soft-dirty --fault {fault} {oracle.only(names)}", timeout_s=600)
         for fault, names in CONTROLS.items()
     ]
-    transcript = runner.run(
-        MACHINES["bare-smp"], [oracle.SWAP, *steps], files=oracle.files(), modules=("zram",)
-    )
+    transcript = _run(*steps)
     for fault, names in CONTROLS.items():
         report = oracle.report(transcript, fault)
         caught = {(row["scenario"], row["target"]) for row in oracle.bad(report)}
