@@ -229,7 +229,7 @@ def test_symbols_of_another_xen_are_refused(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_module_is_placed_by_its_sections() -> None:
-    ours = artifacts.module("pagetable", pagetable.NAME).read_bytes()
+    ours = artifacts.module("pagetable", "pool", pagetable.NAME).read_bytes()
     places = {".text": 0xFFFFFFFFC0200000, ".init.text": 0xFFFFFFFFC0200000, ".data": 0xFFFFFFFFC0300000}
     (text,) = binaries.module(pagetable.NAME, ours, places)
     assert text.symbols[1:]

@@ -16,14 +16,19 @@ def build_dir() -> Path:
     return Path(override) if override else Path(__file__).resolve().parents[2] / "build"
 
 
-def payload(accelerator: str, name: str) -> Path:
+def payload(system: str, name: str) -> Path:
     """Return a hypervisor live-patch payload."""
-    return _built(build_dir() / accelerator / "xen" / f"{name}.livepatch")
+    return _built(build_dir() / system / "xen" / f"{name}.livepatch")
 
 
-def module(accelerator: str, name: str, part: str = "linux") -> Path:
-    """Return a Linux kernel module; ``part`` is the accelerator's folder that it is built from."""
-    return _built(build_dir() / accelerator / part / f"{name}.ko")
+def module(system: str, part: str, name: str) -> Path:
+    """Return a Linux kernel module; ``part`` is the system's folder that it is built from."""
+    return _built(build_dir() / system / part / f"{name}.ko")
+
+
+def mutant(system: str, name: str, file: str) -> Path:
+    """Return what was built with the deliberate mistake of SYSTEM/tests/mutants/NAME.patch."""
+    return _built(build_dir() / system / "mutants" / name / file, f"make -C {system} mutants")
 
 
 def power(part: str, name: str) -> Path:

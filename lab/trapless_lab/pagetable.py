@@ -57,7 +57,7 @@ def pool_part(parameters: str = "") -> Part:
     return Part(
         "pool",
         path,
-        lambda: artifacts.module("pagetable", NAME),
+        lambda: artifacts.module("pagetable", "pool", NAME),
         (Step(LOAD_MODULE, f"insmod {path} {parameters}".rstrip()),),
         (Step("unload pagetable module", f"rmmod {NAME}"),),
     )
@@ -68,7 +68,7 @@ def _pvmmu_part() -> Part:
     return Part(
         "pvmmu",
         path,
-        lambda: artifacts.module("pagetable", PVMMU, "pvmmu"),
+        lambda: artifacts.module("pagetable", "pvmmu", PVMMU),
         (Step("load pvmmu module", f"insmod {path}"),),
         (Step("unload pvmmu module", f"rmmod {PVMMU}"),),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The module's own decision when to shrink, pagetable/linux/policy.c, compiled for this host.
+"""The module's own decision when to shrink, pagetable/pool/policy.c, compiled for this host.
 
 Invariant: what decides here is that very file; nothing of it is written again. The structures below are those
 of policy.h, field by field.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import artifacts, compiler
 
-SOURCES = Path(__file__).resolve().parents[2] / "pagetable" / "linux"
+SOURCES = Path(__file__).resolve().parents[2] / "pagetable" / "pool"
 _FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
 
 RESERVE = 2

@@ -90,7 +90,7 @@ impl Sources {
         }
         let mut folders: Vec<PathBuf> = Vec::new();
         if let Some(from) = &self.from {
-            folders.extend([from.clone(), from.join("pagetable/linux"), from.join("pagetable/pvmmu")]);
+            folders.extend([from.clone(), from.join("pagetable/pool"), from.join("pagetable/pvmmu")]);
         }
         let installed = host.path(Path::new("/lib/modules").join(host.kernel.release()));
         folders.extend(["updates/dkms", "updates", "extra"].map(|folder| installed.join(folder)));

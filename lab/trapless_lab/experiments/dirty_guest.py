@@ -100,7 +100,10 @@ def _steps(backends: Iterable[str], mechanisms: Iterable[str], sizes: Iterable[i
 
 def files() -> Tree:
     """Return what the guest needs besides the lab's own programs."""
-    return {**program(tool()), f"/lib/trapless/{MODULE}.ko": File(artifacts.module("dirty", MODULE))}
+    return {
+        **program(tool()),
+        f"/lib/trapless/{MODULE}.ko": File(artifacts.module("dirty", "module", MODULE)),
+    }
 
 
 def bench_row(result: StepResult, backend: str, mib: int, density: float) -> Row:

@@ -73,7 +73,7 @@ def pagetable_bare(context: Context) -> Result:
         Step("unload", f"rmmod {pagetable.NAME}"),
         *_column(AGAIN, processes, repeats),
     ]
-    module = {_MODULE: File(artifacts.module("pagetable", pagetable.NAME))}
+    module = {_MODULE: File(artifacts.module("pagetable", "pool", pagetable.NAME))}
     transcript = context.run("bare", BARE, script, module)
     taken = {
         (huge, m): {c: _instructions(transcript, c, huge, m, repeats) for c in (STOCK, CACHED, AGAIN)}

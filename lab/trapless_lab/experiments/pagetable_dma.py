@@ -44,7 +44,7 @@ def steps() -> list[Step]:
 
 def files() -> Tree:
     """Return the guest files that the steps need."""
-    return {_GATE: File(artifacts.module("pagetable", "test/dma_gate"))}
+    return {_GATE: File(artifacts.module("pagetable", "tests/module", "dma_gate"))}
 
 
 def disk(directory: Path) -> Path:
