@@ -14,7 +14,7 @@
 # For kbuild, unless whoever calls has said how many.
 jobs		:= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTEST		= .venv/bin/python -m pytest
-C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
+C_SOURCES	= $(wildcard kmod/*.[hS] pagetable/include/*.h pagetable/xen/*.[chS] \
 			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch] \
 			pagetable/pvmmu/*.[chS] \
 			dirty/include/*.h dirty/linux/*.[ch] dirty/linux/test/*.c dirty/linux/test/host/*.[ch] \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Kernel symbols that are not exported to modules, for both guest modules. One
+ * Kernel symbols that are not exported to modules, for all guest modules. One
  * missing symbol refuses the module: it means a kernel whose page-table code we
  * have not read.
  */
