@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * /dev/trapless_dirty: what include/trapless_dirty.h describes. Here users are
+ * /dev/trapless_dirty: what ../abi/trapless_dirty.h describes. Here users are
  * believed nothing.
  *
  * Invariant: what an open file has attached is seen through this file only, and ends

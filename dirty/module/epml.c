@@ -202,10 +202,8 @@ static void flush(struct tpd_tracker *tracker, const struct span *span)
 
 	if (span->first >= span->last)
 		return;
-#ifndef TPD_NEGATIVE_CONTROL_NO_FLUSH
 	tpd_stock.flush_tlb_mm_range(tracker->memory->mm, span->first, span->last, PAGE_SHIFT,
 				     false);
-#endif
 	tracker->stats.flush_ns += ktime_get_ns() - begin;
 }
 

@@ -76,9 +76,6 @@ static int changes_begin(struct mmu_notifier *notifier, const struct mmu_notifie
 {
 	struct tpd_memory *memory = of_notifier(notifier);
 
-#ifdef TPD_NEGATIVE_CONTROL_NO_NOTIFIER
-	return 0;
-#endif
 	if (keeps_dirty_bits(range))
 		return 0;
 	spin_lock_irq(&memory->lock);
@@ -96,9 +93,6 @@ static void changes_end(struct mmu_notifier *notifier, const struct mmu_notifier
 {
 	struct tpd_memory *memory = of_notifier(notifier);
 
-#ifdef TPD_NEGATIVE_CONTROL_NO_NOTIFIER
-	return;
-#endif
 	if (keeps_dirty_bits(range))
 		return;
 	spin_lock_irq(&memory->lock);

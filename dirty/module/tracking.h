@@ -42,11 +42,7 @@
  * What the kernel allocates on our behalf (an mm's first MMU notifier, page tables of
  * vmalloc) is by its own flags.
  */
-#ifndef TPD_NEGATIVE_CONTROL_OOM_KILLER
 #define TPD_GFP		(GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN)
-#else
-#define TPD_GFP		GFP_KERNEL_ACCOUNT
-#endif
 
 struct tpd_memory;
 struct tpd_tracker;
