@@ -16,9 +16,9 @@ SWAP = Step("swap", "echo 256M >/sys/block/zram0/disksize && mkswap /dev/zram0 &
 
 def files() -> dict[str, File | Link]:
     """Return the oracle and what it needs, as files of a guest."""
-    oracle = artifacts.build_dir() / "dirty" / "release" / "dirty-oracle"
+    oracle = artifacts.build_dir() / "rust" / "release" / "dirty-oracle"
     if not oracle.exists():
-        raise LabError(f"{oracle} is not built; run cargo build --release -p dirty-oracle in dirty/")
+        raise LabError(f"{oracle} is not built; run make -C dirty")
     return program(oracle)
 
 

@@ -39,7 +39,7 @@ pub fn start(kind: BackendKind, range: PageRange) -> Result<Box<dyn Method>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::region::{Region, Verdict};
+    use crate::dirty::bench::region::{Region, Verdict};
     use crate::testing::alone;
 
     /// Every twin that the kernel lets work is exact: else there is nothing to compare with.

@@ -9,7 +9,7 @@ use std::process::Command;
 use common::run;
 
 fn units() -> Vec<PathBuf> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd");
     let mut units: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     units.sort();
     units

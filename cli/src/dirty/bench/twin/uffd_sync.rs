@@ -15,8 +15,8 @@ use linux_raw_sys::general::{UFFD_FEATURE_PAGEFAULT_FLAG_WP, uffd_msg};
 
 use super::bits::{Bits, Runs};
 use super::uffd::Uffd;
-use crate::bench::method::Method;
-use crate::bench::region::Region;
+use crate::dirty::bench::method::Method;
+use crate::dirty::bench::region::Region;
 
 pub(super) struct Twin {
     shared: Arc<Shared>,

@@ -6,7 +6,7 @@ use libdirty::PageRange;
 use libdirty::device::{Device, abi};
 
 use super::bits::Runs;
-use crate::bench::method::Method;
+use crate::dirty::bench::method::Method;
 
 pub(super) struct Twin {
     device: Device,

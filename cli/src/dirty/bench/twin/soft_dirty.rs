@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use libdirty::{PageRange, page_size};
 
 use super::bits::Runs;
-use crate::bench::method::Method;
+use crate::dirty::bench::method::Method;
 
 const SOFT_DIRTY: u64 = 1 << 55;
 /// Entries read at a time, 512 KiB: few calls, and it stays in the cache.

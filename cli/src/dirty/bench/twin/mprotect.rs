@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use libdirty::{PageRange, page_size};
 
 use super::bits::{Bits, Runs};
-use crate::bench::method::Method;
+use crate::dirty::bench::method::Method;
 
 /// What the handler works on; null when no twin is armed.
 static ARMED: AtomicPtr<Bits> = AtomicPtr::new(std::ptr::null_mut());

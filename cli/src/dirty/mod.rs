@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `trapless dirty`: the tracking of dirty pages on real programs.
 
+mod bench;
 mod names;
 mod plot;
 mod record;
@@ -15,8 +16,6 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-
-use crate::bench;
 
 /// The sub-commands.
 #[derive(Debug, Subcommand)]

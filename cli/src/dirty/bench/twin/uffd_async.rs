@@ -15,7 +15,7 @@ use linux_raw_sys::general::{
 };
 
 use super::uffd::Uffd;
-use crate::bench::method::Method;
+use crate::dirty::bench::method::Method;
 
 const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<pm_scan_arg>(b'f' as u32, 16);
 
