@@ -11,7 +11,7 @@ from . import artifacts, compiler
 
 SOURCES = Path(__file__).parent / "guest"
 # Of the device that some of them speak to.
-INTERFACE = Path(__file__).resolve().parents[2] / "dirty" / "include"
+INTERFACE = Path(__file__).resolve().parents[2] / "dirty" / "abi"
 INIT = SOURCES / "init"
 PROGRAMS = (
     "coldmap",

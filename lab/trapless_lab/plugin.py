@@ -12,7 +12,7 @@ from . import artifacts, compiler, guest
 
 SOURCES = Path(__file__).parent / "plugin"
 
-_EPML = Path(__file__).resolve().parents[2] / "dirty" / "include" / "trapless_epml.h"
+_EPML = Path(__file__).resolve().parents[2] / "dirty" / "abi" / "trapless_epml.h"
 
 # Each control is what the tests must not believe: a profile without Xen and without returns, spans that end
 # with the first return, whosever it is, blocks that always run to their ends.

@@ -26,7 +26,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../../../dirty/include/trapless_epml.h"
+#include "../../../dirty/abi/trapless_epml.h"
 #include "code.h"
 
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;

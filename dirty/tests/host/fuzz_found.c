@@ -2,13 +2,12 @@
 /*
  * fuzz_found: found.c, unchanged, beside a model that has one byte a page.
  *
- *   fuzz_found SEED [lose]
+ *   fuzz_found SEED
  *
  * Random ranges come and go, pages are found in all the ways there are, and taken
  * in pieces of random size. The invariant: what is taken is sorted, in ranges that
  * do not touch, watched, and has all that was found; and nothing else, unless an
- * allocation failed. With "lose" one page is taken behind the model's back now and
- * then: that must be seen. It ends by abort() at the first difference.
+ * allocation failed. It ends by abort() at the first difference.
  */
 #include <stdio.h>
 
@@ -134,13 +133,6 @@ static void take(struct tpd_tracker *tracker)
 	expect(!memchr(found, 1, PAGES), "lost");
 }
 
-static void lose(struct tpd_tracker *tracker, unsigned long page)
-{
-	unsigned long from = address(page);
-
-	tpd_take(tracker, NULL, 0, &from, address(page + 1));
-}
-
 static unsigned long random_count(unsigned long page)
 {
 	static const unsigned long most[] = { 3, 64, 600, 5 * TPD_BLOCK_PAGES, 300000 };
@@ -155,8 +147,8 @@ int main(int argc, char **argv)
 	struct tpd_tracker tracker = { .memory = &memory, .mechanism = &tpd_dbit };
 	unsigned long seed, call;
 
-	if (argc < 2 || argc > 3 || (argc == 3 && strcmp(argv[2], "lose"))) {
-		fprintf(stderr, "usage: fuzz_found SEED [lose]\n");
+	if (argc != 2) {
+		fprintf(stderr, "usage: fuzz_found SEED\n");
 		return 2;
 	}
 	seed = strtoul(argv[1], NULL, 0);
@@ -195,8 +187,6 @@ int main(int argc, char **argv)
 				find_all(&memory);
 			break;
 		case 9:
-			if (argc == 3)
-				lose(&tracker, page);
 			take(&tracker);
 			break;
 		}

@@ -439,9 +439,6 @@ bool tpd_found_block(struct tpd_memory *memory, unsigned long base,
 			if (block)
 				bitmap_or(block->pages, block->pages, pages, TPD_BLOCK_PAGES);
 		}
-#ifdef TPD_NEGATIVE_CONTROL_ONE_TRACKER
-		break;
-#endif
 	}
 	spin_unlock_irqrestore(&memory->lock, flags);
 	return watched;

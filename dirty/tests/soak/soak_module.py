@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Makes as many random calls of the guest module's device as asked for, as in test_module.py, a seed a run.
 
-    .venv/bin/python dirty/tests/soak_module.py --calls 1000000
+    PYTHONPATH=dirty/tests/machine .venv/bin/python dirty/tests/soak/soak_module.py --calls 1000000
 
 Every other run is nobody's, not root's. After each, processes are killed at each step and at any time; then
 nothing that the module has allocated may be left, and it is unloaded and loaded again. A boot takes 10 runs.

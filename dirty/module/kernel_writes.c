@@ -345,9 +345,6 @@ int tpd_kernel_writes_init(void)
 {
 	int err;
 
-#ifdef TPD_NEGATIVE_CONTROL_NO_KERNEL_WRITES
-	return 0;
-#endif
 	err = register_kretprobes(probes, ARRAY_SIZE(probes));
 	if (err)
 		pr_err("unknown kernel: no probe in get_user_pages (%d)\n", err);
@@ -359,9 +356,7 @@ void tpd_kernel_writes_exit(void)
 {
 	struct kernel_write *record, *next;
 
-#ifndef TPD_NEGATIVE_CONTROL_NO_KERNEL_WRITES
 	unregister_kretprobes(probes, ARRAY_SIZE(probes));
-#endif
 	list_for_each_entry_safe(record, next, &orphans, node)
 		forget(record);
 }

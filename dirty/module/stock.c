@@ -19,9 +19,6 @@ int tpd_stock_resolve(void)
 		{ "flush_tlb_mm_range", &tpd_stock.flush_tlb_mm_range },
 		{ "folio_mapcount", &tpd_stock.folio_mapcount },
 		{ "lru_add_drain_all", &tpd_stock.lru_add_drain_all },
-#ifdef TPD_NEGATIVE_CONTROL_UNKNOWN_SYMBOL
-		{ "trapless_no_such_symbol", &tpd_stock.mm_access },
-#endif
 	};
 
 	return stock_symbols_resolve(symbols, ARRAY_SIZE(symbols));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * /dev/trapless_dirty: what include/trapless_dirty.h describes. Here users are
+ * /dev/trapless_dirty: what ../abi/trapless_dirty.h describes. Here users are
  * believed nothing.
  *
  * Invariant: what an open file has attached is seen through this file only, and ends
@@ -183,6 +183,10 @@ static int watch(struct tpd_tracker *tracker, void __user *user)
 	err = enter(memory);
 	if (err)
 		return err;
+	if (tpd_secondary_came(memory)) {
+		err = -EOPNOTSUPP;
+		goto out;
+	}
 	err = tpd_watch(tracker, range.start, range.end);
 	if (err)
 		goto out;
@@ -227,6 +231,8 @@ static int collect(struct tpd_tracker *tracker, void __user *user)
 	err = enter(memory);
 	if (err)
 		return err;
+	if (tpd_secondary_came(memory))
+		tpd_found(memory, 0, ULONG_MAX & PAGE_MASK);
 	tpd_kernel_writes_collect(memory);
 	err = tracker->mechanism->collect(tracker);
 	tpd_found_active(memory);
@@ -416,9 +422,14 @@ static int __init trapless_dirty_init(void)
 	err = tpd_kernel_writes_init();
 	if (err)
 		goto remove;
+	err = tpd_secondary_init();
+	if (err)
+		goto writes;
 	err = misc_register(&device);
 	if (!err)
 		return 0;
+	tpd_secondary_exit();
+writes:
 	tpd_kernel_writes_exit();
 remove:
 	remove_mechanisms();
@@ -430,7 +441,9 @@ static void __exit trapless_dirty_exit(void)
 	misc_deregister(&device);
 	/* No file is open, so no memory is tracked; what is freed later is waited for. */
 	tpd_memory_exit();
+	tpd_secondary_exit();
 	tpd_kernel_writes_exit();
+	tpd_lookup_exit();
 	remove_mechanisms();
 }
 

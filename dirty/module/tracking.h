@@ -5,6 +5,7 @@
  *   device.c    the character device: checks and dispatches what users say
  *   memory.c    one object for each tracked mm: its trackers, and what the kernel
  *               does to its mappings (MMU notifier)
+ *   lookup.c    which such object belongs to an mm, or to a tag in a log
  *   found.c     one tracker's watched ranges and the pages found written there
  *   dbit.c      mechanism: the dirty bit of the process's page-table entries
  *   spml.c      mechanism: the hypervisor's log, forwarded
@@ -12,6 +13,7 @@
  *   switch.c    when threads of tracked processes come and go on a processor
  *   kernel_writes.c
  *               writes through the kernel's own mapping (get_user_pages)
+ *   secondary.c who else maps the memory: virtual machines, devices
  *   walk.c      page tables of another process
  *   stock.c     symbols that are not exported
  *
@@ -42,11 +44,7 @@
  * What the kernel allocates on our behalf (an mm's first MMU notifier, page tables of
  * vmalloc) is by its own flags.
  */
-#ifndef TPD_NEGATIVE_CONTROL_OOM_KILLER
 #define TPD_GFP		(GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN)
-#else
-#define TPD_GFP		GFP_KERNEL_ACCOUNT
-#endif
 
 struct tpd_memory;
 struct tpd_tracker;
@@ -137,6 +135,7 @@ struct tpd_tracker {
  * @inside:    of these, how many calls have not returned
  * @untold:    such a write could not be noted: from now on all is told
  * @ended:     nothing is noted any more
+ * @secondary: others map it, or did: see secondary.c
  * @hash:      for tpd_memory_of()
  * @tag:       1 to 4095: stands for this mm in logs, while it is tracked
  */
@@ -157,12 +156,13 @@ struct tpd_memory {
 	unsigned int inside;
 	bool untold;
 	bool ended;
+	bool secondary;
 	struct hlist_node hash;
 	unsigned int tag;
 	struct rcu_head rcu;
 };
 
-/* memory.c */
+/* lookup.c */
 
 /**
  * tpd_memory_of - the tracked memory of an mm, if it is tracked
@@ -173,6 +173,11 @@ struct tpd_memory {
 struct tpd_memory *tpd_memory_of(struct mm_struct *mm);
 /* The same by its tag. */
 struct tpd_memory *tpd_memory_by_tag(unsigned int tag);
+int tpd_lookup_add(struct tpd_memory *memory);
+void tpd_lookup_remove(struct tpd_memory *memory);
+void tpd_lookup_exit(void);
+
+/* memory.c */
 struct tpd_tracker *tpd_attach(struct mm_struct *mm, const struct tpd_mechanism *mechanism);
 void tpd_detach(struct tpd_tracker *tracker);
 void tpd_found_active(struct tpd_memory *memory);
@@ -260,6 +265,12 @@ void tpd_kernel_writes_exit(void);
 void tpd_kernel_writes_collect(struct tpd_memory *memory);
 int tpd_kernel_writes_watch(struct tpd_memory *memory, unsigned long start, unsigned long end);
 void tpd_kernel_writes_forget(struct tpd_memory *memory);
+
+/* secondary.c */
+int tpd_secondary_init(void);
+void tpd_secondary_exit(void);
+bool tpd_secondary_alone(struct tpd_memory *memory);
+bool tpd_secondary_came(struct tpd_memory *memory);
 
 /* switch.c */
 

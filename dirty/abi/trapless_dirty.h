@@ -3,20 +3,27 @@
  * /dev/trapless_dirty: which pages of a process were written.
  *
  * Each open file is a tracker. It is attached to one process by one mechanism,
- * and is told which ranges to watch; what it finds belongs to this file alone.
- * Closing it, by dying too, ends its tracking and frees what it holds.
+ * watches the ranges that WATCH names, and what it finds belongs to this file
+ * alone. Closing it, also by the death of its owner, ends the tracking and frees
+ * what it holds.
  *
- * The promise: a write that ends before COLLECT begins is told by the READs
- * after it; one that races with COLLECT is told by them or by the next ones.
+ * The promise: a write that ends before COLLECT begins is reported by the READs
+ * after it; one that races with COLLECT is reported by them or by the next ones.
  * Memory whose content may have changed otherwise (unmapped, discarded, swapped,
- * written through the kernel's own mapping) is told as written. Doubt is never
- * silence.
+ * written through the kernel's own mapping) is reported as written. In doubt a
+ * page is reported.
  *
- * Not told, by any mechanism: what changes shared memory by another way than the
- * process's mapping of it (another mapping, write(2) to its file), pages that
- * mremap(2) brings into a hole of a watched range (watch what is mapped), I/O that
- * was in flight into pages that mremap(2) moved meanwhile, and what a virtual
- * machine that the process runs writes. Not by EPML: UFFDIO_COPY.
+ * Not reported, by any mechanism: what changes shared memory by another way than
+ * the process's mapping of it (another mapping, write(2) to its file), pages that
+ * mremap(2) brings into a hole of a watched range (watch what is mapped), and I/O
+ * that was in flight into pages that mremap(2) moved meanwhile. Not by EPML:
+ * UFFDIO_COPY.
+ *
+ * Memory that others than the process map by page tables of their own (the guest
+ * memory of KVM, RDMA with on-demand paging, GPUs, shared virtual addressing; in
+ * Linux: whoever subscribes to the MMU notifier of the process) cannot be tracked:
+ * ATTACH and WATCH refuse it with EOPNOTSUPP. Where that begins after ATTACH, all
+ * that is watched is reported as written by every COLLECT until the tracker ends.
  *
  * Who may open the device may track what it may ptrace (PTRACE_MODE_ATTACH).
  * Everything below refuses with EINVAL what is not as described, and has changed
@@ -76,7 +83,7 @@ struct trapless_dirty_range {
 	__u64 end;
 };
 
-/* All that is watched is told as written: the log had run over. */
+/* All that is watched is reported as written: the log had run over. */
 #define TRAPLESS_DIRTY_OVERRUN	(1 << 0)
 
 /**
@@ -108,7 +115,7 @@ struct trapless_dirty_read {
  * @foreign:    of these, for nothing that is watched
  * @arms:       times a thread of the process was armed
  * @interrupts: of the log, on all processors (EPML)
- * @overruns:   times the log was full, and all was told as written
+ * @overruns:   times the log was full, and all was reported as written
  * @walk_ns:    nanoseconds in page tables: harvest (D bit), reverse mapping (SPML)
  * @flush_ns:   nanoseconds of TLB flushes
  */
@@ -126,12 +133,13 @@ struct trapless_dirty_stats {
  * GET_INFO	always works.
  * ATTACH	once a file. EBUSY: attached already; ESRCH: no such process, or it
  *		is ending; EPERM, EACCES: it may not be traced; EOPNOTSUPP: no such
- *		mechanism here; ENOSPC: 4,095 processes are tracked; ENOMEM.
+ *		mechanism here (see GET_INFO), or others map its memory (see above);
+ *		ENOSPC: 4,095 processes are tracked; ENOMEM.
  * WATCH	writes to the range are found from its return on; what the range
  *		holds then is known to the caller. Holes are allowed. EEXIST: watched
  *		already, in part; EOPNOTSUPP: memory in it cannot be watched (device
- *		memory); ENOSPC: 65,536 ranges of the process are
- *		watched, by all trackers; ENOMEM.
+ *		memory), or others map the process's memory; ENOSPC: 65,536 ranges of
+ *		the process are watched, by all trackers; ENOMEM.
  * UNWATCH	forget the range, watched or not. ENOMEM, ENOSPC: only for a piece out
  *		of the middle of a range.
  * COLLECT	find what was written. ESRCH: the process's memory is gone.

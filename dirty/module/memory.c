@@ -17,41 +17,16 @@
  * TLB: some of these changes flush only later. What was marked is therefore not
  * given to a user before one more flush (`stale`).
  */
-#include <linux/hashtable.h>
-#include <linux/idr.h>
 #include <linux/sched/mm.h>
 #include <linux/wait_bit.h>
 #include <linux/slab.h>
 
 #include "tracking.h"
 
-#define TAGS	4096
-
 /* Serialises the coming and going of tracked memories; inside of mmap_lock. */
 static DEFINE_MUTEX(memories);
-static DEFINE_HASHTABLE(memory_hash, 8);
-static DEFINE_IDR(tag_idr);
-static struct tpd_memory __rcu *tags[TAGS];
 /* Memories that are not freed. */
 static atomic_t live = ATOMIC_INIT(0);
-
-struct tpd_memory *tpd_memory_of(struct mm_struct *mm)
-{
-	struct tpd_memory *memory;
-
-	if (!mm)
-		return NULL;
-	hash_for_each_possible_rcu_notrace(memory_hash, memory, hash, (unsigned long)mm)
-		if (memory->mm == mm)
-			return memory;
-	return NULL;
-}
-
-struct tpd_memory *tpd_memory_by_tag(unsigned int tag)
-{
-	/* Interrupts are read-side sections too, which lockdep does not know. */
-	return tag < TAGS ? rcu_dereference_raw(tags[tag]) : NULL;
-}
 
 static bool keeps_dirty_bits(const struct mmu_notifier_range *range)
 {
@@ -76,9 +51,6 @@ static int changes_begin(struct mmu_notifier *notifier, const struct mmu_notifie
 {
 	struct tpd_memory *memory = of_notifier(notifier);
 
-#ifdef TPD_NEGATIVE_CONTROL_NO_NOTIFIER
-	return 0;
-#endif
 	if (keeps_dirty_bits(range))
 		return 0;
 	spin_lock_irq(&memory->lock);
@@ -96,9 +68,6 @@ static void changes_end(struct mmu_notifier *notifier, const struct mmu_notifier
 {
 	struct tpd_memory *memory = of_notifier(notifier);
 
-#ifdef TPD_NEGATIVE_CONTROL_NO_NOTIFIER
-	return;
-#endif
 	if (keeps_dirty_bits(range))
 		return;
 	spin_lock_irq(&memory->lock);
@@ -162,37 +131,31 @@ static struct tpd_memory *get_memory(struct mm_struct *mm)
 {
 	struct mmu_notifier *notifier = mmu_notifier_get_locked(&notifier_ops, mm);
 	struct tpd_memory *memory;
-	int tag;
+	int err = -EOPNOTSUPP;
 
 	if (IS_ERR(notifier))
 		return ERR_CAST(notifier);
 	memory = of_notifier(notifier);
-	if (memory->users++)
-		return memory;
-	/*
-	 * In turn, so that what is left of an old one in a log is not soon another's. A
-	 * node of the tree has the tags of many, so it is on nobody's account.
-	 */
-	tag = idr_alloc_cyclic(&tag_idr, memory, 1, TAGS, TPD_GFP & ~__GFP_ACCOUNT);
-	if (tag < 0) {
-		mmu_notifier_put(notifier);
-		return ERR_PTR(tag);
+	if (!tpd_secondary_alone(memory))
+		goto put;
+	if (!memory->users) {
+		err = tpd_lookup_add(memory);
+		if (err)
+			goto put;
 	}
-	memory->tag = tag;
-	hash_add_rcu(memory_hash, &memory->hash, (unsigned long)mm);
-	rcu_assign_pointer(tags[tag], memory);
+	memory->users++;
 	return memory;
+put:
+	mmu_notifier_put(notifier);
+	return ERR_PTR(err);
 }
 
 /* One user less; the last one makes it unknown. */
 static void put_memory(struct tpd_memory *memory)
 {
 	mutex_lock(&memories);
-	if (!--memory->users) {
-		hash_del_rcu(&memory->hash);
-		RCU_INIT_POINTER(tags[memory->tag], NULL);
-		idr_remove(&tag_idr, memory->tag);
-	}
+	if (!--memory->users)
+		tpd_lookup_remove(memory);
 	mmu_notifier_put(&memory->notifier);
 	mutex_unlock(&memories);
 }
@@ -223,7 +186,7 @@ static int begin(struct tpd_tracker *tracker)
  * @mechanism: how
  *
  * Return: the tracker, or an error: -ENOMEM, -EINTR, -ENOSPC (too many mms are
- * tracked), or the mechanism's.
+ * tracked), -EOPNOTSUPP (others map this memory, see secondary.c), or the mechanism's.
  */
 struct tpd_tracker *tpd_attach(struct mm_struct *mm, const struct tpd_mechanism *mechanism)
 {
@@ -280,5 +243,4 @@ void tpd_memory_exit(void)
 	wait_var_event(&live, !atomic_read(&live));
 	mmu_notifier_synchronize();
 	rcu_barrier();
-	idr_destroy(&tag_idr);
 }

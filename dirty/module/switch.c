@@ -65,13 +65,11 @@ static void on_switch(void *data, bool preempt, struct task_struct *prev,
 /* In kthread_use_mm() and kthread_unuse_mm(), after the task has its new mm. */
 static int on_borrow(struct kprobe *probe, struct pt_regs *regs)
 {
-	unsigned long __maybe_unused flags;
+	unsigned long flags;
 
-#ifndef TPD_NEGATIVE_CONTROL_NO_BORROW
 	local_irq_save(flags);
 	run(current->mm);
 	local_irq_restore(flags);
-#endif
 	return 0;
 }
 

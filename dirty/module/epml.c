@@ -31,7 +31,7 @@
 #include <linux/slab.h>
 #include <linux/xarray.h>
 
-#include "epml.h"
+#include "epml_device.h"
 #include "tracking.h"
 #include "trapless_epml.h"
 
@@ -89,7 +89,8 @@ static struct session *session_of(const struct tpd_tracker *tracker)
 	return ((struct watcher *)tracker->private)->session;
 }
 
-void epml_lost(u64 tag)
+/* Entries of a tag were lost; ~0: nobody knows of which. With interrupts off. */
+static void lose(u64 tag)
 {
 	struct session *session;
 	unsigned long index;
@@ -161,7 +162,8 @@ static void enter(struct place *place, u64 entry)
 	place->block = block;
 }
 
-void epml_take(const u64 *entries, unsigned int count)
+/* Entries of a log, as the processor wrote them: not trusted. With interrupts off. */
+static void take(const u64 *entries, unsigned int count)
 {
 	const u64 within = TPD_BLOCK_SIZE - PAGE_SIZE;
 	struct place place = { 0 };
@@ -202,10 +204,8 @@ static void flush(struct tpd_tracker *tracker, const struct span *span)
 
 	if (span->first >= span->last)
 		return;
-#ifndef TPD_NEGATIVE_CONTROL_NO_FLUSH
 	tpd_stock.flush_tlb_mm_range(tracker->memory->mm, span->first, span->last, PAGE_SHIFT,
 				     false);
-#endif
 	tracker->stats.flush_ns += ktime_get_ns() - begin;
 }
 
@@ -395,9 +395,14 @@ static void epml_detach(struct tpd_tracker *tracker)
 	free_session(session);
 }
 
+static const struct epml_reader reader = {
+	.take = take,
+	.lose = lose,
+};
+
 static int epml_probe(void)
 {
-	int err = epml_device_init();
+	int err = epml_device_init(&reader);
 
 	if (err)
 		return err;

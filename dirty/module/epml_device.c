@@ -28,7 +28,7 @@
 #include <linux/percpu.h>
 #include <linux/random.h>
 
-#include "epml.h"
+#include "epml_device.h"
 #include "tracking.h"
 #include "trapless_epml.h"
 
@@ -63,6 +63,7 @@ static DEFINE_PER_CPU(struct ring, rings);
  * @entries: of each ring
  * @state:   of CPU hotplug, that makes processors answer
  * @present: it can be used
+ * @reader:  who takes what is logged
  */
 static struct {
 	struct pci_dev *pci;
@@ -70,6 +71,7 @@ static struct {
 	u64 entries;
 	int state;
 	bool present;
+	const struct epml_reader *reader;
 } device;
 
 /* On the ring's processor, with interrupts off. It is obeyed before the next instruction. */
@@ -141,14 +143,14 @@ static void drain(struct ring *ring)
 	/* An entry is visible before the head that counts it. */
 	head = smp_load_acquire(&ring->registers->head);
 	if (head - ring->tail > device.entries) {
-		epml_lost(TRAPLESS_EPML_OVERRUN_MANY);
+		device.reader->lose(TRAPLESS_EPML_OVERRUN_MANY);
 		ring->tail = head;
 	}
 	while (ring->tail != head) {
 		u64 at = ring->tail & (device.entries - 1);
 		u64 count = min(head - ring->tail, device.entries - at);
 
-		epml_take(ring->entries + at, count);
+		device.reader->take(ring->entries + at, count);
 		ring->tail += count;
 	}
 	/* Entries have been read before the processor may use their places. */
@@ -157,7 +159,7 @@ static void drain(struct ring *ring)
 	if (lost)
 		lost = xchg(&ring->registers->overrun, 0);
 	if (lost)
-		epml_lost(lost);
+		device.reader->lose(lost);
 	raw_spin_unlock_irqrestore(&ring->lock, flags);
 }
 
@@ -373,13 +375,16 @@ static struct pci_driver driver = {
 
 /**
  * epml_device_init - find the model
+ * @reader: takes what is logged, until epml_device_exit()
  *
  * Return: 0, -ENODEV if there is none here, or another error.
  */
-int epml_device_init(void)
+int epml_device_init(const struct epml_reader *reader)
 {
-	int err = pci_register_driver(&driver);
+	int err;
 
+	device.reader = reader;
+	err = pci_register_driver(&driver);
 	if (err)
 		return err;
 	if (device.present)

@@ -51,10 +51,8 @@ static void take_bit(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 	/* Only the processor changes it besides us, and only sets it. */
 	if (!test_and_clear_bit(_PAGE_BIT_DIRTY, leaf->entry))
 		return;
-#ifndef TPD_NEGATIVE_CONTROL_NO_TRANSFER
 	if (leaf->page && !PageDirty(leaf->page))
 		set_page_dirty(leaf->page);
-#endif
 	harvest->first = min(harvest->first, leaf->address);
 	harvest->last = max(harvest->last, end);
 	harvest->found += leaf->pages;
@@ -94,10 +92,8 @@ static void flush(struct tpd_walk *walk)
 	if (harvest->first >= harvest->last)
 		return;
 	begin = ktime_get_ns();
-#ifndef TPD_NEGATIVE_CONTROL_NO_FLUSH
 	tpd_stock.flush_tlb_mm_range(harvest->memory->mm, harvest->first, harvest->last,
 				     PAGE_SHIFT, false);
-#endif
 	harvest->first = ULONG_MAX;
 	harvest->last = 0;
 	harvest->flushes += ktime_get_ns() - begin;
