@@ -4,10 +4,9 @@
 from pathlib import Path
 
 from trapless_lab import artifacts, host
-from trapless_lab.errors import LabError
-from trapless_lab.initramfs import File, Tree, program
-from trapless_lab.pagetable import NAME, PVMMU
-from trapless_lab.script import Step
+from trapless_lab.machines.initramfs import File, Tree, program
+from trapless_lab.machines.script import Step
+from trapless_lab.pagetable.parts import NAME, PVMMU
 
 GUEST = "/lib/trapless"
 
@@ -21,10 +20,7 @@ STOP_FORKERS = f"while read -r pid; do kill $pid && echo stopped || exit 1; done
 
 def tool() -> Tree:
     """Return the operator's tool."""
-    path = artifacts.build_dir() / "dirty" / "release" / "trapless"
-    if not path.exists():
-        raise LabError(f"{path} is not built; run make -C dirty")
-    return program(path)
+    return program(artifacts.program("trapless"))
 
 
 def installed() -> Tree:

@@ -24,10 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "machine"))
 import control_files
 import robustness as r
 from machines import GUEST
-from trapless_lab import pagetable, runner
-from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import NAME, SYSFS
-from trapless_lab.script import Step
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.parts import NAME, SYSFS
 
 ACTIONS = 25  # a boot
 FORKERS = 6

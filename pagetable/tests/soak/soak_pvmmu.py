@@ -18,8 +18,9 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "machine"))
 
 import pvmmu
-from trapless_lab import pagetable, runner
-from trapless_lab.machine import MACHINES
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.pagetable import parts as pagetable
 
 SEEDS = 8  # a boot
 CYCLES = 10

@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "machine"))
 
 import tables
 from machines import GUEST, insmod, payload_file, tester_file
-from trapless_lab import runner
-from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import NAME
-from trapless_lab.script import Step
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.pagetable.parts import NAME
 
 ROUNDS = 40
 RECORDS = 600_000  # of 40 bytes; a block of 100 seeds makes 400,000
