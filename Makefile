@@ -14,8 +14,8 @@
 # For kbuild, unless whoever calls has said how many.
 jobs		:= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTEST		= .venv/bin/python -m pytest
-C_SOURCES	= $(wildcard dirty/include/*.h dirty/linux/*.[ch] dirty/linux/test/*.c dirty/linux/test/host/*.[ch] \
-			lab/trapless_lab/plugin/*.[ch] \
+C_SOURCES	= $(wildcard dirty/abi/*.h dirty/module/*.[ch] dirty/tests/module/*.c dirty/tests/host/*.[ch] \
+			lab/trapless_lab/plugins/*.[ch] \
 			dirty/capi/include/*.h dirty/capi/examples/*.c \
 			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c \
 			power/kvm/*.[chS] power/driver/*.[chS] \
@@ -39,7 +39,7 @@ setup-long:
 build:
 	@$(MAKE) --no-print-directory $(jobs) -C pagetable
 	@echo "build: the guest's module for dirty pages"
-	@$(MAKE) --no-print-directory $(jobs) -C dirty/linux
+	@$(MAKE) --no-print-directory $(jobs) -C dirty/module
 	@echo "build: libdirty and the trapless tool"
 	@$(MAKE) --no-print-directory -C dirty
 
@@ -84,14 +84,14 @@ lint:
 	@report=$$(scripts/checkpatch $(C_SOURCES)); status=$$?; \
 	echo "$$report" | grep -v ' 0 errors, 0 warnings'; exit $$status
 	@$(MAKE) --no-print-directory -C pagetable lint-c
-	@$(MAKE) --no-print-directory -C dirty/linux sparse
+	@$(MAKE) --no-print-directory -C dirty/module sparse
 	@echo "lint: rustfmt, clippy"
 	@$(MAKE) --no-print-directory -C dirty lint
 	@$(MAKE) --no-print-directory -C power/vmm lint
 
 host-tests:
 	@$(MAKE) --no-print-directory -C pagetable check-host
-	@$(MAKE) --no-print-directory -C dirty/linux/test/host check
+	@$(MAKE) --no-print-directory -C dirty/tests/host check
 
 dirty-tests:
 	@echo "dirty: back ends against memory, the C interface, the shim, the tool"
