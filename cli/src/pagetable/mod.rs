@@ -201,7 +201,6 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         Command::Status(arguments) => {
             let status = status::Status::look(&host);
             match &arguments.prometheus {
-                Some(file) if file.as_os_str() == "-" => output::line(prometheus::text(&status)?.trim_end())?,
                 Some(file) => prometheus::write(&status, file)?,
                 None if arguments.json => output::line(&serde_json::to_string_pretty(&status)?)?,
                 None => output::line(&status.to_string())?,

@@ -8,6 +8,9 @@ use serde::Serialize;
 
 use super::host::Host;
 
+/// What is said while parts come and go, a line a part.
+pub type Say<'a> = &'a mut dyn FnMut(String);
+
 /// Name of the payload in Xen, and of its file before `.livepatch`.
 pub const PAYLOAD: &str = "trapless_pagetable";
 

@@ -18,6 +18,11 @@ def files() -> dict[str, File | Link]:
     return program(artifacts.program("dirty-oracle"))
 
 
+def mutant_files() -> dict[str, File | Link]:
+    """Return the oracle that can make mistakes; see step."""
+    return program(artifacts.mutant("dirty", "rust", "release/dirty-oracle"))
+
+
 # What the scenarios of huge pages, merged pages and direct I/O need of a machine with a disk.
 FILES = "/mnt"
 PREPARE = Step(
@@ -28,13 +33,14 @@ PREPARE = Step(
 DISK_MODULES = ("ahci", "sd_mod", "ext4")
 
 
-def step(name: str, arguments: str, timeout_s: float) -> Step:
-    """Return a step that runs the oracle; what it prints is one line of JSON.
+def step(name: str, arguments: str, timeout_s: float, mistake: str = "") -> Step:
+    """Return a step that runs the oracle, or a mutant with this mistake; what it prints is one line of JSON.
 
     Exit code 1, pages were missed, is for the test to judge, which can show which.
     """
     files = f"[ ! -d {FILES} ] || export TMPDIR={FILES}"
-    return Step(name, f"{files}; dirty-oracle {arguments} --json; [ $? -le 1 ]", timeout_s=timeout_s)
+    mutant = f"DIRTY_MUTANT={mistake} " if mistake else ""
+    return Step(name, f"{files}; {mutant}dirty-oracle {arguments} --json; [ $? -le 1 ]", timeout_s=timeout_s)
 
 
 def only(names: Iterable[str]) -> str:
