@@ -49,11 +49,13 @@ def list_experiments() -> None:
 @main.command()
 def machines() -> None:
     """List the machines."""
-    table = Table("name", "what", "IOMMU", "CPUs", "MiB")
+    table = Table("name", "what", "CPU", "emulator", "IOMMU", "CPUs", "MiB")
     for machine in MACHINES.values():
         table.add_row(
             machine.name,
             machine.description,
+            machine.architecture,
+            machine.emulator,
             machine.iommu or "-",
             str(machine.cpus),
             str(machine.memory_mib),
@@ -96,9 +98,9 @@ def run(
 
 
 def _profilable(_ctx: click.Context, _param: click.Parameter, name: str) -> Machine:
-    known: Mapping[str, Machine] = {m.name: m for m in MACHINES.values() if m.cpus == 1}
+    known: Mapping[str, Machine] = {m.name: m for m in MACHINES.values() if m.pc and m.cpus == 1}
     if name not in known:
-        what = "has more than one CPU" if name in MACHINES else "is no machine"
+        what = "is no PC of QEMU's with one CPU" if name in MACHINES else "is no machine"
         raise click.BadParameter(f"{name} {what}; there are: {', '.join(known)}")
     return known[name]
 
