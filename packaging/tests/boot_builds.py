@@ -22,11 +22,12 @@ sys.path.insert(0, str(ROOT / "pagetable" / "tests"))
 
 import tables  # noqa: E402
 from machines import GUEST, insmod, module_file  # noqa: E402
-from trapless_lab import pagetable, runner  # noqa: E402
-from trapless_lab.initramfs import File, Tree  # noqa: E402
-from trapless_lab.machine import MACHINES  # noqa: E402
-from trapless_lab.script import Step  # noqa: E402
-from trapless_lab.transcript import Transcript  # noqa: E402
+from trapless_lab.machines import runner  # noqa: E402
+from trapless_lab.machines.initramfs import File, Tree  # noqa: E402
+from trapless_lab.machines.machine import MACHINES  # noqa: E402
+from trapless_lab.machines.script import Step  # noqa: E402
+from trapless_lab.machines.transcript import Transcript  # noqa: E402
+from trapless_lab.pagetable import parts as pagetable  # noqa: E402
 
 PACKAGE = "xen-hypervisor-4.17-amd64"
 SPAWN = "spawn fork-exec -n 40"

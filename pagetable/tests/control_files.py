@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trapless_lab.pagetable import LEVELS, SYSFS
-from trapless_lab.script import Step, StepResult
+from trapless_lab.machines.script import Step, StepResult
+from trapless_lab.pagetable.parts import LEVELS, SYSFS
 
 POLICIES = ("none", "number", "proportion", "both", "adaptive")
 CACHED = tuple(f"{level}/cached" for level in LEVELS)

@@ -7,8 +7,8 @@ flushes of QEMU's trace, of which the model and the trace know nothing from each
 
 import re
 
-from trapless_lab.script import Step, StepResult
-from trapless_lab.trace import Counts
+from trapless_lab.machines.script import Step, StepResult
+from trapless_lab.machines.trace import Counts
 
 MODULE = "hypercall_fuzz"
 # What the shell of a step costs on stock Xen, with room: whole domains flushed, and single pages.

@@ -2,10 +2,9 @@
 """What the machine tests share: where the built parts are in a guest, and steps they all take."""
 
 from trapless_lab import artifacts, host
-from trapless_lab.errors import LabError
-from trapless_lab.initramfs import File, Tree, program
-from trapless_lab.pagetable import NAME, PVMMU
-from trapless_lab.script import Step
+from trapless_lab.machines.initramfs import File, Tree, program
+from trapless_lab.machines.script import Step
+from trapless_lab.pagetable.parts import NAME, PVMMU
 
 GUEST = "/lib/trapless"
 
@@ -19,10 +18,7 @@ STOP_FORKERS = f"while read -r pid; do kill $pid && echo stopped || exit 1; done
 
 def tool() -> Tree:
     """Return the operator's tool."""
-    path = artifacts.build_dir() / "dirty" / "release" / "trapless"
-    if not path.exists():
-        raise LabError(f"{path} is not built; run make -C dirty")
-    return program(path)
+    return program(artifacts.program("trapless"))
 
 
 def installed() -> Tree:
@@ -32,8 +28,8 @@ def installed() -> Tree:
     return {
         **tool(),
         f"/usr/lib/trapless/4.17/{NAME}.livepatch": File(payload),
-        f"{modules}/{NAME}.ko": File(artifacts.module("pagetable", NAME)),
-        f"{modules}/{PVMMU}.ko": File(artifacts.module("pagetable", PVMMU, "pvmmu")),
+        f"{modules}/{NAME}.ko": File(artifacts.module("pagetable", "pool", NAME)),
+        f"{modules}/{PVMMU}.ko": File(artifacts.module("pagetable", "pvmmu", PVMMU)),
     }
 
 
@@ -42,10 +38,10 @@ def payload_file(variant: str) -> dict[str, File]:
     return {f"{GUEST}/{variant}.livepatch": File(artifacts.payload("pagetable", variant))}
 
 
-def module_file(path: str, name: str | None = None, part: str = "linux") -> dict[str, File]:
+def module_file(path: str, name: str | None = None, part: str = "pool") -> dict[str, File]:
     """Return a module of the build tree, under its base name or another; ``part`` as in ``artifacts``."""
     name = name or path.rsplit("/", 1)[-1]
-    return {f"{GUEST}/{name}.ko": File(artifacts.module("pagetable", path, part))}
+    return {f"{GUEST}/{name}.ko": File(artifacts.module("pagetable", part, path))}
 
 
 def insmod(module: str = NAME, parameters: str = "", name: str | None = None, expect: int | None = 0) -> Step:

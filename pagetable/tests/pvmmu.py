@@ -8,8 +8,8 @@ did itself, so it passes on the stock kernel and must pass on the boosted one.
 from collections.abc import Sequence
 
 from machines import forkers, insmod
-from trapless_lab.pagetable import PVMMU, PVMMU_SWITCHES
-from trapless_lab.script import Step
+from trapless_lab.machines.script import Step
+from trapless_lab.pagetable.parts import PVMMU, PVMMU_SWITCHES
 
 GUEST_SWITCHES = ("walk", "set_pte", "fault_around", "fork", "clear_flush", "reuse_around", "thunks")
 XEN_SWITCHES = ("xen_zero_runs", "xen_l1_update", "xen_table_refs")

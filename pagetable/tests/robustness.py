@@ -9,8 +9,8 @@ import re
 
 from control_files import CACHED, SETTLE
 from machines import GUEST
-from trapless_lab.pagetable import NAME, SYSFS
-from trapless_lab.script import Step, StepResult
+from trapless_lab.machines.script import Step, StepResult
+from trapless_lab.pagetable.parts import NAME, SYSFS
 
 FAULT = "/sys/module/fault_injection/parameters"
 SMALL = "prefill=2,2,2,1,1"

@@ -16,10 +16,10 @@ import click
 
 import hypercalls
 from machines import GUEST, insmod, module_file, payload_file
-from trapless_lab import runner
-from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import NAME
-from trapless_lab.script import Step
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.pagetable.parts import NAME
 
 RUN, RUNS = 10_000, 20  # calls a run, runs a boot
 

@@ -21,10 +21,11 @@ import click
 import control_files
 import robustness as r
 from machines import GUEST
-from trapless_lab import pagetable, runner
-from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import NAME, SYSFS
-from trapless_lab.script import Step
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.parts import NAME, SYSFS
 
 ACTIONS = 25  # a boot
 FORKERS = 6

@@ -15,8 +15,9 @@ import time
 import click
 
 import pvmmu
-from trapless_lab import pagetable, runner
-from trapless_lab.machine import MACHINES
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.pagetable import parts as pagetable
 
 SEEDS = 8  # a boot
 CYCLES = 10

@@ -18,10 +18,10 @@ import click
 
 import tables
 from machines import GUEST, insmod, module_file, payload_file
-from trapless_lab import runner
-from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import NAME
-from trapless_lab.script import Step
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.pagetable.parts import NAME
 
 ROUNDS = 40
 RECORDS = 600_000  # of 40 bytes; a block of 100 seeds makes 400,000

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from machines import GUEST
-from trapless_lab.script import Step, StepResult
+from trapless_lab.machines.script import Step, StepResult
 
 MODULE = "table_test"
 PARAMETERS = f"/sys/module/{MODULE}/parameters"

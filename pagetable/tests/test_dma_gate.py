@@ -4,10 +4,10 @@
 import pytest
 
 from machines import GUEST, payload_file
-from trapless_lab import runner
-from trapless_lab.experiments import pagetable_dma as dma
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import runner
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable.experiments import dma
 
 pytestmark = pytest.mark.machine
 

@@ -12,17 +12,19 @@ import re
 import pytest
 
 from machines import GUEST, module_file, payload_file
-from trapless_lab import domu, pagetable, runner
-from trapless_lab.domu import DomU
-from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import NAME
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import domu, runner
+from trapless_lab.machines.domu import DomU
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.parts import NAME
 
 pytestmark = pytest.mark.machine
 
 # Small, as all of it is saved three times.
 DOMU = DomU(
+    programs=("pattern", "spawn"),
     memory_mib=128,
     vcpus=2,
     files={**module_file("test/hypercall_test"), **pagetable.files([pagetable.PVMMU_PART])},

@@ -15,13 +15,14 @@ import pytest
 
 import hypercalls
 from machines import GUEST, insmod, module_file, payload_file
-from trapless_lab import domu, pagetable, runner
-from trapless_lab.domu import DomU
-from trapless_lab.experiments import pagetable_dma as dma
-from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import NAME
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import domu, runner
+from trapless_lab.machines.domu import DomU
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.experiments import dma
+from trapless_lab.pagetable.parts import NAME
 
 pytestmark = pytest.mark.machine
 
@@ -30,6 +31,7 @@ ZOMBIE = "zombie"
 
 # No device, but it may be given one at any time: its IOMMU tables follow its page types.
 DOMU = DomU(
+    programs=("spawn",),
     memory_mib=192,  # 64 of it are bounce buffers for the device
     passthrough=True,
     files={

@@ -4,11 +4,13 @@
 import pytest
 
 from machines import GUEST
-from trapless_lab import artifacts, host, pagetable, runner
-from trapless_lab.initramfs import File
-from trapless_lab.machine import MACHINES
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab import artifacts, host
+from trapless_lab.machines import runner
+from trapless_lab.machines.initramfs import File
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
 
 pytestmark = pytest.mark.machine
 

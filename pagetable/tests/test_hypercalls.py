@@ -5,10 +5,11 @@ import pytest
 
 import hypercalls
 from machines import GUEST, insmod, module_file, payload_file
-from trapless_lab import pagetable, runner
-from trapless_lab.machine import MACHINES
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
 
 CASES = (
     "version",

@@ -16,11 +16,12 @@ from machines import (
     payload_file,
     refused,
 )
-from trapless_lab import pagetable, runner
-from trapless_lab.initramfs import Tree
-from trapless_lab.machine import MACHINES
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import runner
+from trapless_lab.machines.initramfs import Tree
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
 
 pytestmark = pytest.mark.machine
 

@@ -13,11 +13,13 @@ import control_files
 import robustness as r
 from control_files import SETTLE, STATE, Outcome
 from machines import GUEST, insmod, module_file
-from trapless_lab import pagetable, pool_model, runner
-from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import LEVELS, NAME, SYSFS
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript, complaints
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript, complaints
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable import pool_model
+from trapless_lab.pagetable.parts import LEVELS, NAME, SYSFS
 
 pytestmark = pytest.mark.machine
 

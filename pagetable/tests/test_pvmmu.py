@@ -11,12 +11,13 @@ import pytest
 import pvmmu
 from machines import GUEST, STOP_FORKERS, insmod, module_file, refused
 from pvmmu import step
-from trapless_lab import pagetable, runner
-from trapless_lab.initramfs import Tree
-from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import PAYLOAD_PART, POOL_PART, PVMMU, PVMMU_PART, PVMMU_SWITCHES
-from trapless_lab.session import GuestError
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import runner
+from trapless_lab.machines.initramfs import Tree
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.session import GuestError
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.parts import PAYLOAD_PART, POOL_PART, PVMMU, PVMMU_PART, PVMMU_SWITCHES
 
 pytestmark = pytest.mark.machine
 

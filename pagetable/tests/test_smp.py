@@ -8,10 +8,11 @@ the breakpoint by which a kernel changes its text.
 import pytest
 
 from machines import STOP_FORKERS, forkers, insmod, module_file
-from trapless_lab import pagetable, runner
-from trapless_lab.experiments import pagetable_dma as dma
-from trapless_lab.machine import MACHINES
-from trapless_lab.script import Step
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.experiments import dma
 
 pytestmark = pytest.mark.machine
 

@@ -9,11 +9,11 @@ import pytest
 
 import tables
 from machines import GUEST, insmod, module_file, payload_file, refused
-from trapless_lab import domu, runner
-from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import NAME
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import domu, runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable.parts import NAME
 
 pytestmark = pytest.mark.machine
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from machines import GUEST, installed, module_file, payload_file, tool
-from trapless_lab import pagetable, runner
-from trapless_lab.machine import MACHINES
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
 
 pytestmark = pytest.mark.machine
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from machines import installed
-from trapless_lab import booted, pagetable, runner
-from trapless_lab.initramfs import File, Tree
-from trapless_lab.machine import MACHINES, Machine
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import booted, runner
+from trapless_lab.machines.initramfs import File, Tree
+from trapless_lab.machines.machine import MACHINES, Machine
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
 
 pytestmark = pytest.mark.machine
 

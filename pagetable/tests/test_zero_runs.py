@@ -8,11 +8,12 @@ for pagetable/xen/tests/test_find_zero_runs.py.
 import pytest
 
 from machines import GUEST, payload_file
-from trapless_lab import runner, workload
-from trapless_lab.machine import MACHINES
-from trapless_lab.pagetable import NAME
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.experiment import workload
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable.parts import NAME
 
 pytestmark = pytest.mark.machine
 

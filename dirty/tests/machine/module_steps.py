@@ -5,12 +5,12 @@ Invariant: what is left behind is the kernel's word (its allocation traces, its 
 """
 
 import re
-from pathlib import Path
 
 from trapless_lab import artifacts
-from trapless_lab.initramfs import File
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import guest
+from trapless_lab.machines.initramfs import File
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
 
 NAME = "trapless_dirty"
 GUEST = "/lib/trapless"
@@ -27,7 +27,9 @@ SWAP = Step("swap", "mkswap /dev/sda && swapon /dev/sda")
 def module_files(*variants: str) -> dict[str, File]:
     """Return the module, and those variants of it, as files of a guest."""
     paths = {NAME: NAME, **{variant: f"{variant}/{NAME}" for variant in variants}}
-    return {f"{GUEST}/{name}.ko": File(artifacts.module("dirty", path)) for name, path in paths.items()}
+    return {
+        f"{GUEST}/{name}.ko": File(artifacts.module("dirty", "module", path)) for name, path in paths.items()
+    }
 
 
 def insmod(module: str = NAME, name: str | None = None, expect: int | None = 0) -> Step:
@@ -48,8 +50,7 @@ def cases(program: str, name: str | None = None, only: str = "", timeout_s: floa
 
 def names_of(program: str) -> list[str]:
     """Return the cases that a program's source lists."""
-    source = Path(artifacts.__file__).parent / "guest" / f"{program}.c"
-    table = source.read_text().partition("test_case cases[] = {")[2].partition("};")[0]
+    table = guest.source(program).read_text().partition("test_case cases[] = {")[2].partition("};")[0]
     return re.findall(r'\{ "([a-z-]+)",', table)
 
 

@@ -6,20 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from trapless_lab import artifacts
-from trapless_lab.errors import LabError
-from trapless_lab.initramfs import File, Link, program
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines.initramfs import File, Link, program
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
 
 SWAP = Step("swap", "echo 256M >/sys/block/zram0/disksize && mkswap /dev/zram0 && swapon /dev/zram0")
 
 
 def files() -> dict[str, File | Link]:
     """Return the oracle and what it needs, as files of a guest."""
-    oracle = artifacts.build_dir() / "rust" / "release" / "dirty-oracle"
-    if not oracle.exists():
-        raise LabError(f"{oracle} is not built; run make -C dirty")
-    return program(oracle)
+    return program(artifacts.program("dirty-oracle"))
 
 
 # What the scenarios of huge pages, merged pages and direct I/O need of a machine with a disk.

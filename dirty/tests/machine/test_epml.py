@@ -11,11 +11,12 @@ import pytest
 
 import module_steps
 import oracle_steps as oracle
-from trapless_lab import artifacts, epml, runner
-from trapless_lab.initramfs import File
-from trapless_lab.machine import MACHINES, Machine
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab import artifacts
+from trapless_lab.machines import epml, runner
+from trapless_lab.machines.initramfs import File
+from trapless_lab.machines.machine import MACHINES, Machine
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
 
 pytestmark = pytest.mark.machine
 
@@ -53,7 +54,8 @@ BORROW = Step("insmod trapless_borrow", f"insmod {module_steps.GUEST}/borrow.ko"
 
 
 def _run(machine: Machine, work_dir: Path, *steps: Step, variants: tuple[str, ...] = ()) -> Transcript:
-    borrow = {f"{module_steps.GUEST}/borrow.ko": File(artifacts.module("dirty", "test/trapless_borrow"))}
+    borrowing = artifacts.module("dirty", "tests/module", "trapless_borrow")
+    borrow = {f"{module_steps.GUEST}/borrow.ko": File(borrowing)}
     files = {**module_steps.module_files(*variants), **borrow, **oracle.files()}
     modules = ("zram", *oracle.DISK_MODULES) if machine.disk else ()
     return runner.run(machine, steps, files=files, modules=modules, work_dir=work_dir)

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 import module_steps as m
-from trapless_lab import runner
-from trapless_lab.machine import MACHINES
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
 
 pytestmark = pytest.mark.machine
 

@@ -5,9 +5,9 @@ import pytest
 
 import module_steps
 import oracle_steps as oracle
-from trapless_lab import runner
-from trapless_lab.machine import MACHINES
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.transcript import Transcript
 
 pytestmark = pytest.mark.machine
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import oracle_steps as oracle
-from trapless_lab import runner
-from trapless_lab.initramfs import program
-from trapless_lab.machine import MACHINES
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import runner
+from trapless_lab.machines.initramfs import program
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
 
 pytestmark = pytest.mark.machine
 

@@ -8,18 +8,17 @@ told must equal it. What the VMM counts says only that it was the log that told.
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import module_steps
 import oracle_steps
-from trapless_lab import artifacts, guest, host, initramfs, nested, runner
-from trapless_lab.initramfs import File
-from trapless_lab.nested import Inner
-from trapless_lab.script import Step
-from trapless_lab.transcript import Transcript, complaints
+from trapless_lab import host
+from trapless_lab.machines import initramfs, nested, runner
+from trapless_lab.machines.nested import Inner
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript, complaints
 
 pytestmark = pytest.mark.machine
 
@@ -39,24 +38,15 @@ def _cases(*names: str) -> str:
     return f"{PROGRAM} {' '.join(names)}; [ $? -le 1 ] || exit 1\n"
 
 
-def _program() -> Path:
-    guest.build()
-    return artifacts.build_dir() / "lab" / "guest" / PROGRAM
-
-
-def _files() -> dict[str, File]:
-    return {**module_steps.module_files(), f"/bin/{PROGRAM}": File(_program(), 0o755)}
-
-
 def _inner(name: str, script: str, cpus: int = 1, arguments: str = "") -> Inner:
-    return Inner(name, script, _files(), cpus=cpus, arguments=arguments)
+    return Inner(name, script, module_steps.module_files(), cpus=cpus, arguments=arguments)
 
 
 def _run(*inner: Inner, before: Sequence[Step] = (), timeout_s: float = 240) -> Transcript:
     return runner.run(
         nested.machine(),
         [*before, *(one.step(timeout_s) for one in inner)],
-        files={**nested.files(*inner), **_files()},
+        files={**nested.files(*inner), **module_steps.module_files()},
         modules=nested.OUTER_MODULES,
     )
 

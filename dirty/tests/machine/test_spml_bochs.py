@@ -11,9 +11,9 @@ import re
 import pytest
 
 import module_steps
-from trapless_lab import artifacts, bochs, guest, nested
-from trapless_lab.initramfs import File, Tree
-from trapless_lab.nested import Inner
+from trapless_lab.machines import bochs, nested
+from trapless_lab.machines.initramfs import Tree
+from trapless_lab.machines.nested import Inner
 
 LACKING = bochs.missing()
 pytestmark = [
@@ -73,9 +73,6 @@ def test_a_page_written_again_is_no_exit() -> None:
 
 
 def _inner() -> Inner:
-    guest.build()
-    program = artifacts.build_dir() / "lab" / "guest" / PROGRAM
-    files = {**module_steps.module_files(), f"/bin/{PROGRAM}": File(program, 0o755)}
     # The second time its memory is the first one's, which KVM has mapped.
     script = f"""insmod {module_steps.GUEST}/{module_steps.NAME}.ko
 {PROGRAM} rounds
@@ -83,7 +80,7 @@ echo "phase: before"; sleep 1
 {PROGRAM} rounds
 echo "phase: after"; sleep 1
 """
-    return Inner("pml", script, files, memory="256MiB")
+    return Inner("pml", script, module_steps.module_files(), memory="256MiB")
 
 
 def test_nothing_is_missed() -> None:

@@ -15,9 +15,9 @@ from dataclasses import replace
 import click
 
 import module_steps as m
-from trapless_lab import runner
-from trapless_lab.machine import MACHINES
-from trapless_lab.script import Step
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
 
 RUN, RUNS = 20_000, 10  # calls a run, runs a boot
 NOBODY = 65534
