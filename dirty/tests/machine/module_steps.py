@@ -24,16 +24,15 @@ DEBUG_ARGS = ("slub_debug=FZPU", "page_poison=1")
 SWAP = Step("swap", "mkswap /dev/sda && swapon /dev/sda")
 
 
-def module_files(*variants: str) -> dict[str, File]:
-    """Return the module, and those variants of it, as files of a guest."""
-    paths = {NAME: NAME, **{variant: f"{variant}/{NAME}" for variant in variants}}
-    return {
-        f"{GUEST}/{name}.ko": File(artifacts.module("dirty", "module", path)) for name, path in paths.items()
-    }
+def module_files(*mutants: str) -> dict[str, File]:
+    """Return the module, and those mutants of it, as files of a guest."""
+    products = {NAME: artifacts.module("dirty", "module", NAME)}
+    products |= {mutant: artifacts.mutant("dirty", mutant, f"{NAME}.ko") for mutant in mutants}
+    return {f"{GUEST}/{name}.ko": File(product) for name, product in products.items()}
 
 
 def insmod(module: str = NAME, name: str | None = None, expect: int | None = 0) -> Step:
-    """Return a step that loads the module, or a variant, and if that fails shows why."""
+    """Return a step that loads the module, or a mutant, and if that fails shows why."""
     command = f"insmod {GUEST}/{module}.ko || {{ dmesg | tail -5; false; }}"
     return Step(name or f"insmod {module}", command, expect=expect)
 

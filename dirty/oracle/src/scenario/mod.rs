@@ -176,6 +176,8 @@ pub const ALL: &[Scenario] = &[
         .sees(|record| record.kernel_writes),
     scenario("pinned", "io_uring writes into buffers that were registered before", kernel::pinned)
         .sees(|record| record.pinned_writes),
+    scenario("guest", "a virtual machine of the program writes its memory (KVM)", kernel::guest)
+        .sees(|record| record.kernel_writes),
     scenario("dontneed", "MADV_DONTNEED of some pages, then reads, then writes", discard::some).discards(),
     scenario("dontneed-block", "the same of all pages of a page table", discard::block).discards(),
     scenario("dontneed-huge", "the same of a transparent huge page", discard::huge).discards(),
