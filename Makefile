@@ -14,11 +14,8 @@
 # For kbuild, unless whoever calls has said how many.
 jobs		:= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTEST		= .venv/bin/python -m pytest
-C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
-			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch] \
-			pagetable/pvmmu/*.[chS] \
-			dirty/include/*.h dirty/linux/*.[ch] dirty/linux/test/*.c dirty/linux/test/host/*.[ch] \
-			lab/trapless_lab/plugin/*.[ch] \
+C_SOURCES	= $(wildcard dirty/abi/*.h dirty/module/*.[ch] dirty/tests/module/*.c dirty/tests/host/*.[ch] \
+			lab/trapless_lab/plugins/*.[ch] \
 			dirty/capi/include/*.h dirty/capi/examples/*.c \
 			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c \
 			power/kvm/*.[chS] power/driver/*.[chS] \
@@ -40,11 +37,9 @@ setup-long:
 	@scripts/setup long
 
 build:
-	@echo "build: the hypervisor's half"
-	@$(MAKE) --no-print-directory -C pagetable/xen
-	@echo "build: the guest's modules"
-	@$(MAKE) --no-print-directory $(jobs) -C pagetable/linux
-	@$(MAKE) --no-print-directory $(jobs) -C dirty/linux
+	@$(MAKE) --no-print-directory $(jobs) -C pagetable
+	@echo "build: the guest's module for dirty pages"
+	@$(MAKE) --no-print-directory $(jobs) -C dirty/module
 	@echo "build: libdirty and the trapless tool"
 	@$(MAKE) --no-print-directory -C dirty
 
@@ -88,16 +83,15 @@ lint:
 	@echo "lint: checkpatch, sparse"
 	@report=$$(scripts/checkpatch $(C_SOURCES)); status=$$?; \
 	echo "$$report" | grep -v ' 0 errors, 0 warnings'; exit $$status
-	@$(MAKE) --no-print-directory -C pagetable/xen sparse
-	@$(MAKE) --no-print-directory -C pagetable/linux sparse
-	@$(MAKE) --no-print-directory -C dirty/linux sparse
+	@$(MAKE) --no-print-directory -C pagetable lint-c
+	@$(MAKE) --no-print-directory -C dirty/module sparse
 	@echo "lint: rustfmt, clippy"
 	@$(MAKE) --no-print-directory -C dirty lint
 	@$(MAKE) --no-print-directory -C power/vmm lint
 
 host-tests:
-	@$(MAKE) --no-print-directory -C pagetable/xen/tests/host check
-	@$(MAKE) --no-print-directory -C dirty/linux/test/host check
+	@$(MAKE) --no-print-directory -C pagetable check-host
+	@$(MAKE) --no-print-directory -C dirty/tests/host check
 
 dirty-tests:
 	@echo "dirty: back ends against memory, the C interface, the shim, the tool"

@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from trapless_lab import cli, demo, experiment, plots, report
+from trapless_lab import catalogue, cli
 from trapless_lab.errors import LabError
-from trapless_lab.experiment import BeforeAfter, Check, Context, Experiment, Result, Target
-from trapless_lab.machine import MACHINES
+from trapless_lab.experiment import experiment, plots, report
+from trapless_lab.experiment.experiment import BeforeAfter, Check, Context, Experiment, Result, Target
+from trapless_lab.machines.machine import MACHINES
 
 
 def result(*, holds: bool = True, keys: dict[str, object] | None = None) -> Result:
@@ -37,20 +38,20 @@ def fake(found: Result | Exception) -> Experiment:
 
 
 def invoke(monkeypatch: pytest.MonkeyPatch, found: Result | Exception, *arguments: str) -> tuple[int, str]:
-    monkeypatch.setattr(experiment, "registry", lambda: {"apples": fake(found)})
+    monkeypatch.setattr(catalogue, "experiments", lambda: {"apples": fake(found)})
     ran = CliRunner().invoke(cli.main, ["run", "apples", *arguments])
     return ran.exit_code, ran.output
 
 
 def test_registry_knows_the_contract() -> None:
-    known = experiment.registry()
+    known = catalogue.experiments()
     assert {"process-latency", "pagetable-flushes"} <= set(known)
     assert list(known) == sorted(known)
     assert all(name == entry.name and entry.minutes > 0 for name, entry in known.items())
 
 
 def test_a_name_is_taken_once() -> None:
-    known = next(iter(experiment.registry()))
+    known = next(iter(catalogue.experiments()))
     with pytest.raises(ValueError, match=known):
         experiment.experiment(name=known, accelerator="", title="", reproduces="", minutes=1)(
             lambda _context: result()
@@ -62,7 +63,7 @@ def test_demo_shows_before_and_after_and_where_the_rest_is(
 ) -> None:
     line = BeforeAfter("pears a tree", "20", "0", "bare soil: 0")
     found = {"apples": fake(replace(result(), summary=[line]))}
-    monkeypatch.setattr(demo, "registry", lambda: found)
+    monkeypatch.setattr(catalogue, "experiments", lambda: found)
     ran = CliRunner().invoke(cli.main, ["demo", "--results", str(tmp_path / "new")])
     assert ran.exit_code == 0, ran.output
     assert "fruit: before and after" in ran.output
@@ -72,7 +73,7 @@ def test_demo_shows_before_and_after_and_where_the_rest_is(
 
 def test_demo_fails_when_a_check_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = {"apples": fake(result(holds=False))}
-    monkeypatch.setattr(demo, "registry", lambda: found)
+    monkeypatch.setattr(catalogue, "experiments", lambda: found)
     ran = CliRunner().invoke(cli.main, ["demo", "--results", str(tmp_path)])
     assert ran.exit_code == 1
     assert "FAILS" in ran.output
@@ -137,7 +138,7 @@ def test_demo_shows_missed_targets_and_leaves_out_what_is_not_for_it(
 ) -> None:
     missed = replace(result(), targets=[Target("few", 1234, 900), Target("fewer", 900, 900)])
     outside = replace(fake(AssertionError("it ran")), demo=False)
-    monkeypatch.setattr(demo, "registry", lambda: {"apples": fake(missed), "pears": outside})
+    monkeypatch.setattr(catalogue, "experiments", lambda: {"apples": fake(missed), "pears": outside})
     ran = CliRunner().invoke(cli.main, ["demo", "--results", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
     assert "apples: MISSED  target few: 1,234" in ran.output and "fewer" not in ran.output

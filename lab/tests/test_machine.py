@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trapless_lab.machine import MACHINES, Machine
-from trapless_lab.qemu import Images, Outputs, argv
-from trapless_lab.trace import EVENTS
+from trapless_lab.machines.machine import MACHINES, Machine
+from trapless_lab.machines.qemu import Images, Outputs, argv
+from trapless_lab.machines.trace import EVENTS
 
 QEMU = Path("/usr/bin/qemu")
 IMAGES = Images(Path("/k"), Path("/i"), Path("/x"), Path("/d"))

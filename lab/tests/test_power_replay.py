@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from trapless_lab import power
-from trapless_lab.experiment import Context, Result
-from trapless_lab.experiments import power_benchmarks, power_replay
-from trapless_lab.experiments.power_replay import EMPTY, LOADED, UNLOADED, WORKLOADS
-from trapless_lab.power import Console
+from trapless_lab.experiment.experiment import Context, Result
+from trapless_lab.power import machine as power
+from trapless_lab.power.experiments import benchmarks as power_benchmarks
+from trapless_lab.power.experiments import replay as power_replay
+from trapless_lab.power.experiments.replay import EMPTY, LOADED, UNLOADED, WORKLOADS
+from trapless_lab.power.machine import Console
 from trapless_lab.progress import Progress
 
 Change = Callable[[str, str, str], str]

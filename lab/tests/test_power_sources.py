@@ -10,23 +10,22 @@ from typing import Any
 
 import pytest
 
+import plugin_mutants
 from recorded import DATA
-from trapless_lab import (
-    host,
-    plugin,
-    power,
-    power_exceptions,
-    power_image,
-    power_instructions,
-    power_ranges,
-    power_refused,
-)
+from trapless_lab import host
 from trapless_lab.errors import LabError
-from trapless_lab.experiment import Context, Result
-from trapless_lab.experiments import power_sources
-from trapless_lab.power import Console, How
-from trapless_lab.power_image import Branch, Image
-from trapless_lab.power_ranges import Called, Plan
+from trapless_lab.experiment.experiment import Context, Result
+from trapless_lab.plugins import plugin
+from trapless_lab.power import exceptions as power_exceptions
+from trapless_lab.power import image as power_image
+from trapless_lab.power import instructions as power_instructions
+from trapless_lab.power import machine as power
+from trapless_lab.power import ranges as power_ranges
+from trapless_lab.power import refused as power_refused
+from trapless_lab.power.experiments import sources as power_sources
+from trapless_lab.power.image import Branch, Image
+from trapless_lab.power.machine import Console, How
+from trapless_lab.power.ranges import Called, Plan
 from trapless_lab.progress import Progress
 from trapless_lab.symbols import Area
 
@@ -321,7 +320,10 @@ def test_what_must_not_be_is_found(
 def test_a_plugin_that_counts_whole_blocks_is_caught() -> None:
     image = power_image.read(power.kernel())
     taken = power_sources.take(
-        Context(quick=True, progress=Progress()), "inplace", power_sources.plan(image), "ranges-control"
+        Context(quick=True, progress=Progress()),
+        "inplace",
+        power_sources.plan(image),
+        plugin_mutants.build("ranges-whole-blocks", "ranges"),
     )
     assert taken.counts
     caught = [

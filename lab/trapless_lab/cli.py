@@ -13,10 +13,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from . import catalogue, host, progress
 from . import demo as demonstration
-from . import experiment, flame, host, profile, profile_report, progress, report
 from .errors import LabError
-from .machine import MACHINES, Machine
+from .experiment import experiment, report
+from .machines.machine import MACHINES, Machine
+from .pagetable import parts
+from .profiler import flame, profile, profile_report
 
 
 class _Commands(click.Group):
@@ -38,7 +41,7 @@ def main() -> None:
 def list_experiments() -> None:
     """List the experiments."""
     table = Table("name", "reproduces", "minutes")
-    for entry in experiment.registry().values():
+    for entry in catalogue.experiments().values():
         table.add_row(entry.name, entry.reproduces, str(entry.minutes))
     Console().print(table)
 
@@ -59,7 +62,7 @@ def machines() -> None:
 
 
 def _known(_ctx: click.Context, _param: click.Parameter, name: str) -> experiment.Experiment:
-    known = experiment.registry()
+    known = catalogue.experiments()
     if name not in known:
         raise click.BadParameter(f"no experiment is called {name}; there are: {', '.join(known)}")
     return known[name]
@@ -146,7 +149,13 @@ def profile_workload(
             report.require_writable(path)
     if flame_path is not None:
         flame.program()  # better missed now than after the run
-    request = profile.Request(replace(machine, xen_args=(*machine.xen_args, *xen_args)), workload, boosted)
+    loaded = parts.everything(machine) if boosted else ()
+    request = profile.Request(
+        replace(machine, xen_args=(*machine.xen_args, *xen_args)),
+        workload,
+        parts.load_steps(loaded),
+        parts.files(loaded),
+    )
     with progress.for_terminal() as shown:
         found = profile.take(request, shown, keep)
     if json_path is not None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import report
+from . import catalogue
 from .errors import LabError
-from .experiment import Context, Experiment, Result, registry
+from .experiment import report
+from .experiment.experiment import Context, Experiment, Result
 from .progress import Progress
 
 
@@ -33,7 +34,7 @@ def run(results: Path, shown: Progress) -> list[Outcome]:
     except OSError as error:
         raise LabError(f"cannot write results to {results}: {error.strerror}") from error
     outcomes = []
-    for experiment in filter(lambda known: known.demo, registry().values()):
+    for experiment in filter(lambda known: known.demo, catalogue.experiments().values()):
         target = results / f"{experiment.name}.json"
         report.require_writable(target)
         result = experiment.run(Context(quick=True, progress=shown, plots=results))

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from trapless_lab import artifacts, power
-from trapless_lab.initramfs import File
+from trapless_lab import artifacts
+from trapless_lab.machines.initramfs import File
+from trapless_lab.power import machine as power
 
 GUEST = "/guest/differ.elf"
 PARAMETERS = "/sys/module/kvm/parameters"

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from trapless_lab import artifacts, power
-from trapless_lab.initramfs import File
-from trapless_lab.power import MODES, How, Vm
+from trapless_lab import artifacts
+from trapless_lab.machines.initramfs import File
+from trapless_lab.power import machine as power
+from trapless_lab.power.machine import MODES, How, Vm
 
 pytestmark = pytest.mark.machine
 

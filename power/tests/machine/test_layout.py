@@ -13,9 +13,10 @@ from dataclasses import replace
 import pytest
 
 from test_differential import BASE, GUEST, Setting, checksums, require_same
-from trapless_lab import artifacts, power
-from trapless_lab.initramfs import File
-from trapless_lab.power import MODES, How, Vm
+from trapless_lab import artifacts
+from trapless_lab.machines.initramfs import File
+from trapless_lab.power import machine as power
+from trapless_lab.power.machine import MODES, How, Vm
 
 pytestmark = pytest.mark.machine
 

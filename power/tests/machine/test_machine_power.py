@@ -6,9 +6,9 @@ Every workload in every mode is in the experiment power-exits; here is what all 
 
 import pytest
 
-from trapless_lab import power
 from trapless_lab.errors import LabError
-from trapless_lab.power import MODES, How, Vm
+from trapless_lab.power import machine as power
+from trapless_lab.power.machine import MODES, How, Vm
 
 pytestmark = pytest.mark.machine
 

@@ -10,8 +10,8 @@ import re
 
 import pytest
 
-from trapless_lab import power
-from trapless_lab.power import MODES, How, Vm
+from trapless_lab.power import machine as power
+from trapless_lab.power.machine import MODES, How, Vm
 
 pytestmark = pytest.mark.machine
 
