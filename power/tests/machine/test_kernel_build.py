@@ -14,7 +14,7 @@ import pytest
 
 from trapless_lab import artifacts
 
-POWER = Path(__file__).resolve().parents[1]
+POWER = Path(__file__).resolve().parents[2]
 PATCHES = sorted((POWER / "patches").glob("*.patch"))
 # What the series is built from stands apart from what is ours.
 FIXES = 4
