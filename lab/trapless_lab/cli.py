@@ -5,6 +5,7 @@ Invariant: exit code 0 only if the command ran to its end and every check held, 
 for something that does not exist.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from . import catalogue, host, output, progress
+from . import __version__, catalogue, host, output, overall, progress
 from . import demo as demonstration
 from .errors import LabError
 from .experiment import experiment, report
+from .experiment.claim import Part
 from .machines.machine import MACHINES, Machine
-from .pagetable import parts
+from .pagetable import parts as pagetable
 from .profiler import flame, profile, profile_report
 
 
@@ -33,13 +35,18 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="trapless-lab")
 def main() -> None:
     """Boot machines in QEMU and measure trapless in them."""
 
 
 @main.command("list")
-def list_experiments() -> None:
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+def list_experiments(as_json: bool) -> None:
     """List the experiments."""
+    if as_json:
+        click.echo(json.dumps(report.listed(catalogue.experiments().values()), indent=2))
+        return
     table = Table("name", "reproduces", "minutes")
     for entry in catalogue.experiments().values():
         table.add_row(entry.name, entry.reproduces, str(entry.minutes))
@@ -166,12 +173,12 @@ def profile_workload(
     _require_writable(files, (keep,))
     if flame_path is not None:
         flame.program()  # better missed now than after the run
-    loaded = parts.everything(machine) if boosted else ()
+    loaded = pagetable.everything(machine) if boosted else ()
     request = profile.Request(
         replace(machine, xen_args=(*machine.xen_args, *xen_args)),
         workload,
-        parts.load_steps(loaded),
-        parts.files(loaded),
+        pagetable.load_steps(loaded),
+        pagetable.files(loaded),
     )
     with progress.for_terminal() as shown:
         found = profile.take(request, shown, keep)
@@ -186,18 +193,18 @@ def profile_workload(
         raise SystemExit(1)
 
 
+def _parts(_ctx: click.Context, _param: click.Parameter, names: tuple[str, ...]) -> list[Part]:
+    known = catalogue.parts()
+    if unknown := [name for name in names if name not in known]:
+        raise click.BadParameter(f"there is no part {', '.join(unknown)}; there are: {', '.join(known)}")
+    return [known[name] for name in known if name in (names or known)]
+
+
 @main.command()
-@click.option(
-    "--results",
-    metavar="DIR",
-    default="results",
-    show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where JSON and plots go.",
-)
-def demo(results: Path) -> None:
-    """Measure quickly what trapless is for and show what changes, accelerator by accelerator."""
-    with progress.for_terminal() as shown:
-        outcomes = demonstration.run(results, shown)
-    if not demonstration.show(Console(), outcomes, results):
+@click.argument("parts", metavar="[PART]...", nargs=-1, callback=_parts)
+def demo(parts: list[Part]) -> None:
+    """Show in some minutes what trapless is for, before and after; all parts, or those named."""
+    with overall.for_terminal(demonstration.MACHINES_AT_A_TIME) as shown:
+        outcomes = demonstration.run(parts, shown)
+    if not demonstration.show(Console(), outcomes):
         raise SystemExit(1)

@@ -118,7 +118,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment as the registry knows it; ``demo`` says whether it is part of the demonstration."""
+    """An experiment as the registry knows it."""
 
     name: str
     accelerator: str
@@ -126,21 +126,20 @@ class Experiment:
     reproduces: str
     minutes: int
     run: Callable[[Context], Result]
-    demo: bool = True
 
 
 _registry: dict[str, Experiment] = {}
 
 
 def experiment(
-    *, name: str, accelerator: str, title: str, reproduces: str, minutes: int, demo: bool = True
+    *, name: str, accelerator: str, title: str, reproduces: str, minutes: int
 ) -> Callable[[Callable[[Context], Result]], Callable[[Context], Result]]:
     """Register the decorated function."""
 
     def register(run: Callable[[Context], Result]) -> Callable[[Context], Result]:
         if name in _registry:
             raise ValueError(f"two experiments are called {name}")
-        _registry[name] = Experiment(name, accelerator, title, reproduces, minutes, run, demo)
+        _registry[name] = Experiment(name, accelerator, title, reproduces, minutes, run)
         return run
 
     return register

@@ -5,10 +5,13 @@ Invariant: nothing is drawn on a display, and a plot shows only numbers that the
 """
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from .. import output
 
 
 def lines(
@@ -47,5 +50,7 @@ def _figure() -> Figure:
 
 
 def _save(target: Path, figure: Figure) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=120)
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=120)
+    output.require_folder(target.parent)
+    output.write(target, drawn.getvalue())

@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from .. import output
-from .experiment import Check, Experiment, Result, Row, Target
+from .experiment import BeforeAfter, Check, Experiment, Result, Row, Target
 
 # A table with more columns than this is turned on its side, unless that makes it wider.
 _WIDEST = 5
@@ -38,6 +38,20 @@ def as_json(experiment: Experiment, result: Result) -> dict[str, Any]:
     return fixed | dict(result.keys)
 
 
+def listed(experiments: Iterable[Experiment]) -> list[dict[str, Any]]:
+    """Return what ``list --json`` prints."""
+    return [
+        {
+            "name": e.name,
+            "accelerator": e.accelerator,
+            "title": e.title,
+            "reproduces": e.reproduces,
+            "minutes": e.minutes,
+        }
+        for e in experiments
+    ]
+
+
 def write(target: Path, value: dict[str, Any]) -> None:
     """Write ``value`` as JSON."""
     output.write(target, (json.dumps(value, indent=2) + "\n").encode())
@@ -48,9 +62,21 @@ def show(console: Console, experiment: Experiment, result: Result) -> None:
     _print_whole(console, _table(f"{experiment.title} ({result.unit})", result.rows))
     if result.paper:
         _print_whole(console, _table(f"In the paper: {experiment.reproduces}", result.paper))
+    if result.summary:
+        _print_whole(console, _summary(result.summary))
     show_checks(console, result.checks)
     for target in result.targets:
         console.print(target_line(target), highlight=False, soft_wrap=True)
+
+
+def _summary(lines: Sequence[BeforeAfter]) -> Table:
+    table = Table("in short", title_justify="left")
+    for heading in ("before", "after"):
+        table.add_column(heading, justify="right")
+    table.add_column("for comparison")
+    for line in lines:
+        table.add_row(line.measure, line.before, line.after, line.reference)
+    return table
 
 
 def _print_whole(console: Console, table: Table) -> None:

@@ -19,6 +19,9 @@ from .qemu import Images, Outputs
 # times too early, and spends most of the machine on them; so the boot loader gives it this one.
 INSTRUCTIONS_A_SECOND = 300_000_000
 
+# Minutes pass before the kernel has unpacked itself.
+BOOT_TIMEOUT_S = 1800
+
 # What is needed of each package; scripts/setup installs them only for make check-long, which alone boots this
 # machine.
 _NEEDED = {

@@ -4,8 +4,8 @@
 Each lies with its owner: what several systems use in the lab's guest/, what one system's experiments use in
 that system's room, what its tests alone use in the tests' own folder.
 
-Invariant: a machine carries the programs that its steps name, and no other. A binary newer than every source
-is never rebuilt, and a failed or interrupted build never leaves a binary behind.
+Invariant: a machine carries the programs that its steps name, with what these run, and no other. A binary
+newer than every source is never rebuilt, and a failed or interrupted build never leaves a binary behind.
 """
 
 import re
@@ -51,6 +51,7 @@ _FOLDERS = (
 )
 
 _WORD = re.compile(r"[\w.-]+")
+_PATH = re.compile(r'"/bin/(\w+)"')
 
 
 @cache
@@ -81,6 +82,11 @@ def named(commands: Iterable[str]) -> list[str]:
     return sorted(words & _known().keys())
 
 
+def run_by(name: str) -> list[str]:
+    """Return the programs that a program runs itself: its source has their paths."""
+    return sorted(set(_PATH.findall(source(name).read_text())) & _known().keys())
+
+
 def build(name: str) -> Path:
     """Return a program, compiled if it is out of date."""
     source, folder = _known()[name]
@@ -93,5 +99,6 @@ def build(name: str) -> Path:
 
 
 def tree(*names: str) -> dict[str, File | Link]:
-    """Return programs as a guest finds them on its path."""
-    return {path: entry for name in names for path, entry in initramfs.program(build(name)).items()}
+    """Return programs, and those that they run, as a guest finds them on its path."""
+    needed = {*names, *(other for name in names for other in run_by(name))}
+    return {path: entry for name in sorted(needed) for path, entry in initramfs.program(build(name)).items()}

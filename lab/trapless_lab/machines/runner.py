@@ -145,8 +145,14 @@ def _follow(
     while True:
         for file in (outputs.console, outputs.steps, outputs.trace):
             file.write_bytes(b"")
-        patience = _SILENCE_S if left > 1 else session.BOOT_TIMEOUT_S
-        watched = session.Session(machine.name, log, outputs, progress, patience)
+        watched = session.Session(
+            machine.name,
+            log,
+            outputs,
+            progress,
+            silence_s=_SILENCE_S if left > 1 else None,
+            boot_s=bochs.BOOT_TIMEOUT_S if machine.emulator == "bochs" else None,
+        )
         try:
             with (
                 epml.wired(machine, outputs.complaints.with_name(epml.COUNTS)) as wires,

@@ -88,11 +88,15 @@ class Session:
         log: Log,
         outputs: Outputs,
         progress: Progress,
-        silence_s: float = BOOT_TIMEOUT_S,
+        silence_s: float | None = None,
+        boot_s: float | None = None,
     ) -> None:
-        """Watch ``machine``; a boot without a word on the console for ``silence_s`` seconds stands still."""
+        """Watch ``machine``; a boot stands still after ``silence_s`` seconds without a word on the console,
+        and whatever it says after ``boot_s`` without a step.
+        """
         self._machine = machine
-        self._silence_s = silence_s
+        self._boot_s = BOOT_TIMEOUT_S if boot_s is None else boot_s
+        self._silence_s = self._boot_s if silence_s is None else silence_s
         self._log = log
         self._progress = progress
         self._console = _Tail(outputs.console)
@@ -151,7 +155,7 @@ class Session:
             return f'step "{self._log.running.name}"', self._log.running.timeout_s
         if self._finished:
             return "the guest to power off", POWER_OFF_TIMEOUT_S
-        return f'step "{self._log.steps[len(self._log.results)].name}" to begin', BOOT_TIMEOUT_S
+        return f'step "{self._log.steps[len(self._log.results)].name}" to begin', self._boot_s
 
     def _read(self) -> None:
         self._console.read()

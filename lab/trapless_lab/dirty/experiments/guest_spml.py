@@ -131,7 +131,6 @@ def checks(rows: list[Row], parts: Row) -> list[Check]:
     title="Dirty pages in a guest, by the hypervisor's log",
     reproduces="OoH: the microbenchmark and the formulas of SPML (nested emulation, instructions)",
     minutes=2,
-    demo=False,
 )
 def dirty_guest_spml(context: Context) -> Result:
     """Measure SPML under nested emulation and try its formulas: instructions of both guests, no times."""

@@ -63,7 +63,6 @@ def _instructions(transcript: Transcript, column: str, huge: str, measure: str, 
     title="Instructions a process on bare metal, with the cache",
     reproduces="PiBooster, section 6.3 (future work)",
     minutes=2,
-    demo=False,
 )
 def pagetable_bare(context: Context) -> Result:
     """Measure processes without the module, with it, and without it again."""

@@ -76,7 +76,6 @@ def _spread_percent(values: Mapping[str, list[int]]) -> float:
     title="Instructions of a computation",
     reproduces="PiBooster, Figure 13 (stress-ng in place of SPEC CINT2006)",
     minutes=4,
-    demo=False,
 )
 def pagetable_compute(context: Context) -> Result:
     """Run each kernel several times stock, with PiBooster alone, and with everything, in one boot."""

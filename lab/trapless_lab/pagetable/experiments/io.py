@@ -121,7 +121,6 @@ def _measured(repeats: int) -> list[Step]:
     title="Network and disk through the IOMMU",
     reproduces="PiBooster, Table 2 and section 5.3.3 (iperf3 in place of netperf, fio of lmbench)",
     minutes=7,
-    demo=False,
 )
 def pagetable_io(context: Context) -> Result:
     """Move a fixed amount of bytes stock, with PiBooster alone, and with everything, in one boot."""

@@ -95,7 +95,6 @@ def _rows(costs: Mapping[str, Mapping[str, Cost]]) -> list[Row]:
     title="What IOTLB flushes would cost (model)",
     reproduces="PiBooster, sections 2.2 and 5.3.3: latencies that QEMU does not have (model)",
     minutes=1,
-    demo=False,
 )
 def pagetable_iotlb_model(context: Context) -> Result:
     """Measure flushes and instructions a process, stock and with PiBooster alone; model the rest."""

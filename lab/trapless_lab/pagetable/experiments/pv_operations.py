@@ -50,7 +50,6 @@ def changes(taken: Mapping[str, Mapping[str, float]], operation: str) -> dict[st
     title="What else a PV guest does",
     reproduces="nothing of the papers: what must not become slower",
     minutes=3,
-    demo=False,
 )
 def pv_operations(context: Context) -> Result:
     """Measure on bare metal, and on a PV dom0 stock and boosted."""

@@ -215,7 +215,6 @@ def _checks(workloads: Mapping[str, Workload], outcomes: Mapping[str, Outcome]) 
     title="Shrinking the pool over a day (MODEL)",
     reproduces="PiBooster, section 6.2: a threshold that adapts, its future work",
     minutes=3,
-    demo=False,
 )
 def pagetable_shrinking(context: Context) -> Result:
     """Model a day of the pool with each policy for shrinking it, from recorded allocations."""

@@ -208,7 +208,6 @@ def _checks(found: dict[str, Held], sessions: int, quick: bool) -> list[Check]:
     title="Size of the pool",
     reproduces="PiBooster, Table 1 and the share of misses in section 5.2.2",
     minutes=15,
-    demo=False,
 )
 def pagetable_size(context: Context) -> Result:
     """Let processes come and go and a browser open its tabs, the pool as it comes and held to 180 pages."""

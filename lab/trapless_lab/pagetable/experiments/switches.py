@@ -96,7 +96,6 @@ def _row(name: str, costs: Costs, base: Costs) -> Row:
     title="Instructions saved by each switch",
     reproduces="nothing of the papers: each part's share",
     minutes=3,
-    demo=False,
 )
 def pagetable_switches(context: Context) -> Result:
     """Measure not loaded, with every switch off, with each alone on, and with all on."""

@@ -149,7 +149,6 @@ def conclusion(settings: Mapping[str, Setting]) -> str:
     title="Pages that change their type",
     reproduces="the draft of PiBooster, section 3: which types change",
     minutes=2,
-    demo=False,
 )
 def pagetable_types(context: Context) -> Result:
     """Count changes into each level of page tables and into segment descriptors, idle and busy."""

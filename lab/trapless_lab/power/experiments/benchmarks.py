@@ -92,7 +92,6 @@ def less(found: Mapping[str, Mapping[str, int]]) -> list[str]:
     title="Where exits under plain KVM on an e500v2 come from, by benchmark: percent",
     reproduces='In-place translation, Figure 1, "Sources of VM exits" by benchmark',
     minutes=4,
-    demo=False,  # power-exits shows how many there are
 )
 def power_benchmarks(context: Context) -> Result:
     """Count the exits of each benchmark under plain KVM by instruction."""

@@ -134,7 +134,6 @@ def checks(adaptive: Console, replayed: Console) -> list[Check]:
     title="Adaptive splitting of traced blocks, beside the layout it finds given beforehand: instructions",
     reproduces='In-place translation, overhead of "Adaptive TLB Resizing"',
     minutes=3,
-    demo=False,  # power-exits shows what all this is for
 )
 def power_replay(context: Context) -> Result:
     """Measure what adaptive splitting costs, by replaying the layout that it found."""

@@ -276,7 +276,6 @@ def counts_hold(image: Image, run: Run, counts: Counts) -> list[Check]:
     title="Where the exits of a booting guest on an e500v2 come from",
     reproduces='In-place translation, "Sources of VM exits for linux boot", "PCs responsible for VM exits"',
     minutes=1,
-    demo=False,  # power-exits shows how many there are
 )
 def power_sources(context: Context) -> Result:
     """Count exits by instruction and program counter, and the translator's own instructions."""

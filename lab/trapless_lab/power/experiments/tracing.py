@@ -89,7 +89,6 @@ def row(variant: str, console: Console) -> dict[str, Any]:
     reproduces='In-place translation, "Tracing overhead optimizations", "Adaptive TLB Resizing", '
     '"Avoiding Read Page Faults"',
     minutes=3,
-    demo=False,  # power-exits shows what all this is for
 )
 def power_tracing(context: Context) -> Result:
     """Measure fixed sizes of shadow TLB entries over traced pages, a data cache, the adaptive policy."""
