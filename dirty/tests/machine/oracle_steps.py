@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from trapless_lab import artifacts
@@ -13,9 +14,14 @@ from trapless_lab.machines.transcript import Transcript
 SWAP = Step("swap", "echo 256M >/sys/block/zram0/disksize && mkswap /dev/zram0 && swapon /dev/zram0")
 
 
-def files() -> dict[str, File | Link]:
+def files(oracle: Path | None = None) -> dict[str, File | Link]:
     """Return the oracle and what it needs, as files of a guest."""
-    return program(artifacts.program("dirty-oracle"))
+    return program(oracle or artifacts.program("dirty-oracle"))
+
+
+def mutant_files() -> dict[str, File | Link]:
+    """Return the oracle that can make mistakes; see step."""
+    return files(artifacts.mutant("dirty", "rust", "release/dirty-oracle"))
 
 
 # What the scenarios of huge pages, merged pages and direct I/O need of a machine with a disk.
@@ -28,13 +34,14 @@ PREPARE = Step(
 DISK_MODULES = ("ahci", "sd_mod", "ext4")
 
 
-def step(name: str, arguments: str, timeout_s: float) -> Step:
-    """Return a step that runs the oracle; what it prints is one line of JSON.
+def step(name: str, arguments: str, timeout_s: float, mistake: str = "") -> Step:
+    """Return a step that runs the oracle, or a mutant with this mistake; what it prints is one line of JSON.
 
     Exit code 1, pages were missed, is for the test to judge, which can show which.
     """
     files = f"[ ! -d {FILES} ] || export TMPDIR={FILES}"
-    return Step(name, f"{files}; dirty-oracle {arguments} --json; [ $? -le 1 ]", timeout_s=timeout_s)
+    mutant = f"DIRTY_MUTANT={mistake} " if mistake else ""
+    return Step(name, f"{files}; {mutant}dirty-oracle {arguments} --json; [ $? -le 1 ]", timeout_s=timeout_s)
 
 
 def only(names: Iterable[str]) -> str:

@@ -8,13 +8,14 @@ told must equal it. What the VMM counts says only that it was the log that told.
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import module_steps
 import oracle_steps
-from trapless_lab import host
+from trapless_lab import artifacts, host
 from trapless_lab.machines import initramfs, nested, runner
 from trapless_lab.machines.nested import Inner
 from trapless_lab.machines.script import Step
@@ -38,15 +39,18 @@ def _cases(*names: str) -> str:
     return f"{PROGRAM} {' '.join(names)}; [ $? -le 1 ] || exit 1\n"
 
 
-def _inner(name: str, script: str, cpus: int = 1, arguments: str = "") -> Inner:
-    return Inner(name, script, module_steps.module_files(), cpus=cpus, arguments=arguments)
+def _inner(name: str, script: str, cpus: int = 1, mistake: str = "") -> Inner:
+    environment = f"DIRTY_MUTANT={mistake}" if mistake else ""
+    return Inner(name, script, module_steps.module_files(), cpus=cpus, environment=environment)
 
 
-def _run(*inner: Inner, before: Sequence[Step] = (), timeout_s: float = 240) -> Transcript:
+def _run(
+    *inner: Inner, before: Sequence[Step] = (), timeout_s: float = 240, vmm: Path | None = None
+) -> Transcript:
     return runner.run(
         nested.machine(),
         [*before, *(one.step(timeout_s) for one in inner)],
-        files={**nested.files(*inner), **module_steps.module_files()},
+        files={**nested.files(*inner, vmm=vmm), **module_steps.module_files()},
         modules=nested.OUTER_MODULES,
     )
 
@@ -99,10 +103,11 @@ def test_every_case_on_one_and_two_processors() -> None:
 @pytest.mark.timeout(1800)
 def test_mistakes_of_the_vmm_are_caught_or_told() -> None:
     script = _insmod() + _cases("rounds", "alias")
-    lose = _inner("lose", script, arguments="--fault lose=50")
-    wild = _inner("wild", script + _cases("overrun"), arguments="--fault wild=1000")
-    said = _inner("said", script + _cases("overrun"), arguments="--fault overrun=3")
-    transcript = _run(lose, wild, said, timeout_s=600)
+    lose = _inner("lose", script, mistake="vmm-lose")
+    wild = _inner("wild", script + _cases("overrun"), mistake="vmm-wild")
+    said = _inner("said", script + _cases("overrun"), mistake="vmm-overrun")
+    mutant = artifacts.mutant("dirty", "rust", "release/trapless-vmm")
+    transcript = _run(lose, wild, said, timeout_s=600, vmm=mutant)
     # The lying ring: nobody is told, and only memory knows.
     assert module_steps.failed(transcript, "lose") == ["rounds", "alias"]
     assert "pages missed" in transcript["lose"].output
