@@ -5,7 +5,7 @@ Invariant: exit code 0 only if the command ran to its end and every check held, 
 for something that does not exist.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from . import catalogue, host, progress
+from . import catalogue, host, output, progress
 from . import demo as demonstration
 from .errors import LabError
 from .experiment import experiment, report
@@ -49,16 +49,35 @@ def list_experiments() -> None:
 @main.command()
 def machines() -> None:
     """List the machines."""
-    table = Table("name", "what", "IOMMU", "CPUs", "MiB")
+    table = Table("name", "what", "CPU", "emulator", "IOMMU", "CPUs", "MiB")
     for machine in MACHINES.values():
         table.add_row(
             machine.name,
             machine.description,
+            machine.architecture,
+            machine.emulator,
             machine.iommu or "-",
             str(machine.cpus),
             str(machine.memory_mib),
         )
     Console().print(table)
+
+
+def _require_writable(files: Sequence[Path | None], folders: Sequence[Path | None]) -> None:
+    """Refuse what cannot be written before a machine runs for it."""
+    if sum(map(output.is_standard, files)) > 1:
+        raise click.UsageError("standard output takes one result")
+    for file in files:
+        if file is not None:
+            output.require_writable(file)
+    for folder in folders:
+        if folder is not None:
+            output.require_folder(folder)
+
+
+def _console(*files: Path | None) -> Console:
+    """Return where a person reads: standard output, unless a result goes there."""
+    return Console(stderr=any(map(output.is_standard, files)))
 
 
 def _known(_ctx: click.Context, _param: click.Parameter, name: str) -> experiment.Experiment:
@@ -84,21 +103,20 @@ def run(
     chosen: experiment.Experiment, quick: bool, json_path: Path | None, plots: Path | None, keep: Path | None
 ) -> None:
     """Run the experiment NAME."""
-    if json_path is not None:
-        report.require_writable(json_path)
+    _require_writable((json_path,), (plots, keep))
     with progress.for_terminal() as shown:
         result = chosen.run(experiment.Context(quick=quick, progress=shown, plots=plots, keep=keep))
+    report.show(_console(json_path), chosen, result)
     if json_path is not None:
         report.write(json_path, report.as_json(chosen, result))
-    report.show(Console(), chosen, result)
     if not result.holds:
         raise SystemExit(1)
 
 
 def _profilable(_ctx: click.Context, _param: click.Parameter, name: str) -> Machine:
-    known: Mapping[str, Machine] = {m.name: m for m in MACHINES.values() if m.cpus == 1}
+    known: Mapping[str, Machine] = {m.name: m for m in MACHINES.values() if m.pc and m.cpus == 1}
     if name not in known:
-        what = "has more than one CPU" if name in MACHINES else "is no machine"
+        what = "is no PC of QEMU's with one CPU" if name in MACHINES else "is no machine"
         raise click.BadParameter(f"{name} {what}; there are: {', '.join(known)}")
     return known[name]
 
@@ -144,9 +162,8 @@ def profile_workload(
         raise click.UsageError(f"--xen-arg: {machine.name} runs no Xen")
     if boosted and (not machine.xen or machine.dom0 != "pv"):
         raise click.UsageError(f"--boosted: {machine.name} has no PV page tables")
-    for path in (json_path, flame_path, folded_path):
-        if path is not None:
-            report.require_writable(path)
+    files = (json_path, flame_path, folded_path)
+    _require_writable(files, (keep,))
     if flame_path is not None:
         flame.program()  # better missed now than after the run
     loaded = parts.everything(machine) if boosted else ()
@@ -158,13 +175,13 @@ def profile_workload(
     )
     with progress.for_terminal() as shown:
         found = profile.take(request, shown, keep)
+    profile_report.show(_console(*files), request, found, per, top)
     if json_path is not None:
         report.write(json_path, profile_report.as_json(request, found, per, host.versions()))
     if folded_path is not None:
-        report.write_bytes(folded_path, "".join(flame.folded(found)).encode())
+        output.write(folded_path, "".join(flame.folded(found)).encode())
     if flame_path is not None:
-        report.write_bytes(flame_path, flame.draw(found, f"{machine.name}: {' '.join(workload)}"))
-    profile_report.show(Console(), request, found, per, top)
+        output.write(flame_path, flame.draw(found, f"{machine.name}: {' '.join(workload)}"))
     if not found.holds:
         raise SystemExit(1)
 

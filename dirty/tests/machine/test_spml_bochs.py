@@ -11,9 +11,11 @@ import re
 import pytest
 
 import module_steps
-from trapless_lab.machines import bochs, nested
+from trapless_lab.machines import bochs, nested, runner
 from trapless_lab.machines.initramfs import Tree
+from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.nested import Inner
+from trapless_lab.machines.script import Step
 
 LACKING = bochs.missing()
 pytestmark = [
@@ -35,9 +37,17 @@ FIRST, AGAIN = 3 * 4096, 1024
 FEW = 64
 
 PROGRAM = "dirtyforwarded"
+_TRACING = "mount -t tracefs tracefs /sys/kernel/tracing"
 _EXITS = "/sys/kernel/tracing/events/kvm/kvm_exit"
 _COUNT = f"echo 'hist:keys=exit_reason' >{_EXITS}/trigger"
 _AFRESH = f"echo 'hist:keys=exit_reason:clear' >>{_EXITS}/trigger"
+
+
+def _run(script: str, files: Tree, timeout_s: float) -> str:
+    """Run a script in Bochs and return what it printed."""
+    steps = [Step("script", script, timeout_s)]
+    transcript = runner.run(MACHINES["bochs"], steps, files=files, modules=("kvm_intel",))
+    return transcript["script"].output
 
 
 def _exits(printed: str, reason: int) -> int:
@@ -53,12 +63,12 @@ def test_a_page_written_again_is_no_exit() -> None:
     pml = "cat /sys/module/kvm_intel/parameters/pml"
     script = "\n".join(
         (
-            *("set -e", _COUNT, pml, once),
+            *("set -e", _TRACING, _COUNT, pml, once),
             *("echo 'without PML'", "rmmod kvm_intel", "insmod /modules/kvm-intel.ko pml=0", _AFRESH),
             *(pml, once),
         )
     )
-    printed = bochs.run(script, nested.vmm_files(), ("kvm_intel",), timeout_s=900)
+    printed = _run(script, nested.vmm_files(), timeout_s=900)
     having, without = printed.split("without PML\n")
     for part, is_on in ((having, "Y"), (without, "N")):
         assert part.startswith(f"{is_on}\n"), printed
@@ -85,7 +95,7 @@ echo "phase: after"; sleep 1
 
 def test_nothing_is_missed() -> None:
     inner = _inner()
-    phases = f"""{_COUNT}
+    phases = f"""{_TRACING}; {_COUNT}
 {inner.step().command} 2>&1 | while read -r line; do
 	echo "$line"
 	case "$line" in "phase: "*) cat {_EXITS}/hist;; esac
@@ -93,7 +103,7 @@ done
 dmesg | sed -n 's/.*WARNING: CPU: [0-9]* PID: [0-9]* at /outer kernel warns: /p' | sort | uniq -c
 """
     files: Tree = nested.files(inner)
-    printed = nested.output(bochs.run(phases, files, ("kvm_intel",), timeout_s=3600))
+    printed = nested.output(_run(phases, files, timeout_s=3600))
     assert re.findall(r"^(?:ok|FAILED) .*$", printed, re.MULTILINE) == ["ok rounds"] * 2, printed
     _, before, after = re.split(r"^phase: \w+$", printed, flags=re.MULTILINE)
     written = int(re.findall(r"^written=(\d+) told=\d+$", before, re.MULTILINE)[0])

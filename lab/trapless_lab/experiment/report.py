@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Results on the terminal and as JSON.
-
-Invariant: a result's file is either the whole new result or what was there before.
-"""
+"""Results on the terminal and as JSON."""
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +10,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from ..errors import LabError
+from .. import output
 from .experiment import Check, Experiment, Result, Row, Target
 
 # A table with more columns than this is turned on its side, unless that makes it wider.
@@ -43,37 +38,9 @@ def as_json(experiment: Experiment, result: Result) -> dict[str, Any]:
     return fixed | dict(result.keys)
 
 
-def require_writable(target: Path) -> None:
-    """Refuse a path that ``write`` could not write, before an experiment runs for it."""
-    if target.is_dir():
-        raise LabError(f"{target} is a directory, not a file")
-    if not target.parent.is_dir():
-        raise LabError(f"cannot write {target}: {target.parent} is not a directory")
-    try:
-        with tempfile.TemporaryFile(dir=target.parent):
-            pass
-    except OSError as error:
-        raise LabError(f"cannot write {target}: {error.strerror}") from error
-
-
 def write(target: Path, value: dict[str, Any]) -> None:
-    """Write ``value`` as JSON, atomically."""
-    write_bytes(target, (json.dumps(value, indent=2) + "\n").encode())
-
-
-def write_bytes(target: Path, content: bytes) -> None:
-    """Write a file, atomically."""
-    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
-        temporary = Path(file.name)
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            temporary.chmod(0o644)  # a result is for others to read; the default of temporaries is not
-            temporary.replace(target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    """Write ``value`` as JSON."""
+    output.write(target, (json.dumps(value, indent=2) + "\n").encode())
 
 
 def show(console: Console, experiment: Experiment, result: Result) -> None:

@@ -11,12 +11,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+Architecture = Literal["x86", "power"]
+Emulator = Literal["qemu", "bochs"]
 Iommu = Literal["strict", "relaxed"]
 Dom0 = Literal["pv", "pvh"]
 EpmlFault = Literal["drop-on-full", "stay-armed", "first-page", "other-version", "mute"]
 
 # What a PVH dom0 asks of the processor: SVM, nested paging, and a page size its own tables use.
 _PVH_FEATURES = ("+svm", "+npt", "+pdpe1gb")
+
+_E500 = "e500v2_v30"
 
 
 @dataclass(frozen=True)
@@ -31,20 +35,25 @@ class Epml:
 class Machine:
     """One bootable machine.
 
+    ``architecture`` is its processor's, ``emulator`` what runs it: QEMU has a PC and, for Power, an e500
+    board; Bochs has a PC.
     ``iommu`` is how Xen treats its own domain: strict follows page types, relaxed maps all memory once.
     ``cpu`` is QEMU's model; what a machine's instructions are compared with must have the same model,
     as the model decides which instructions the kernel uses.
-    With ``icount`` the guest's clock counts instructions (2 ns each) and is deterministic.
+    With ``icount`` (QEMU's alone) the guest's clock counts instructions (2 ns each) and is deterministic.
     ``image`` is another build of Xen than the host's own; a .efi is started by UEFI.
     CPUs that take ``turns`` run one after another on one thread of the host, some thousand instructions each:
     QEMU 7.2's emulation of several at once may go on executing code that the guest has replaced.
     With ``epml`` its processors are the model of docs/epml.md.
     ``cable`` gives it two network cards and a cable from one to the other: no packet leaves the machine, so
     the host's speed is not in what they do.
+    With ``exceptions`` QEMU's trace has each exception of the processor.
     """
 
     name: str
     description: str
+    architecture: Architecture = "x86"
+    emulator: Emulator = "qemu"
     xen: bool = False
     dom0: Dom0 = "pv"
     iommu: Iommu | None = None
@@ -56,6 +65,7 @@ class Machine:
     disk: bool = False
     cable: bool = False
     epml: Epml | None = None
+    exceptions: bool = False
     image: Path | None = None
     xen_args: tuple[str, ...] = ()
     linux_args: tuple[str, ...] = ()
@@ -80,6 +90,15 @@ class Machine:
             raise ValueError(f"machine {self.name}: an image of Xen without Xen")
         if self.epml and self.xen:
             raise ValueError(f"machine {self.name}: the model of EPML knows Linux alone")
+        if not self.pc and (self.cpus != 1 or self.xen or self.disk or self.cable or self.epml):
+            raise ValueError(f"machine {self.name}: what is not QEMU's PC has one CPU, memory and a console")
+        if self.emulator == "bochs" and (self.architecture != "x86" or self.icount or self.exceptions):
+            raise ValueError(f"machine {self.name}: Bochs has a PC with its own clock and no trace")
+
+    @property
+    def pc(self) -> bool:
+        """Whether it is QEMU's PC: the one that has Xen, several CPUs, devices, and a trace of them."""
+        return (self.architecture, self.emulator) == ("x86", "qemu")
 
     def with_icount(self) -> "Machine":
         """Return the same machine with the deterministic clock."""
@@ -129,5 +148,33 @@ MACHINES = _table(
         dom0="pvh",
         iommu="strict",
         cpu=",".join(("qemu64", *_PVH_FEATURES)),
+    ),
+    Machine(
+        "bochs",
+        "Linux alone, on a processor with Intel's page-modification logging",
+        emulator="bochs",
+        cpu="corei7_skylake_x",
+        memory_mib=1024,
+    ),
+    # QEMU's board has multiples of 64 MiB, with an initramfs behind the first. A guest of KVM's has 64, so 66
+    # is as near as bare metal comes.
+    Machine(
+        "power",
+        "Linux alone, on an e500v2",
+        architecture="power",
+        cpu=_E500,
+        memory_mib=128,
+        icount=True,
+        linux_args=("mem=66M",),
+    ),
+    # A huge page for each guest of 64 MiB; four leave the host enough.
+    Machine(
+        "power-kvm",
+        "Linux and guests in its KVM, on an e500v2",
+        architecture="power",
+        cpu=_E500,
+        memory_mib=512,
+        icount=True,
+        linux_args=("hugepagesz=64M", "hugepages=4"),
     ),
 )

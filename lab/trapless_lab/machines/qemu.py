@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The command line of QEMU for a machine: a pure function of values.
 
-Invariant: the console, the step log and the device trace are three separate files, and nothing but the
-guest's steps writes to the second serial port.
+Invariant: the console, the step log and the device trace of a PC are three separate files, and nothing but
+the guest's steps writes to the second serial port.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,10 @@ class Images:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where a machine writes; ``complaints`` is QEMU's own output."""
+    """Where a machine writes; ``complaints`` is its emulator's own output.
+
+    A machine with one serial port has no file ``steps`` of its own: there, it is the console's.
+    """
 
     console: Path
     steps: Path
@@ -50,6 +53,8 @@ class Plugin:
 # Locally administered; the guest sees c0 as eth0.
 MACS = {"c0": "52:54:00:00:00:00", "c1": "52:54:00:00:00:01"}
 
+# A split irqchip is what interrupt remapping needs.
+_BOARDS = {"x86": "q35,kernel-irqchip=split", "power": "ppce500"}
 _DOM0_IOMMU = {"strict": "strict", "relaxed": "no-strict"}
 
 
@@ -60,9 +65,20 @@ def _quote(path: Path) -> str:
 
 def linux_args(machine: Machine) -> str:
     """Return the kernel's command line."""
-    # Warnings and their stack traces are level 4; above that the console only costs time.
+    # Warnings and their stack traces are level 4; above that the console only costs time. On Power it costs
+    # most: each character of a guest's is an exit.
+    level = 4 if machine.architecture == "power" else 5
     console = "hvc0" if machine.xen else "ttyS0"
-    return " ".join((f"console={console}", "panic=-1", "loglevel=5", *machine.linux_args))
+    return " ".join((f"console={console}", "panic=-1", f"loglevel={level}", *machine.linux_args))
+
+
+def _serial_port(name: str, path: Path) -> list[str]:
+    return ["-chardev", f"file,id={name},path={_quote(path)}", "-serial", f"chardev:{name}"]
+
+
+def _linux_alone(machine: Machine, images: Images) -> list[str]:
+    kernel = ["-kernel", str(images.kernel), "-initrd", str(images.initramfs)]
+    return [*kernel, "-append", linux_args(machine)]
 
 
 def xen_args(machine: Machine) -> str:
@@ -86,24 +102,28 @@ def argv(
 ) -> list[str]:
     """Return the command that runs ``machine``; it ends when the guest powers off or resets."""
     args = [str(qemu), "-nodefaults", "-display", "none", "-no-reboot", "-m", f"{machine.memory_mib}M"]
-    # A split irqchip is what interrupt remapping needs.
-    args += ["-M", "q35,kernel-irqchip=split", "-cpu", machine.cpu]
+    args += ["-M", _BOARDS[machine.architecture], "-cpu", machine.cpu]
     if machine.icount:
         # The date too: how long Xen and Linux wait for the RTC's next second must not be the host's business.
         args += ["-accel", "tcg", "-icount", "shift=1,sleep=off", "-rtc", "clock=vm,base=2020-01-01"]
     else:
         thread = "single" if machine.turns else "multi"
         args += ["-accel", f"tcg,thread={thread}", "-smp", str(machine.cpus)]
-    if machine.iommu:
-        args += ["-device", "intel-iommu,intremap=on"]
-    for port, path in (("console", outputs.console), ("steps", outputs.steps)):
-        args += ["-chardev", f"file,id={port},path={_quote(path)}", "-serial", f"chardev:{port}"]
-    args += ["-chardev", "null,id=markers", "-device", "isa-parallel,iobase=0x378,chardev=markers"]
+    args += _serial_port("console", outputs.console)
     for plugin in plugins:
         args += plugin_options(plugin)
+    if machine.exceptions:
+        args += ["-d", "int"]
+    args += ["-D", str(outputs.trace)]
+    if not machine.pc:
+        # The seed in the device tree would differ from run to run.
+        return [*args, "-seed", "1", *_linux_alone(machine, images)]
+    args += _serial_port("steps", outputs.steps)
+    if machine.iommu:
+        args += ["-device", "intel-iommu,intremap=on"]
+    args += ["-chardev", "null,id=markers", "-device", "isa-parallel,iobase=0x378,chardev=markers"]
     for event in EVENTS:
         args += ["-trace", event]
-    args += ["-D", str(outputs.trace)]
     if machine.disk:
         if images.disk is None:
             raise ValueError(f"machine {machine.name} has a disk but no image for it")
@@ -115,11 +135,7 @@ def argv(
             # Without its boot ROM, which the firmware would run.
             args += ["-device", f"e1000,netdev={card},mac={MACS[card]},romfile="]
     if not machine.xen:
-        return [
-            *args,
-            *("-kernel", str(images.kernel), "-initrd", str(images.initramfs)),
-            *("-append", linux_args(machine)),
-        ]
+        return [*args, *_linux_alone(machine, images)]
     if machine.efi:
         if images.efi_disk is None or images.firmware is None:
             raise ValueError(f"machine {machine.name} is started by UEFI but there is no disk or no firmware")

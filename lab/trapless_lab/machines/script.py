@@ -9,6 +9,7 @@ next one due.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from .initramfs import File
 
@@ -55,6 +56,35 @@ def render(steps: Sequence[Step], nonce: str) -> dict[str, File]:
     return files | {"/nonce": File(f"{nonce}\n".encode())}
 
 
+class Log(Protocol):
+    """What a machine prints of its steps, read while it grows."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """All that it is to run."""
+
+    @property
+    def results(self) -> Sequence[StepResult]:
+        """What has ended."""
+
+    @property
+    def running(self) -> Step | None:
+        """The step that has begun and has not ended."""
+
+    @property
+    def partial(self) -> str:
+        """What the running step has printed so far."""
+
+    @property
+    def crash(self) -> re.Pattern[bytes] | None:
+        """What on the console means that the machine will not come back, and does not end by itself."""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+
+
+_CRASH = re.compile(rb"(?:Kernel panic|Xen BUG|FATAL TRAP|Panic on CPU|Dom0 crashed).*")
+
 # Longer than any frame: "\n@", nonce, uptime, "begin", index, code, newline.
 _LONGEST_FRAME = 128
 
@@ -67,6 +97,7 @@ class StepLog:
     nonce: str
     results: list[StepResult] = field(default_factory=list)
     running: Step | None = None
+    crash: re.Pattern[bytes] = _CRASH
     _begun_at: float = 0.0
     _pending: bytes = b""
     _searched: int = 0

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Watches one QEMU from boot to power-off.
+"""Watches one emulator from boot to power-off.
 
-Invariant: QEMU never outlives the block that started it, every wait has a limit, and an error says what was
+Invariant: it never outlives the block that started it, every wait has a limit, and an error says what was
 being waited for and shows the ends of both logs.
 """
 
 import contextlib
-import re
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -17,18 +16,16 @@ from .. import host
 from ..errors import LabError
 from ..progress import Progress
 from .qemu import Outputs
-from .script import StepLog
+from .script import Log
 
 # A boot took over a minute beside six others on two processors.
 BOOT_TIMEOUT_S = 360
 POWER_OFF_TIMEOUT_S = 120
 
 _POLL_S = 0.05
-_TAIL_LINES = 20
+_TAIL_LINES = 25
 # How long a crash may go on printing before its log is shown.
 _CRASH_GRACE_S = 1.0
-
-_CRASH = re.compile(rb"(?:Kernel panic|Xen BUG|FATAL TRAP|Panic on CPU|Dom0 crashed).*")
 
 
 class GuestError(LabError):
@@ -55,7 +52,8 @@ class _Tail:
         return b""
 
 
-def _last_lines(text: str) -> str:
+def last_lines(text: str) -> str:
+    """Return the end of a log, indented."""
     lines = [line for line in text.splitlines() if line.strip()]  # Xen doubles its line ends
     return "\n".join(f"    {line}" for line in lines[-_TAIL_LINES:]) or "    (nothing)"
 
@@ -87,7 +85,7 @@ class Session:
     def __init__(
         self,
         machine: str,
-        log: StepLog,
+        log: Log,
         outputs: Outputs,
         progress: Progress,
         silence_s: float = BOOT_TIMEOUT_S,
@@ -106,8 +104,8 @@ class Session:
         """All that the console showed."""
         return self._console.data.decode(errors="replace")
 
-    def follow(self, process: subprocess.Popen[bytes]) -> None:
-        """Watch until the guest has powered off with every step done."""
+    def follow(self, process: subprocess.Popen[bytes], *, powers_off: bool = True) -> None:
+        """Watch until every step is done and the guest has powered off, if its emulator knows how to."""
         self._progress.booting(self._machine, len(self._log.steps))
         position, since = self._position(), time.monotonic()
         said, heard = 0, since
@@ -120,15 +118,15 @@ class Session:
             if len(self._console.data) != said:
                 said, heard = len(self._console.data), time.monotonic()
             waiting_for, limit = self._due()
-            if crash := _CRASH.search(self._console.data):
+            if self._log.crash and (crash := self._log.crash.search(self._console.data)):
                 time.sleep(_CRASH_GRACE_S)
                 self._read()
                 what = crash[0].decode(errors="replace").strip()
                 self._fail(f"crashed ({what}) while waiting for {waiting_for}")
-            if ended and self._log.finished and process.returncode == 0:
+            if self._finished and (not powers_off or (ended and process.returncode == 0)):
                 return
             if ended:
-                self._fail(f"ended (QEMU exit code {process.returncode}) while waiting for {waiting_for}")
+                self._fail(f"ended (exit code {process.returncode}) while waiting for {waiting_for}")
             if time.monotonic() - since > limit:
                 kind = BootTimeout if self._booting else GuestError
                 self._fail(f"timed out after {limit:g} s waiting for {waiting_for}", kind)
@@ -140,6 +138,10 @@ class Session:
     def _booting(self) -> bool:
         return not (self._log.running or self._log.results)
 
+    @property
+    def _finished(self) -> bool:
+        return len(self._log.results) == len(self._log.steps)
+
     def _position(self) -> tuple[int, bool]:
         return len(self._log.results), self._log.running is not None
 
@@ -147,7 +149,7 @@ class Session:
         """Return what is being waited for and for how long at most."""
         if self._log.running:
             return f'step "{self._log.running.name}"', self._log.running.timeout_s
-        if self._log.finished:
+        if self._finished:
             return "the guest to power off", POWER_OFF_TIMEOUT_S
         return f'step "{self._log.steps[len(self._log.results)].name}" to begin', BOOT_TIMEOUT_S
 
@@ -172,7 +174,7 @@ class Session:
         complaint = self._complaints.read_text(errors="replace")
         raise kind(
             f"machine {self._machine}: {what}\n"
-            f"  the step's last lines:\n{_last_lines(step_log)}\n"
-            f"  the console's last lines:\n{_last_lines(self.console)}"
-            + (f"\n  QEMU says:\n{_last_lines(complaint)}" if complaint else "")
+            f"  the step's last lines:\n{last_lines(step_log)}\n"
+            f"  the console's last lines:\n{last_lines(self.console)}"
+            + (f"\n  the emulator says:\n{last_lines(complaint)}" if complaint else "")
         )

@@ -44,11 +44,6 @@ class Exceptions:
         return {**self.operations, **self.registers}
 
 
-def qemu_options(log: Path) -> tuple[str, ...]:
-    """Return what has QEMU write the log."""
-    return "-d", "int", "-D", str(log)
-
-
 def read(log: Path) -> Exceptions:
     """Read a log, line by line: there are hundreds of thousands."""
     with log.open() as lines:

@@ -7,46 +7,34 @@ equal consoles. A run is good only if every program ended with exit code 0 and e
 """
 
 import re
-import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from .. import artifacts, host
 from ..errors import LabError
-from ..machines import initramfs, session
+from ..machines import initramfs, qemu, runner, session
 from ..machines.initramfs import File, Tree
+from ..machines.machine import MACHINES, Machine
+from ..machines.qemu import Plugin
+from ..machines.script import Step
 from ..machines.transcript import complaints
 from ..progress import Progress
+from .console import Console as Console  # as others see what a machine returns
+from .console import ConsoleLog
 
-CPU = "e500v2_v30"
-HOST_MEMORY_MIB = 512
-# QEMU's board has multiples of 64, with an initramfs behind the first. A guest has 64, so that is as near as
-# bare metal comes.
-BARE_MEMORY_MIB = 128
-BARE_MEMORY_USED_MIB = 66
-NS_PER_INSTRUCTION = 2
-TICKS_PER_SECOND = 400_000_000
-TICKS_PER_INSTRUCTION = NS_PER_INSTRUCTION * TICKS_PER_SECOND / 1e9
+BARE, HOST = MACHINES["power"], MACHINES["power-kvm"]
 
 VMM = "/bin/trapless-power-vmm"
 
-# Warnings and worse: each character on the console is an exit of a guest.
-_ARGUMENTS = "console=ttyS0 panic=-1 loglevel=4"
+_ARGUMENTS = qemu.linux_args(replace(HOST, linux_args=()))
 _KVM_MODE = "/sys/module/kvm/parameters/bt_mode"
 _STATISTICS = "/tmp/statistics"  # in the host's memory; a file of the lab it is not
-_LAYOUT = "bt_layout:"
-_POLL_S = 0.05
-_TAIL_LINES = 25
 
-_RESULT = re.compile(r"^result (\S+) (\d+) (\d+)$", re.MULTILINE)
 _ENDED = re.compile(r"^ended (\S+) (\d+)$", re.MULTILINE)
-_LASTED = re.compile(r"^lasted (\d+)$", re.MULTILINE)
-_DONE = re.compile(r"^done$", re.MULTILINE)
 _VM = re.compile(r"^(?:run|start) (\S+) " + VMM + " ", re.MULTILINE)
 _KILLED = re.compile(r"^killed (\S+)$", re.MULTILINE)
 
@@ -82,78 +70,22 @@ class Vm:
 
 @dataclass(frozen=True)
 class How:
-    """How a machine is run: its logs are kept in ``work_dir`` if there is one; ``qemu`` goes to QEMU."""
+    """How a machine is run: its logs are left in ``work_dir`` if there is one, with ``exceptions`` in the
+    trace; ``plugins`` watch it.
+    """
 
     progress: Progress = field(default_factory=Progress)
     work_dir: Path | None = None
-    qemu: tuple[str, ...] = ()
+    exceptions: bool = False
+    plugins: tuple[Plugin, ...] = ()
     timeout_s: float = 600
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a workload took: ticks of the timebase, of so many repetitions."""
-
-    ticks: int
-    count: int
-
-    @property
-    def instructions(self) -> float:
-        """Return the instructions of one repetition."""
-        return self.ticks / self.count / TICKS_PER_INSTRUCTION
-
-
-@dataclass(frozen=True)
-class Console:
-    """All that a machine's console showed."""
-
-    text: str
-
-    def of(self, label: str) -> "Console":
-        """Return what one program of a host printed."""
-        prefix = f"{label}| "
-        lines = (line for line in self.text.splitlines() if line.startswith(prefix))
-        return Console("".join(f"{line.removeprefix(prefix)}\n" for line in lines))
-
-    @property
-    def results(self) -> dict[str, Measured]:
-        """Return what workloads measured, by name."""
-        return {name: Measured(int(ticks), int(count)) for name, ticks, count in _RESULT.findall(self.text)}
-
-    @property
-    def instructions(self) -> float:
-        """Return how many the machine had executed, by its clock, when its last program was about to end."""
-        lasted = _LASTED.search(self.text)
-        if not lasted:
-            raise LabError("the console does not say how long the machine ran")
-        return int(lasted[1]) / TICKS_PER_INSTRUCTION
-
-    def statistics(self, label: str) -> dict[str, int]:
-        """Return KVM's counters of a guest: of the VM by their names, of its vCPU as ``vcpu0/NAME``."""
-        pairs = (line.rsplit(":", 1) for line in self.of(f"{label}.statistics").text.splitlines())
-        return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].strip().isdigit()}
-
-    def traced(self, label: str) -> int:
-        """Return how many accesses of a guest to traced pages were emulated."""
-        counts = self.statistics(label)
-        return counts["bt_traced_loads"] + counts["bt_traced_stores"] + counts["bt_traced_cacheops"]
-
-    def shadow_misses(self, label: str) -> int:
-        """Return how often a guest missed the shadow TLB alone, and not its own."""
-        counts = self.statistics(label)
-        return counts["itlb_virt_miss_exits"] + counts["dtlb_virt_miss_exits"]
-
-    def layout(self, label: str) -> str:
-        """Return how a guest's traced blocks were split, as KVM takes it back."""
-        lines = self.of(f"{label}.statistics").text.splitlines()
-        return "".join(f"{line.removeprefix(_LAYOUT)}\n" for line in lines if line.startswith(_LAYOUT))
 
 
 def machine_facts() -> dict[str, Any]:
     """Return the JSON's ``machine`` object."""
     return {
         **host.package_versions(("qemu-system-ppc", "linux-source-6.1", "gcc-powerpc-linux-gnu")),
-        "machines": [{"name": "ppce500", "cpu": CPU, "cpus": 1, "memory_mib": HOST_MEMORY_MIB}],
+        "machines": [{"name": "ppce500", "cpu": HOST.cpu, "cpus": 1, "memory_mib": HOST.memory_mib}],
     }
 
 
@@ -219,8 +151,7 @@ def _started(vms: Sequence[Vm]) -> list[str]:
 
 def bare(arguments: str, *, files: Tree | None = None, how: How | None = None) -> Console:
     """Boot the kernel alone, with what guests have and ``files``."""
-    told = f"mem={BARE_MEMORY_USED_MIB}M {arguments}"
-    return _run("bare metal", BARE_MEMORY_MIB, told, {**guest_tree(), **(files or {})}, how or How())
+    return _run("bare metal", BARE, arguments, {**guest_tree(), **(files or {})}, how or How())
 
 
 def in_host(
@@ -247,9 +178,7 @@ def in_host(
             "/guest/initramfs": File(guest_image),
             **(files or {}),
         }
-        # A huge page for each guest of 64 MiB; four leave the host enough.
-        told = f"hugepagesz=64M hugepages=4 {arguments} script=/script"
-        console = _run(label, HOST_MEMORY_MIB, told, tree, how or How())
+        console = _run(label, HOST, f"{arguments} script=/script", tree, how or How())
     ended_by_us = _KILLED.findall(console.text)
     for vm in _VM.findall("\n".join(script)):
         if vm not in ended_by_us:
@@ -258,60 +187,21 @@ def in_host(
 
 
 def _require_good(label: str, vm: str, console: Console) -> None:
-    statuses, said = dict(_ENDED.findall(console.text)), console.of(vm).text
-    if statuses.get(vm) != "0" or not _DONE.search(said):
+    statuses, said = dict(_ENDED.findall(console.text)), console.of(vm)
+    if statuses.get(vm) != "0" or not said.done:
         what = f"exit code {statuses[vm]}" if vm in statuses else "it was not run to its end"
-        raise LabError(f"guest {vm} of {label} did not do all it was asked for, {what}:\n{_last_lines(said)}")
+        shown = session.last_lines(said.text)
+        raise LabError(f"guest {vm} of {label} did not do all it was asked for, {what}:\n{shown}")
 
 
-def argv(memory_mib: int, image: Path, arguments: str, console: Path) -> list[str]:
-    """Return QEMU's command line; it ends when the machine resets itself."""
-    quoted = str(console).replace(",", ",,")  # commas end a value in QEMU's option lists
-    return [
-        str(host.tool("qemu-system-ppc", "qemu-system-ppc")),
-        *("-nodefaults", "-display", "none", "-no-reboot"),
-        *("-M", "ppce500", "-cpu", CPU, "-m", f"{memory_mib}M"),
-        *("-accel", "tcg", "-icount", "shift=1,sleep=off"),
-        # What else would differ from run to run: the date, and the seed in the device tree.
-        *("-rtc", "clock=vm,base=2020-01-01", "-seed", "1"),
-        *("-chardev", f"file,id=console,path={quoted}", "-serial", "chardev:console"),
-        *("-kernel", str(kernel()), "-initrd", str(image), "-append", f"{_ARGUMENTS} {arguments}"),
-    ]
-
-
-def _run(name: str, memory_mib: int, arguments: str, tree: Tree, how: How) -> Console:
+def _run(name: str, machine: Machine, arguments: str, tree: Tree, how: How) -> Console:
+    told = (*machine.linux_args, *arguments.split())
+    machine = replace(machine, name=name, linux_args=told, exceptions=how.exceptions)
+    log = ConsoleLog([Step("all", "", how.timeout_s)])
     with tempfile.TemporaryDirectory(prefix="trapless-power-") as temporary:
-        work_dir = how.work_dir or Path(temporary)
-        work_dir.mkdir(parents=True, exist_ok=True)
-        image, output, log = (work_dir / part for part in ("initramfs", "console.log", "qemu.log"))
-        initramfs.pack(tree, image, compress=False)
-        output.unlink(missing_ok=True)
-        how.progress.booting(name, 1)
-        with session.process([*argv(memory_mib, image, arguments, output), *how.qemu], log) as running:
-            text = _follow(name, running, output, how.timeout_s)
-        complaint = log.read_text(errors="replace")
-    if running.returncode or not _DONE.search(text):
-        raise LabError(
-            f"{name} did not do all it was asked for:\n{_last_lines(text)}\n{_last_lines(complaint)}"
-        )
-    if warnings := complaints(text):
+        directory = how.work_dir or Path(temporary)
+        directory.mkdir(parents=True, exist_ok=True)
+        runner.boot(machine, tree, log, directory, progress=how.progress, plugins=how.plugins)
+    if warnings := complaints(log.console.text):
         raise LabError(f"the kernel of {name}, or of its guest, complained:\n" + "\n".join(warnings))
-    lasted = _LASTED.search(text)
-    how.progress.finished("all", int(lasted[1]) / TICKS_PER_SECOND if lasted else 0.0)
-    return Console(text)
-
-
-def _follow(name: str, running: subprocess.Popen[bytes], output: Path, timeout_s: float) -> str:
-    """Watch until QEMU has ended, which a panic makes it do too."""
-    since = time.monotonic()
-    while running.poll() is None and time.monotonic() - since <= timeout_s:
-        time.sleep(_POLL_S)
-    text = output.read_bytes().decode(errors="replace").replace("\r\n", "\n") if output.exists() else ""
-    if running.returncode is None:
-        raise LabError(f"{name} timed out after {timeout_s:g} s:\n{_last_lines(text)}")
-    return text
-
-
-def _last_lines(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "\n".join(f"    {line}" for line in lines[-_TAIL_LINES:]) or "    (nothing)"
+    return log.console

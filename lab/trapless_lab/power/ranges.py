@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import LabError
-from ..machines import qemu
-from ..plugins import plugin
 from .image import BASE, Branch, Image
 
 _COUNTS = re.compile(
@@ -62,11 +60,6 @@ class Counts:
     def total(self) -> int:
         """Return all that the machine executed."""
         return sum(self.parts.values()) + self.rest + self.guest + self.programs
-
-
-def qemu_options(plan: Path, output: Path, library: Path | None = None) -> tuple[str, ...]:
-    """Return what has QEMU count."""
-    return tuple(qemu.plugin_options(qemu.Plugin(library or plugin.build("ranges"), output, plan)))
 
 
 def parse(text: str, plan: Plan) -> Counts:

@@ -14,6 +14,7 @@ from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, experiment
 from .. import image as power_image
 from .. import machine as power
+from ..console import NS_PER_INSTRUCTION
 from .exits import TABLE
 from .sources import BASE, GUEST, PAPER, PAPER_TOTAL, Run, by_source, counted_alike, known, take
 
@@ -36,7 +37,7 @@ PRIVILEGED = ("mfmsr", "mtmsr", "mfspr", "mtspr", "wrtee", "rfi")
 NEGATIVE_AT_MOST = 0.01
 
 METHOD = (
-    f"QEMU -icount, {power.NS_PER_INSTRUCTION} ns an instruction; plain KVM, a machine for each benchmark; "
+    f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction; plain KVM, a machine for each benchmark; "
     "instructions that exit are from QEMU's log of exceptions (-d int) and the words of vmlinux, other exits "
     "by KVM's counters; of all but boot those of a guest that only starts are taken off; exits are of one "
     "repetition, the others percent of them"

@@ -13,7 +13,8 @@ from ...errors import LabError
 from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, Target, experiment
 from .. import machine as power
-from ..machine import MODES, Console, How, Measured, Vm
+from ..console import NS_PER_INSTRUCTION, Console, Measured
+from ..machine import MODES, How, Vm
 
 GUESTS = ("base", "inplace", "pv")
 
@@ -53,7 +54,7 @@ TABLE = tuple(name for name in PAPER if not name.startswith("ctx_"))
 AS_FAST_AS_PV = 8
 
 METHOD = (
-    f"QEMU -icount, {power.NS_PER_INSTRUCTION} ns an instruction; the guest's memory is one huge page of "
+    f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction; the guest's memory is one huge page of "
     "64 MiB in every mode; boot is from the VMM's start to the end of a start-up of 100 commands, and the "
     "exits are of a guest that does no more; sh is a program that only runs a command; the keys have ticks "
     "of the 400 MHz timebase, for all repetitions"

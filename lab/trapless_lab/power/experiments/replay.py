@@ -13,7 +13,8 @@ from typing import Any
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, experiment
 from ...machines.initramfs import File
 from .. import machine as power
-from ..machine import MODES, Console, How, Mode, Vm
+from ..console import NS_PER_INSTRUCTION, TICKS_PER_INSTRUCTION, Console
+from ..machine import MODES, How, Mode, Vm
 from .exits import TABLE
 
 WORKLOADS = TABLE
@@ -26,7 +27,7 @@ LAYOUTS = "/layouts"
 PAPER_PERCENT = (1, 2)
 
 METHOD = (
-    f"QEMU -icount, {power.NS_PER_INSTRUCTION} ns an instruction, one huge page of 64 MiB behind each guest; "
+    f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction, one huge page of 64 MiB behind each guest; "
     "a guest for each workload, from the VMM's start to the workload's end, split as it goes, and once more "
     "with what bt_layout had at its end; the VMM's reading of that counts"
 )
@@ -73,8 +74,8 @@ def row(name: str, adaptive: Console, replayed: Console) -> dict[str, Any]:
     before, after = ticks(adaptive, name, name), ticks(replayed, name, name)
     return {
         "workload": name,
-        "adaptive": round(before / power.TICKS_PER_INSTRUCTION),
-        "replayed": round(after / power.TICKS_PER_INSTRUCTION),
+        "adaptive": round(before / TICKS_PER_INSTRUCTION),
+        "replayed": round(after / TICKS_PER_INSTRUCTION),
         "overhead_percent": round(100 * (before / after - 1), 2),
         "splits": adaptive.statistics(name)["bt_splits"],
         "traced": adaptive.traced(name),
@@ -154,10 +155,10 @@ def power_replay(context: Context) -> Result:
         keys={
             "overhead_percent": {one["workload"]: one["overhead_percent"] for one in rows},
             "empty": {
-                "boot": round(ticks(replayed, EMPTY, "boot") / power.TICKS_PER_INSTRUCTION),
+                "boot": round(ticks(replayed, EMPTY, "boot") / TICKS_PER_INSTRUCTION),
                 "traced": replayed.traced(EMPTY),
             },
-            "loading": round(loading / power.TICKS_PER_INSTRUCTION),
+            "loading": round(loading / TICKS_PER_INSTRUCTION),
             "layouts": layouts,
         },
         summary=[

@@ -17,14 +17,18 @@ from typing import Any
 from ... import artifacts
 from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, Target, experiment
+from ...machines import runner
+from ...machines.qemu import Plugin
+from ...plugins import plugin
 from .. import exceptions as power_exceptions
 from .. import image as power_image
 from .. import machine as power
 from .. import ranges as power_ranges
 from .. import refused as power_refused
+from ..console import NS_PER_INSTRUCTION, Console
 from ..exceptions import Exceptions
 from ..image import Image
-from ..machine import MODES, Console, How, Vm
+from ..machine import MODES, How, Vm
 from ..ranges import Counts, Plan
 from .exits import EMULATED, sources
 
@@ -76,7 +80,7 @@ UNKNOWN_AT_MOST = 0.01
 REST_AT_MOST = 0.001
 
 METHOD = (
-    f"QEMU -icount, {power.NS_PER_INSTRUCTION} ns an instruction; one guest that boots and does no more; "
+    f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction; one guest that boots and does no more; "
     "instructions that exit are from QEMU's log of exceptions (-d int) and the words of vmlinux, other exits "
     "by KVM's counters; percentages are of all exits of that guest; a QEMU plugin counts instructions by the "
     "file of the host's kernel, in percent of the boot: from the VMM's start to the end of the start-up"
@@ -107,16 +111,16 @@ def take(
     what = f"run={run} " if run else ""
     vm = Vm(GUEST, MODES[mode], f"{what}scale={'quick' if context.quick else 'full'}")
     with tempfile.TemporaryDirectory(prefix="trapless-power-") as temporary:
-        log, planned, counted = (Path(temporary) / name for name in ("exceptions", "plan", "counts"))
-        options = power_exceptions.qemu_options(log)
+        planned, counted = (Path(temporary) / name for name in ("plan", "counts"))
+        plugins = []
         if plan:
             plan.write(planned)
-            options += power_ranges.qemu_options(planned, counted, counter)
-        kept = context.keep / f"{mode}-{run or 'start'}" if context.keep else None
-        how = How(context.progress, kept, options)
+            plugins.append(Plugin(counter or plugin.build("ranges"), counted, planned))
+        logs = context.keep / f"{mode}-{run or 'start'}" if context.keep else Path(temporary)
+        how = How(context.progress, logs, exceptions=True, plugins=tuple(plugins))
         console = power.in_host(power.one_after_another([vm]), label=mode, how=how)
         counts = power_ranges.parse(counted.read_text(), plan) if plan else None
-        return Run(console, power_exceptions.read(log), counts)
+        return Run(console, power_exceptions.read(logs / runner.TRACE), counts)
 
 
 def by_source(image: Image, run: Run) -> dict[str, int]:

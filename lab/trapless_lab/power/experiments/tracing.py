@@ -12,7 +12,8 @@ from typing import Any
 
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, experiment
 from .. import machine as power
-from ..machine import MODES, Console, How, Vm
+from ..console import NS_PER_INSTRUCTION, Console
+from ..machine import MODES, How, Vm
 from .exits import TABLE
 
 FIXED_KB = (4, 64, 1024, 4096)
@@ -54,7 +55,7 @@ WORKLOADS = TABLE
 UNLUCKY, UNLUCKY_AT_MOST = 1, 1.25
 
 METHOD = (
-    f"QEMU -icount, {power.NS_PER_INSTRUCTION} ns an instruction, one huge page of 64 MiB behind the guest; "
+    f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction, one huge page of 64 MiB behind the guest; "
     "faults, misses and splits are of a guest that only boots, by KVM's own counters"
 )
 
