@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The mechanism that needs nobody's help: the processor sets the dirty bit of a
+ * The mechanism that every processor has: it sets the dirty bit of a
  * leaf entry at the first write through it. A collect takes the bits, without a
  * fault for the tracked process, before or after.
  *
@@ -8,10 +8,10 @@
  * - All processors forget a bit that was cleared (TLB flush) before the lock of its
  *   page table is let go, one flush a table. A clean entry promises the kernel that
  *   no processor writes by it without setting the bit: reclaim starts I/O on that
- *   promise. And a write that was let through by a stale entry comes before the user,
- *   who is told later, reads the page.
+ *   promise. And a write that was let through by a stale entry comes before the page
+ *   is reported, and so before the user reads it.
  * - What was taken is found, by every tracker of the memory, before memory->harvest
- *   is let go; nobody is told in between.
+ *   is released; no READ comes in between.
  * - Before the bit goes its meaning is handed to the page (set_page_dirty), where
  *   reclaim and writeback look as well: nothing is lost to swap or to a file.
  * - Bits that the kernel itself takes are memory.c's.
@@ -78,7 +78,7 @@ static void end_block(struct tpd_walk *walk, unsigned long base)
 	harvest->any = false;
 }
 
-/* What came into a watched range and cannot be watched is told each time. */
+/* What came into a watched range and cannot be tracked is reported by each collect. */
 static void doubt(struct tpd_walk *walk, unsigned long start, unsigned long end)
 {
 	tpd_found(container_of(walk, struct harvest, walk)->memory, start, end);

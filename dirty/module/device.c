@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * /dev/trapless_dirty: what ../abi/trapless_dirty.h describes. Here users are
- * believed nothing.
+ * /dev/trapless_dirty: what ../abi/trapless_dirty.h describes. Nothing from user
+ * space is trusted here.
  *
  * Invariant: what an open file has attached is seen through this file only, and ends
- * with it. Whether the caller may attach is asked at ATTACH, of the memory that the
- * process has then; a program that it executes later has another memory, which is
+ * with it. Whether the caller may attach is checked at ATTACH, for the memory that
+ * the process has then; a program that it executes later has another memory, which is
  * never looked at.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -274,7 +274,7 @@ static void put_back(struct tpd_tracker *tracker, const struct trapless_dirty_ra
 		tpd_found_by(tracker, ranges[i].start, ranges[i].end);
 }
 
-/* The user's memory is touched with the file's lock only: it may block for ever. */
+/* User memory is accessed under the file's lock only: a fault may block for ever. */
 static int copy_found(struct tpd_tracker *tracker, struct trapless_dirty_read *read,
 		      struct trapless_dirty_range *ranges)
 {
@@ -309,13 +309,13 @@ static int read_found(struct tpd_tracker *tracker, void __user *user)
 	if (!read.capacity)
 		return -EINVAL;
 	read.count = 0;
-	/* On nobody's account: who is at his limit, too, is told what was found. */
+	/* Not charged to the cgroup, so a caller at its limit can still read results. */
 	ranges = kmalloc_array(READ_STEP, sizeof(*ranges), TPD_GFP & ~__GFP_ACCOUNT);
 	if (!ranges)
 		return -ENOMEM;
 	err = copy_found(tracker, &read, ranges);
 	kfree(ranges);
-	/* After an error too: the count says what was stored, and so taken. */
+	/* After an error too: @count is what was stored, and so forgotten here. */
 	if (copy_to_user(user, &read, sizeof(read)))
 		return -EFAULT;
 	return err;
@@ -387,7 +387,7 @@ static const struct file_operations operations = {
 	.llseek = no_llseek,
 };
 
-/* For everybody: ATTACH asks whether the caller may. */
+/* Open to all users: ATTACH checks whether the caller may trace the process. */
 static struct miscdevice device = {
 	.minor = MISC_DYNAMIC_MINOR,
 	.name = KBUILD_MODNAME,

@@ -5,22 +5,22 @@
  * they run threads of a tracked process.
  *
  * All trackers of a memory share its session: what is logged goes to all of them.
- * What was logged waits in the session, and its pages stay silent (L is set),
- * until a collect tells all trackers and clears L, in this order.
+ * What was logged waits in the session, and its pages are not logged again (L is
+ * set), until a collect reports them to all trackers and clears L, in this order.
  *
  * Invariants:
  *
  * - A watched page whose L is set is in a ring or in its session: so the next
- *   collect tells it. What was told was armed again in the same collect, before
- *   anybody can have read that it was told.
- * - Where an entry cannot be kept the session is lost: the next collect tells, and
+ *   collect reports it. What is reported was armed again in the same collect, before
+ *   a READ can return it.
+ * - Where an entry cannot be kept the session is lost: the next collect reports, and
  *   arms, all that is watched.
  *
  * L belongs to the address and the tag here. What the kernel does to mappings
- * behind the addresses is told by memory.c.
+ * behind the addresses is memory.c's.
  *
- * Entries may be about tags that nobody has any more, and addresses that nobody
- * watches; both are dropped. A session is freed after no interrupt and no switch
+ * Entries may be about tags that are no longer in use, and addresses that are not
+ * watched; both are dropped. A session is freed after no interrupt and no switch
  * can see it (RCU).
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -36,7 +36,7 @@
 #include "trapless_epml.h"
 
 /**
- * struct block - pages of a block that were logged and not told
+ * struct block - pages of a block that were logged and not reported
  * @pages: changed by atomic operations
  * @index: in session.blocks
  * @node:  in session.news
@@ -55,7 +55,7 @@ struct block {
  * @trackers: how many; under memory->harvest
  * @count:    how many blocks
  * @blocks:   struct block, by address / TPD_BLOCK_SIZE; they live as long as this
- * @news:     those that have pages to tell
+ * @news:     those that have pages to report
  * @lost:     an entry could not be kept
  * @arms:     times that a processor was armed for it
  */
@@ -70,7 +70,7 @@ struct session {
 
 /*
  * Blocks that a session may have, of all that its process ever wrote to: 128 GiB of
- * addresses. They are made in interrupts, on nobody's account.
+ * addresses. They are made in interrupts, and charged to no cgroup.
  */
 #define BLOCKS_MAX	65536
 
@@ -89,7 +89,7 @@ static struct session *session_of(const struct tpd_tracker *tracker)
 	return ((struct watcher *)tracker->private)->session;
 }
 
-/* Entries of a tag were lost; ~0: nobody knows of which. With interrupts off. */
+/* Entries of a tag were lost; ~0: of an unknown one. With interrupts off. */
 static void lose(u64 tag)
 {
 	struct session *session;
@@ -128,7 +128,7 @@ static struct block *new_block(struct session *session, unsigned long index)
 
 /**
  * struct place - where entries of one block are noted
- * @key:     what such entries have in common; 0: the tag is nobody's
+ * @key:     what such entries have in common; 0: the tag is not in use
  * @session: whose block it is
  * @block:   NULL: such entries are noted nowhere
  */
@@ -225,7 +225,7 @@ static unsigned int take_block(struct block *block, unsigned long *pages)
 	return bitmap_weight(pages, TPD_BLOCK_PAGES);
 }
 
-static void tell_news(struct tpd_memory *memory, struct session *session, struct span *span)
+static void report_news(struct tpd_memory *memory, struct session *session, struct span *span)
 {
 	struct llist_node *news = llist_del_all(&session->news);
 	struct tpd_tracker *tracker;
@@ -240,7 +240,7 @@ static void tell_news(struct tpd_memory *memory, struct session *session, struct
 		if (!count)
 			continue;
 		logged += count;
-		/* Pages that nobody watches stay silent, until somebody does. */
+		/* Pages that are not watched are not logged again until they are. */
 		if (!tpd_found_block(memory, base, pages, &tpd_epml)) {
 			foreign += count;
 			continue;
@@ -254,7 +254,7 @@ static void tell_news(struct tpd_memory *memory, struct session *session, struct
 	}
 }
 
-static void tell_all(struct tpd_memory *memory, struct span *span)
+static void report_all(struct tpd_memory *memory, struct span *span)
 {
 	struct tpd_tracker *tracker;
 	struct tpd_range *range;
@@ -269,17 +269,17 @@ static void tell_all(struct tpd_memory *memory, struct span *span)
 	}
 }
 
-/* What was logged before the call is told, and armed again. */
-static void tell(struct tpd_tracker *tracker, struct span *span)
+/* What was logged before the call is reported, and armed again. */
+static void report(struct tpd_tracker *tracker, struct span *span)
 {
 	struct session *session = session_of(tracker);
 	struct watcher *watcher = tracker->private;
 
 	epml_device_drain();
-	tell_news(tracker->memory, session, span);
-	/* What is lost from here on is told the next time. */
+	report_news(tracker->memory, session, span);
+	/* What is lost from here on is reported by the next collect. */
 	if (xchg(&session->lost, false) || !epml_device_present())
-		tell_all(tracker->memory, span);
+		report_all(tracker->memory, span);
 	tracker->stats.arms = atomic64_read(&session->arms) - watcher->arms;
 	tracker->stats.interrupts = epml_device_interrupts() - watcher->interrupts;
 }
@@ -288,17 +288,17 @@ static int epml_collect(struct tpd_tracker *tracker)
 {
 	struct span span = { .first = ULONG_MAX };
 
-	tell(tracker, &span);
+	report(tracker, &span);
 	flush(tracker, &span);
 	return 0;
 }
 
-/* L may be set there, by stores that nobody watched. What waits to be told is not new. */
+/* L may be set there by stores from before the watch: what they logged is taken first. */
 static int epml_arm(struct tpd_tracker *tracker, unsigned long start, unsigned long end)
 {
 	struct span span = { .first = ULONG_MAX };
 
-	tell(tracker, &span);
+	report(tracker, &span);
 	epml_device_rearm_range(tracker->memory->tag, start, end);
 	extend(&span, start, end);
 	flush(tracker, &span);
@@ -347,7 +347,7 @@ static struct session *get_session(unsigned int tag)
 			return ERR_PTR(-ENOMEM);
 		xa_init_flags(&session->blocks, XA_FLAGS_LOCK_IRQ);
 		init_llist_head(&session->news);
-		/* A node has the tags of many: on nobody's account. */
+		/* A node has the tags of many processes: charged to no cgroup. */
 		err = xa_insert(&sessions, tag, session, TPD_GFP & ~__GFP_ACCOUNT);
 		if (err) {
 			kfree(session);
@@ -388,7 +388,7 @@ static void epml_detach(struct tpd_tracker *tracker)
 	kfree(tracker->private);
 	if (--session->trackers)
 		return;
-	/* Switches arm nobody for it from now on; then those that did are undone. */
+	/* No switch arms a processor for it from now on; then those armed are disarmed. */
 	xa_erase(&sessions, tracker->memory->tag);
 	tpd_switch_now(&switches, tracker->memory, false);
 	synchronize_rcu();

@@ -6,10 +6,10 @@
  *
  * Invariants:
  *
- * - The device is taken only if its memory says that it is the model, and every
+ * - The device is taken only if its memory identifies it as the model, and every
  *   processor that comes online answers as the one with its number. Other ivshmem
  *   devices are left as they were.
- * - What the device says is not trusted: positions are masked, a ring that cannot
+ * - What the device reports is not trusted: positions are masked, a ring that cannot
  *   be is taken as lost, and no ring keeps a processor longer than its size.
  * - Commands are given by the processor whose they are, with interrupts off.
  *
@@ -229,7 +229,7 @@ static int go_offline(unsigned int cpu)
 	return 0;
 }
 
-/* Is it the model, and is all that it says of itself inside of its memory? */
+/* Is it the model, and does all that it describes lie inside of its memory? */
 static int identify(struct pci_dev *pci, u64 size)
 {
 	const struct trapless_epml_identity identity =
@@ -263,7 +263,7 @@ static int identify(struct pci_dev *pci, u64 size)
 		raw_spin_lock_init(&r->lock);
 		r->registers = device.memory + PAGE_SIZE + (u64)identity.stride * cpu;
 		r->entries = (const u64 *)(r->registers + 1);
-		/* What an earlier user left there is nobody's. */
+		/* What an earlier user left there is skipped. */
 		r->tail = READ_ONCE(r->registers->head);
 		WRITE_ONCE(r->registers->tail, r->tail);
 		WRITE_ONCE(r->registers->overrun, 0);
@@ -351,7 +351,7 @@ disable:
 
 static void device_remove(struct pci_dev *pci)
 {
-	/* From now on all is told as written. */
+	/* From now on all pages are reported as written. */
 	WRITE_ONCE(device.present, false);
 	cpuhp_remove_state(device.state);
 	release_interrupts(pci, nr_cpu_ids);

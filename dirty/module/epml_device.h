@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The processors' EPML registers and rings (epml_device.c), for who knows whom the
- * log is about (epml.c).
+ * The processors' EPML registers and rings (epml_device.c). Which process an entry is
+ * about is epml.c's.
  */
 #ifndef TRAPLESS_EPML_DEVICE_H
 #define TRAPLESS_EPML_DEVICE_H
@@ -11,7 +11,7 @@
 /**
  * struct epml_reader - takes what processors log
  * @take: entries as the processor wrote them, which are not to be trusted
- * @lose: entries of a tag were lost; ~0: of which nobody knows
+ * @lose: entries of a tag were lost; ~0: of an unknown one
  *
  * Both are called with interrupts off, under a raw spinlock.
  */

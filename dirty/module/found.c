@@ -291,7 +291,7 @@ static unsigned long take_chunk(struct tpd_range *range, unsigned long at, struc
 		}
 		block = block_to_cut(range->found, at);
 		if (!block) {
-			/* Told, and left: FOUND_ALL that cannot be cut. */
+			/* Reported and kept: FOUND_ALL that cannot be cut. */
 			if ((*chunk == FOUND_ALL || *block_slot(*chunk, at)) &&
 			    !put(output, at, next))
 				goto full;
@@ -382,7 +382,7 @@ void tpd_found_by(struct tpd_tracker *tracker, unsigned long start, unsigned lon
  * tpd_found_page - a page was written
  * @memory:    whose
  * @address:   any in it
- * @mechanism: its trackers are told
+ * @mechanism: whose trackers note it
  *
  * Return: whether one of them watches it.
  */
@@ -413,7 +413,7 @@ bool tpd_found_page(struct tpd_memory *memory, unsigned long address,
  * @memory:    whose
  * @base:      the block's first address
  * @pages:     TPD_BLOCK_PAGES bits
- * @mechanism: its trackers are told
+ * @mechanism: whose trackers note it
  *
  * Return: whether one of them watches a part of the block.
  */
@@ -430,7 +430,7 @@ bool tpd_found_block(struct tpd_memory *memory, unsigned long base,
 
 		if (tracker->mechanism != mechanism)
 			continue;
-		/* Bits of no range are garbage, which nobody reads. */
+		/* Bits outside of ranges are garbage and never read. */
 		for (; i < tracker->count && tracker->ranges[i]->start < base + TPD_BLOCK_SIZE;
 		     i++) {
 			struct block *block = block_to_mark(tracker->ranges[i]->found, base);
@@ -447,7 +447,7 @@ bool tpd_found_block(struct tpd_memory *memory, unsigned long base,
 /**
  * tpd_found_all - the log has run over: all that is watched
  * @memory:    whose
- * @mechanism: its trackers are told
+ * @mechanism: whose trackers note it
  */
 void tpd_found_all(struct tpd_memory *memory, const struct tpd_mechanism *mechanism)
 {

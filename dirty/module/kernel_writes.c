@@ -6,14 +6,15 @@
  * first get hold of the page (get_user_pages with FOLL_WRITE), by one of two
  * functions; both are watched by a kretprobe.
  *
- * Invariant: from its entry into such a function on, the range of a write is told by
+ * Invariant: from its entry into such a function on, the range of a write is reported by
  * every collect, until one that saw the function left and then no reference to any
  * of the pages but those of mappings and caches: what was written by then is read
  * by the user after that collect. References whose owner cannot be known (a batch
- * of the LRU) make it told once more, no harm. Where a record cannot be kept, or a
- * probe was missed, everything is told from then on (`untold`).
+ * of the LRU) have it reported once more than needed. Where a record cannot be
+ * kept, or a probe was missed, all pages are reported from then on (`unnoted`).
  *
- * What somebody held when a range was entered is told as well: I/O that had begun.
+ * Pages that were held already when a range was entered are reported as well: I/O
+ * that had begun.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -52,7 +53,7 @@ static DEFINE_SPINLOCK(writes_lock);
 /* Their memory is not tracked any more; the call that made them goes on. */
 static LIST_HEAD(orphans);
 
-/* Return: the record, with @inside set, or NULL: then memory->untold is set. */
+/* Return: the record, with @inside set, or NULL: then memory->unnoted is set. */
 static struct kernel_write *note(struct tpd_memory *memory, unsigned long start,
 				 unsigned long end)
 {
@@ -65,7 +66,7 @@ static struct kernel_write *note(struct tpd_memory *memory, unsigned long start,
 	if (memory->write_count < RECORDS_MAX && memory->inside < INSIDE_MAX)
 		record = kmalloc(sizeof(*record), GFP_NOWAIT | __GFP_NOWARN);
 	if (!record) {
-		memory->untold = true;
+		memory->unnoted = true;
 		goto out;
 	}
 	memory->write_count++;
@@ -167,7 +168,7 @@ static long known_references(struct folio *folio)
 	return known;
 }
 
-/* Whether somebody besides mappings and caches holds the page. */
+/* Whether the page is held by others than mappings and caches. */
 static bool is_held(struct page *page)
 {
 	struct folio *folio = page_folio(page);
@@ -239,13 +240,13 @@ void tpd_kernel_writes_collect(struct tpd_memory *memory)
 {
 	struct kernel_write *record, *next;
 	LIST_HEAD(left);
-	bool untold;
+	bool unnoted;
 
 	spin_lock_irq(&writes_lock);
-	/* Whose call it was, and whether it has ended, nobody knows any more. */
+	/* Which process the call wrote to, and whether it has ended, is unknown. */
 	if (calls_missed())
-		memory->untold = true;
-	untold = memory->untold;
+		memory->unnoted = true;
+	unnoted = memory->unnoted;
 	list_for_each_entry_safe(record, next, &memory->writes, node) {
 		/* Of these there are few. */
 		if (record->inside)
@@ -254,7 +255,7 @@ void tpd_kernel_writes_collect(struct tpd_memory *memory)
 			list_move(&record->node, &left);
 	}
 	spin_unlock_irq(&writes_lock);
-	if (untold)
+	if (unnoted)
 		tpd_found(memory, 0, ULONG_MAX & PAGE_MASK);
 
 	/* Nobody else looks at these: harvest is held, and the call has ended. */
@@ -296,7 +297,7 @@ static void note_held(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 }
 
 /**
- * tpd_kernel_writes_watch - what somebody holds in a range may be being written
+ * tpd_kernel_writes_watch - held pages of a range may be being written
  * @memory: whose; memory->harvest and mmap_lock are held
  * @start:  page-aligned
  * @end:    page-aligned

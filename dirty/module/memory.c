@@ -6,7 +6,7 @@
  * Whoever takes an entry away or cleans it (reclaim, migration, writeback, KSM,
  * madvise, munmap, mremap, the splitting of huge pages) announces it to MMU
  * notifiers before and after. In between, a write may set a dirty bit, or be logged
- * by an address, that nobody will look at any more.
+ * by an address, that no collect looks at any more.
  *
  * Invariant: all of a range whose entries were changed is found, from before the
  * change is visible until a collect that began after its end: while it goes on by
@@ -182,7 +182,7 @@ static int begin(struct tpd_tracker *tracker)
 
 /**
  * tpd_attach - a tracker begins
- * @mm:        whom it tracks; the caller holds a user of it
+ * @mm:        what it tracks; the caller holds a user of it
  * @mechanism: how
  *
  * Return: the tracker, or an error: -ENOMEM, -EINTR, -ENOSPC (too many mms are
@@ -198,7 +198,7 @@ struct tpd_tracker *tpd_attach(struct mm_struct *mm, const struct tpd_mechanism 
 		return ERR_PTR(-ENOMEM);
 	if (mmap_write_lock_killable(mm))
 		goto free;
-	/* Inside: who holds up the lock of a process holds up nobody else. */
+	/* Inside: a process that holds up its own mmap_lock does not hold up others. */
 	mutex_lock(&memories);
 	memory = get_memory(mm);
 	mutex_unlock(&memories);

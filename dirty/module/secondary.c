@@ -7,12 +7,12 @@
  * cleared here leaves such a mapping writable.
  *
  * The kernel must be able to take any page back. So whoever maps pages of a process
- * without holding them has subscribed to the MMU notifier of its mm, before he maps
- * the first one. (Who holds them is kernel_writes.c's.)
+ * without holding them has subscribed to the MMU notifier of its mm, before the first
+ * page is mapped. (Pages that are held are kernel_writes.c's.)
  *
  * Invariant: a memory that has a subscriber besides us is not attached to. If one
- * comes later, every collect from then on, and not only while he stays, reports all
- * that is watched, and nothing more is watched.
+ * comes later, every collect from then on reports all that is watched, also after the
+ * subscriber has gone, and WATCH refuses.
  *
  * Seen are
  * - those before us: at ATTACH, under mmap_lock for writing, which every subscription
@@ -63,7 +63,7 @@ static struct kprobe registration = {
 };
 
 /**
- * tpd_secondary_alone - whether nobody else subscribes to the notifications of an mm
+ * tpd_secondary_alone - whether an mm has no other subscriber to its notifications
  * @memory: subscribed; mmap_lock is held for writing
  */
 bool tpd_secondary_alone(struct tpd_memory *memory)
@@ -76,12 +76,12 @@ bool tpd_secondary_alone(struct tpd_memory *memory)
 }
 
 /**
- * tpd_secondary_came - whether somebody else has subscribed since the first tracker came
+ * tpd_secondary_came - whether there was another subscriber since the first tracker
  * @memory: whose
  */
 bool tpd_secondary_came(struct tpd_memory *memory)
 {
-	/* Whose registration was missed nobody knows. */
+	/* Which process a missed call was about is unknown. */
 	if (registration.nmissed)
 		WRITE_ONCE(memory->secondary, true);
 	return READ_ONCE(memory->secondary);

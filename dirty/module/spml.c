@@ -4,8 +4,8 @@
  * into a ring of ours (trapless_spml.h, docs/spml.md).
  *
  * Why no write is missed. While anybody is tracked here, the VMM logs all of the
- * guest's memory for all processors, whoever runs. It is not told to stop at a
- * context switch, nor is an entry dropped because somebody else ran: the first
+ * guest's memory for all processors, whatever runs. Logging goes on across context
+ * switches, and no entry is dropped because another process ran: the first
  * write to a page may come through the kernel's own mapping, and it alone is
  * logged. So a page that was written since the last drain, by any address, is in
  * the ring after the next one, which protects it again; and each drain goes to
@@ -24,9 +24,9 @@
  * bitmap is linear in what is watched, needs a bit a page, and is right for those.
  * It is by whole tables: a call for each entry costs more than all that is asked.
  *
- * What the host says is not believed: a page number is bounded before it is an
+ * Nothing from the host is trusted: a page number is bounded before it is an
  * index, and whatever cannot be (a head too far ahead, a page beyond memory, an
- * unknown answer) is an overrun: all that is watched is told.
+ * unknown answer) is an overrun: all that is watched is reported.
  *
  * Lock: log.lock, inside of mmap_lock, outside of page-table locks.
  */
@@ -57,7 +57,7 @@ MODULE_PARM_DESC(spml_entries, "entries of SPML's ring, a power of two (0: one f
 
 static bool spml_schedule;
 module_param(spml_schedule, bool, 0444);
-MODULE_PARM_DESC(spml_schedule, "tell the VMM when tracked processes are scheduled, as the paper does; nothing needs it");
+MODULE_PARM_DESC(spml_schedule, "report to the VMM when tracked processes are scheduled, as the paper does; nothing needs it");
 
 /**
  * struct spml - what SPML keeps of a tracker; under log.lock
@@ -236,7 +236,7 @@ static void end_block(struct tpd_walk *walk, unsigned long base)
 	bitmap_zero(lookup->pages, TPD_BLOCK_PAGES);
 }
 
-/* What came into a watched range and cannot be watched is told each time. */
+/* What came into a watched range and cannot be tracked is reported by each collect. */
 static void doubt(struct tpd_walk *walk, unsigned long start, unsigned long end)
 {
 	struct lookup *lookup = container_of(walk, struct lookup, walk);
@@ -338,19 +338,19 @@ static int spml_collect(struct tpd_tracker *tracker)
 	return err;
 }
 
-static void told_in(struct tpd_memory *memory)
+static void schedule_in(struct tpd_memory *memory)
 {
 	call(TRAPLESS_SPML_SCHEDULE_IN, memory->tag, 0);
 }
 
-static void told_out(struct tpd_memory *memory)
+static void schedule_out(struct tpd_memory *memory)
 {
 	call(TRAPLESS_SPML_SCHEDULE_OUT, memory->tag, 0);
 }
 
 static struct tpd_switch spml_switch = {
-	.in = told_in,
-	.out = told_out,
+	.in = schedule_in,
+	.out = schedule_out,
 };
 
 /* Whether another tracker of SPML tracks the same memory. */

@@ -2,7 +2,7 @@
 /*
  * What the parts of trapless_dirty share.
  *
- *   device.c    the character device: checks and dispatches what users say
+ *   device.c    the character device: checks requests and dispatches them
  *   memory.c    one object for each tracked mm: its trackers, and what the kernel
  *               does to its mappings (MMU notifier)
  *   lookup.c    which such object belongs to an mm, or to a tag in a log
@@ -13,7 +13,7 @@
  *   switch.c    when threads of tracked processes come and go on a processor
  *   kernel_writes.c
  *               writes through the kernel's own mapping (get_user_pages)
- *   secondary.c who else maps the memory: virtual machines, devices
+ *   secondary.c memory that virtual machines or devices map as well
  *   walk.c      page tables of another process
  *   stock.c     symbols that are not exported
  *
@@ -39,10 +39,10 @@
 #define TPD_BLOCK_SIZE	((unsigned long)TPD_BLOCK_PAGES << PAGE_SHIFT)
 
 /*
- * For all that a user can ask for, and may sleep: where memory is short, the cgroup's
- * or the machine's, he is told ENOMEM, nobody is killed for it, and the log is silent.
+ * For allocations that a user causes and that may sleep: where the cgroup or the machine
+ * is short of memory they fail with -ENOMEM, without OOM kill and without a message.
  * What the kernel allocates on our behalf (an mm's first MMU notifier, page tables of
- * vmalloc) is by its own flags.
+ * vmalloc) has the kernel's own flags.
  */
 #define TPD_GFP		(GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN)
 
@@ -52,9 +52,9 @@ struct tpd_tracker;
 /**
  * struct tpd_mechanism - a way to find writes
  * @name:    for messages
- * @probe:   once, at module load: 0 if this machine has it, else negative; it says
- *           why not where an operator would wonder
- * @remove:  undoes @probe; nobody is attached any more
+ * @probe:   once, at module load: 0 if this machine has it, else negative, with a
+ *           message where an operator would ask why
+ * @remove:  undoes @probe; no tracker is attached any more
  * @attach:  a tracker begins; under memory->harvest. 0 or negative errno
  * @detach:  it ends; the process may be gone; under memory->harvest
  * @arm:     writes to the range are found from now on, what was found in it
@@ -93,15 +93,15 @@ struct tpd_range {
 
 /**
  * struct tpd_tracker - one open file that is attached
- * @memory:    whom it tracks
+ * @memory:    what it tracks
  * @node:      in memory->trackers
  * @mechanism: how
  * @ranges:    what it watches, sorted; changed under both memory->harvest and
  *             memory->lock, so either is enough to look
  * @count:     how many ranges
  * @room:      for how many @ranges has room
- * @overrun:   the log ran over and no collect has said so; memory->lock
- * @stats:     what READ tells; memory->lock
+ * @overrun:   the log ran over and no collect has reported it; memory->lock
+ * @stats:     what GET_STATS returns; memory->lock
  * @private:   the mechanism's own
  */
 struct tpd_tracker {
@@ -119,7 +119,7 @@ struct tpd_tracker {
 /**
  * struct tpd_memory - a tracked mm
  * @mm:        the mm; its structure lives as long as this, its pages may be gone
- * @notifier:  tells what the kernel does to its mappings
+ * @notifier:  called for what the kernel does to its mappings
  * @users:     trackers, those that are about to begin or have ended too
  * @harvest:   serialises arming, collecting and the coming and going of trackers
  * @lock:      what was found
@@ -133,7 +133,7 @@ struct tpd_tracker {
  *             lock keeps this and the next three
  * @write_count: how many
  * @inside:    of these, how many calls have not returned
- * @untold:    such a write could not be noted: from now on all is told
+ * @unnoted:   such a write could not be noted: from now on all pages are reported
  * @ended:     nothing is noted any more
  * @secondary: others map it, or did: see secondary.c
  * @hash:      for tpd_memory_of()
@@ -154,7 +154,7 @@ struct tpd_memory {
 	struct list_head writes;
 	unsigned int write_count;
 	unsigned int inside;
-	bool untold;
+	bool unnoted;
 	bool ended;
 	bool secondary;
 	struct hlist_node hash;
@@ -239,7 +239,7 @@ struct tpd_leaf {
  * @done:       after each block in which there was a page table, without that lock;
  *              may be NULL
  * @odd:        memory without struct pages, or whose tables other processes share:
- *              nothing can be told of it. NULL: tpd_walk() ends with -EOPNOTSUPP
+ *              they cannot be tracked. NULL: tpd_walk() ends with -EOPNOTSUPP
  *
  * Called with the walk itself, to be found in what the caller has around it.
  */
@@ -275,8 +275,8 @@ bool tpd_secondary_came(struct tpd_memory *memory);
 /* switch.c */
 
 /**
- * struct tpd_switch - somebody who wants to know when tracked threads run
- * @in:  a thread of @memory runs on this processor from now on; may be told again
+ * struct tpd_switch - callbacks for when tracked threads run
+ * @in:  a thread of @memory runs on this processor from now on; may be called again
  *       while it does
  * @out: it does not any more, or did not
  *

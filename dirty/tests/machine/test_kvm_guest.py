@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A tracked process runs a virtual machine (stock kvm_amd, nested in the emulator), whose guest writes its
-memory.
+"""A tracked process runs a virtual machine whose guest writes its memory: stock kvm_amd, in the emulator.
 
-The witness is memory itself. Every back end that the guest's kernel has is judged; the module, which cannot
-see such writes, must refuse the memory or report all of it, and the module as it was must be caught.
+The witness is memory itself. Every back end that the machine's kernel has is judged; the module, which cannot
+see such writes, must refuse the memory or report all of it, and a module that ignores this must be caught.
 """
 
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Variants of the guest module that each make one mistake: the tests must see it."""
+"""Mutants of the guest module (dirty/tests/mutants), each with one mistake: the tests must see it."""
 
 import pytest
 
@@ -34,16 +34,16 @@ KILLING, KILLED = "oom-killer", "pieces-in-a-cgroup"
 
 @pytest.fixture(scope="module")
 def transcript() -> Transcript:
-    """One boot, in which one variant follows the other."""
+    """One boot, in which one mutant follows the other."""
     steps = []
-    for variant in CASES:
-        arguments = f"--backend dbit --target own {oracle.only(SCENARIOS.get(variant, ('one-writer',)))}"
+    for mutant in CASES:
+        arguments = f"--backend dbit --target own {oracle.only(SCENARIOS.get(mutant, ('one-writer',)))}"
         steps += [
-            module_steps.insmod(variant),
-            module_steps.cases("dirtykeep", f"cases {variant}"),
-            oracle.step(f"oracle {variant}", arguments, timeout_s=300),
-            module_steps.released(f"released {variant}"),
-            module_steps.rmmod(f"rmmod {variant}"),
+            module_steps.insmod(mutant),
+            module_steps.cases("dirtykeep", f"cases {mutant}"),
+            oracle.step(f"oracle {mutant}", arguments, timeout_s=300),
+            module_steps.released(f"released {mutant}"),
+            module_steps.rmmod(f"rmmod {mutant}"),
         ]
     steps += [
         module_steps.insmod(KILLING),
@@ -59,19 +59,19 @@ def transcript() -> Transcript:
     )
 
 
-@pytest.mark.parametrize("variant", CASES)
-def test_cases_catch(transcript: Transcript, variant: str) -> None:
-    failed = set(module_steps.failed(transcript, f"cases {variant}"))
-    passed = set(module_steps.passed(transcript, f"cases {variant}"))
+@pytest.mark.parametrize("mutant", CASES)
+def test_cases_catch(transcript: Transcript, mutant: str) -> None:
+    failed = set(module_steps.failed(transcript, f"cases {mutant}"))
+    passed = set(module_steps.passed(transcript, f"cases {mutant}"))
     assert failed | passed == set(module_steps.names_of("dirtykeep"))
-    assert failed - EITHER_WAY.get(variant, set()) == CASES[variant]
+    assert failed - EITHER_WAY.get(mutant, set()) == CASES[mutant]
 
 
-@pytest.mark.parametrize("variant", SCENARIOS)
-def test_scenarios_catch(transcript: Transcript, variant: str) -> None:
-    found = oracle.report(transcript, f"oracle {variant}")
+@pytest.mark.parametrize("mutant", SCENARIOS)
+def test_scenarios_catch(transcript: Transcript, mutant: str) -> None:
+    found = oracle.report(transcript, f"oracle {mutant}")
     caught = {row["scenario"] for row in oracle.bad(found)}
-    assert caught == set(SCENARIOS[variant]), oracle.skipped(found)
+    assert caught == set(SCENARIOS[mutant]), oracle.skipped(found)
 
 
 def test_the_library_refuses_a_module_that_does_not_flush(transcript: Transcript) -> None:
@@ -90,5 +90,5 @@ def test_an_unknown_kernel_is_refused(transcript: Transcript) -> None:
     assert "unknown kernel: no symbol trapless_no_such_symbol" in step.output
 
 
-def test_no_variant_harms_the_kernel(transcript: Transcript) -> None:
+def test_no_mutant_harms_the_kernel(transcript: Transcript) -> None:
     assert transcript.kernel_warnings() == []

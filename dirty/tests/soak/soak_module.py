@@ -9,7 +9,10 @@ It ends with exit code 1 at the first answer that is not the model's, when somet
 the kernel complains.
 """
 
+import math
+import secrets
 import sys
+import time
 from dataclasses import replace
 
 import click
@@ -39,12 +42,17 @@ def _run(seed: int) -> list[Step]:
 @click.command(help=__doc__)
 @click.option("--calls", default=1_000_000, show_default=True)
 @click.option("--first-seed", default=1000, show_default=True)
-def main(calls: int, first_seed: int) -> None:
-    """Run boots until all calls are made."""
-    seeds = range(first_seed, first_seed - (-calls // RUN))
+@click.option("--hours", type=float, help="Instead: go on for so long, on seeds that nobody has tried.")
+def main(calls: int, first_seed: int, hours: float | None) -> None:
+    """Run boots until all calls are made, or the time is over."""
+    end = math.inf
+    runs = -(-calls // RUN)
+    if hours is not None:
+        first_seed, runs, end = secrets.randbelow(1 << 30), sys.maxsize, time.monotonic() + 3600 * hours
     machine = replace(MACHINES["bare-smp"].with_disk(), linux_args=m.DEBUG_ARGS)
-    for start in range(seeds.start, seeds.stop, RUNS):
-        boot = range(start, min(start + RUNS, seeds.stop))
+    done = 0
+    while done < runs and time.monotonic() < end:
+        boot = range(first_seed + done, first_seed + min(done + RUNS, runs))
         transcript = runner.run(
             machine,
             [m.SWAP, *(step for seed in boot for step in _run(seed))],
@@ -60,8 +68,10 @@ def main(calls: int, first_seed: int) -> None:
         if complaints := transcript.kernel_warnings():
             click.echo("\n".join(complaints))
             sys.exit(1)
-        made = (boot[-1] + 1 - first_seed) * RUN
-        click.echo(f"up to seed {boot[-1]}: {made} calls, every answer the model's, nothing left behind")
+        done += len(boot)
+        click.echo(
+            f"up to seed {boot[-1]}: {done * RUN} calls, every answer the model's, nothing left behind"
+        )
 
 
 if __name__ == "__main__":
