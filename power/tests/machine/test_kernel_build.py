@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 import subprocess
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from trapless_lab import artifacts
+from trapless_lab import artifacts, host
 
 POWER = Path(__file__).resolve().parents[2]
 PATCHES = sorted((POWER / "patches").glob("*.patch"))
@@ -85,6 +86,28 @@ def test_fixes_touch_nothing_of_ours() -> None:
     for patch in PATCHES[:FIXES]:
         assert "trapless" not in patch.read_text().lower()
         assert "_bt" not in patch.read_text()
+
+
+def calls() -> dict[str, set[str]]:
+    """Return which of our files needs which others, as the linker sees it."""
+    nm = host.tool("powerpc-linux-gnu-nm", "binutils-powerpc-linux-gnu")
+    defined, needed = {}, {}
+    for source in (POWER / "kvm").glob("*.c"):
+        path = artifacts.power("kernel", f"obj/arch/powerpc/kvm/{source.stem}.o")
+        symbols = subprocess.run([nm, path], capture_output=True, text=True, check=True).stdout
+        defined.update(dict.fromkeys(re.findall(r"^\w+ [A-Z] (\w+)$", symbols, re.MULTILINE), source.stem))
+        needed[source.stem] = set(re.findall(r"^ +U (\w+)$", symbols, re.MULTILINE))
+    return {name: {defined[one] for one in symbols & defined.keys()} for name, symbols in needed.items()}
+
+
+def test_our_files_call_each_other_in_one_direction() -> None:
+    found = calls()
+    assert found["e500_bt_trace"] >= {"e500_bt_read", "e500_bt_site", "e500_bt_tlb"}
+    TopologicalSorter(found).prepare()
+    # As it was once.
+    found["e500_bt_tlb"].add("e500_bt_read")
+    with pytest.raises(CycleError):
+        TopologicalSorter(found).prepare()
 
 
 def test_a_patch_that_does_not_apply_is_named(power: Path, output: Path) -> None:
