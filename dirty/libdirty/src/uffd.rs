@@ -59,8 +59,8 @@ impl Uffd {
 
     /// Watch writes to `part`, of which no page is marked yet.
     pub(crate) fn watch(&self, part: &Part) -> Armed {
-        // Shared memory is marked where it is empty, too.
-        if part.memory.shared && is_too_large_to_mark(part.range) {
+        // All but private anonymous memory is marked where it is empty, too.
+        if !part.memory.is_private_anonymous() && is_too_large_to_mark(part.range) {
             return Armed::Unsupported;
         }
         match self.register(part.range) {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libdirty::page_size;
 
+use crate::churn::Churn;
 use crate::kernel_writes;
 use crate::noise::Noise;
 use crate::op::{Backing, Op};
@@ -28,6 +29,7 @@ pub struct Performer {
     fork: Option<i32>,
     pinned: Option<Box<Pinned>>,
     noise: Option<Noise>,
+    churn: Option<Churn>,
 }
 
 /// `errno` of a call that returns -1 for failure.
@@ -143,6 +145,14 @@ impl Performer {
             }
             Op::StopWriters => {
                 self.writers = None;
+                Ok(0)
+            }
+            Op::StartChurn { threads, at, length } => {
+                self.churn = Some(Churn::start(threads, at, length));
+                Ok(0)
+            }
+            Op::StopChurn => {
+                self.churn = None;
                 Ok(0)
             }
             Op::Fork { at, length, value } => self.fork(at, length, value),

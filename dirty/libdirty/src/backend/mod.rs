@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::bitmap::Bitmap;
 use crate::capability::BackendKind;
 use crate::device::abi;
-use crate::extent::{Dirty, PageRange};
+use crate::extent::{Dirty, PageRange, page_size};
 use crate::fault::Fault;
 use crate::maps::{Mapping, Memory};
 use crate::target::Target;
@@ -29,7 +29,7 @@ pub(crate) struct Part {
     pub(crate) range: PageRange,
     pub(crate) memory: Memory,
     /// The back end's one bit a page; it covers `range` and perhaps more (parts are cut, bitmaps are not).
-    /// All clear when the part is armed for the first time.
+    /// All clear, and not fresh, when the part is armed for the first time.
     pub(crate) bitmap: Arc<Bitmap>,
 }
 
@@ -73,6 +73,20 @@ pub(crate) trait Backend: Send + Debug {
 
     /// Tell the pages written since the last collect, and arm them again.
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>);
+}
+
+/// The memory of one page table's pages.
+fn block_size() -> usize {
+    page_size() / size_of::<u64>() * page_size()
+}
+
+/// `found` grown to the borders of page tables, within `run`.
+fn whole_blocks(found: PageRange, run: PageRange) -> PageRange {
+    let size = block_size();
+    PageRange::trusted(
+        (found.start() / size * size).max(run.start()),
+        found.end().div_ceil(size).saturating_mul(size).min(run.end()),
+    )
 }
 
 /// Whether this kind of back end can track `target` at all.

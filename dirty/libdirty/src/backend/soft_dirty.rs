@@ -8,7 +8,9 @@
 //! stopped, everything is told ([`Reason::NotStopped`]).
 //!
 //! In private memory the part's bitmap says which pages had content of their own at the last harvest (`content`).
-//! Content that is gone was discarded, and is told. An empty page that was empty is not, whatever its bit says: new
+//! Content that is gone was discarded, and is told; so is, by the first collect after memory was armed (or reported
+//! whole), all that has none: it may have had some when the caller copied it. An empty page that was empty is not told
+//! otherwise, whatever its bit says: new
 //! mappings, and mappings that a new one was joined to, have the bit on every page. In shared memory an
 //! empty entry may stand for a page that was written and then reclaimed with its bit: it is told.
 //!
@@ -28,7 +30,7 @@ use super::{Armed, Backend, Collection, Part};
 use crate::bitmap::Bitmap;
 use crate::capability::BackendKind;
 use crate::content::{Content, Contents};
-use crate::extent::{PageRange, Reason};
+use crate::extent::{Dirty, PageRange, Reason};
 use crate::fault::Fault;
 use crate::hugetlb;
 use crate::maps::Mapping;
@@ -53,6 +55,8 @@ pub(super) struct SoftDirty {
 struct Record {
     range: PageRange,
     is_private: bool,
+    /// Private memory without content is zeros, not a file's.
+    is_anonymous: bool,
     /// Which pages had content; the part's bitmap.
     had: Arc<Bitmap>,
     /// What harvests have found and no collect has told.
@@ -164,6 +168,33 @@ impl Record {
     }
 }
 
+impl Record {
+    /// Tell what the harvests have found, with what is empty if the record is fresh.
+    fn tell(&self, discards: bool, dirty: &mut Dirty) {
+        for chunk in chunks(self.range, &self.found) {
+            let mut news = News::new(chunk, &self.found);
+            news.take(&self.found);
+            if !self.is_private {
+                news.runs().for_each(|run| dirty.push(run, Reason::Written));
+                continue;
+            }
+            let mut empty = News::new(chunk, &self.found);
+            for slot in 0..news.words() {
+                let (word, mask) = news.mask(slot);
+                let had = self.had.words()[word].load(Relaxed);
+                if self.had.is_fresh() && discards {
+                    news.add(slot, mask & !had);
+                }
+                if self.is_anonymous {
+                    empty.add(slot, news.keep(slot, had));
+                }
+            }
+            news.runs().for_each(|run| dirty.push(run, Reason::Written));
+            empty.runs().for_each(|run| dirty.push(run, Reason::Discarded));
+        }
+    }
+}
+
 impl Backend for SoftDirty {
     fn kind(&self) -> BackendKind {
         BackendKind::SoftDirty
@@ -177,6 +208,7 @@ impl Backend for SoftDirty {
         self.records.push(Record {
             range: part.range,
             is_private: !part.memory.shared,
+            is_anonymous: part.memory.is_private_anonymous(),
             had: part.bitmap.clone(),
             found: Arc::new(found),
             state: State::New,
@@ -190,8 +222,9 @@ impl Backend for SoftDirty {
         }
         self.harvest(target);
         for record in self.records.iter_mut().filter(|record| record.state == State::New) {
-            // What was written before is known.
+            // What was written before is known, but for what the caller's copy will hold.
             record.found.fill(record.range, false);
+            record.had.set_fresh(true);
             record.state = State::Watched;
         }
     }
@@ -209,22 +242,21 @@ impl Backend for SoftDirty {
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         self.harvest(target);
         self.records.sort_unstable_by_key(|record| record.range);
-        for record in &mut self.records {
+        for record in &self.records {
             match record.state {
                 State::Gone => work.lost.push(record.range),
                 State::Doubtful => {
                     work.dirty.push(record.range, Reason::NotStopped);
                     record.found.fill(record.range, false);
-                    record.state = State::Watched;
                 }
-                State::New | State::Watched => {
-                    for chunk in chunks(record.range, &record.found) {
-                        let mut news = News::new(chunk, &record.found);
-                        news.take(&record.found);
-                        news.runs().for_each(|run| work.dirty.push(run, Reason::Written));
-                    }
-                }
+                State::New | State::Watched => record.tell(self.fault != Some(Fault::Discard), work.dirty),
             }
+        }
+        // Not before: the pieces of a part share their bits. What was reported whole is copied at some time to come.
+        self.records.iter().for_each(|record| record.had.set_fresh(false));
+        for record in self.records.iter_mut().filter(|record| record.state == State::Doubtful) {
+            record.had.set_fresh(true);
+            record.state = State::Watched;
         }
     }
 }
