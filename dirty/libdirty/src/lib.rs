@@ -25,6 +25,7 @@
 mod backend;
 mod bitmap;
 mod capability;
+mod claim;
 mod content;
 pub mod device;
 mod error;

@@ -15,8 +15,8 @@
 //! empty entry may stand for a page that was written and then reclaimed with its bit: it is told.
 //!
 //! The bits are the process's. Two trackers of this program on one process would steal each other's: the second is
-//! refused. That *another program* clears them (a checkpointer, a garbage collector that uses them) cannot be
-//! seen, and loses writes: only one may use soft-dirty on a process. The bits of hugetlb pages do not work.
+//! refused, as is that of another program that uses this library (`claim`). That a program clears them by itself (a
+//! checkpointer, a garbage collector) cannot be seen, and loses writes: only one may use soft-dirty on a process. The bits of hugetlb pages do not work.
 //!
 //! When a process tracks itself, what the library writes to its own memory during a harvest may be missed, if that
 //! is watched at all.
@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Armed, Backend, Collection, Part};
 use crate::bitmap::Bitmap;
 use crate::capability::BackendKind;
+use crate::claim::Claim;
 use crate::content::{Content, Contents};
 use crate::extent::{Dirty, PageRange, Reason};
 use crate::fault::Fault;
@@ -47,6 +48,7 @@ pub(super) struct SoftDirty {
     contents: Contents,
     stopper: Stopper,
     fault: Option<Fault>,
+    _sole: Sole,
     _claim: Claim,
 }
 
@@ -82,7 +84,8 @@ impl SoftDirty {
                 "the kernel has no soft-dirty bit (CONFIG_MEM_SOFT_DIRTY; x86, powerpc and s390 only)".into(),
             );
         }
-        let claim = Claim::new(target.pid())?;
+        let claim = Claim::new(target)?;
+        let sole = Sole::new(target.pid())?;
         let path = format!("/proc/{}/clear_refs", target.pid());
         let clear_refs = File::options().write(true).open(&path);
         Ok(SoftDirty {
@@ -91,6 +94,7 @@ impl SoftDirty {
             contents: Contents::new(target),
             stopper: Stopper::new(target)?,
             fault,
+            _sole: sole,
             _claim: claim,
         })
     }
@@ -275,11 +279,11 @@ fn kernel_has_soft_dirty() -> Result<bool, String> {
 /// Trackers of this program: who tracks (a forked child has its own), and whom.
 static CLAIMS: Mutex<Vec<(u32, i32)>> = Mutex::new(Vec::new());
 
-/// The right to clear the bits of one process.
+/// The right to clear the bits of one process, among the trackers of this program.
 #[derive(Debug)]
-struct Claim((u32, i32));
+struct Sole((u32, i32));
 
-impl Claim {
+impl Sole {
     fn new(pid: i32) -> Result<Self, String> {
         let claim = (std::process::id(), pid);
         let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -289,11 +293,11 @@ impl Claim {
             ));
         }
         claims.push(claim);
-        Ok(Claim(claim))
+        Ok(Sole(claim))
     }
 }
 
-impl Drop for Claim {
+impl Drop for Sole {
     fn drop(&mut self) {
         let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
         claims.retain(|claim| *claim != self.0);

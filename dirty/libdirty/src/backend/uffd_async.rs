@@ -134,10 +134,12 @@ impl UffdAsync {
     ) -> Result<(), Lost> {
         let blind = self.fault == Some(Fault::Discard);
         let tell_apart = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO;
-        let what = if blind { Scan { tell: 0, ..WRITTEN } } else { Scan { tell: tell_apart, ..WRITTEN_OR_EMPTY } };
+        let what =
+            if blind { Scan { tell: 0, ..WRITTEN } } else { Scan { tell: tell_apart, ..WRITTEN_OR_EMPTY } };
         self.scan(target, run, what, |found, categories| {
             let is_zero = !blind
-                && (categories & PAGE_IS_PFNZERO != 0 || categories & (PAGE_IS_PRESENT | PAGE_IS_SWAPPED) == 0);
+                && (categories & PAGE_IS_PFNZERO != 0
+                    || categories & (PAGE_IS_PRESENT | PAGE_IS_SWAPPED) == 0);
             tell(found, if is_zero { Reason::Discarded } else { Reason::Written });
         })?;
         for block in std::mem::take(&mut self.silent) {
@@ -383,6 +385,10 @@ impl Backend for UffdAsync {
 
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         for part in work.parts {
+            if !self.uffd.is_ours(part.range) {
+                work.lost.push(part.range);
+                continue;
+            }
             if let Err(Lost(from)) = self.sweep(target, part, work.dirty) {
                 work.lost.push(PageRange::trusted(from, part.range.end()));
             }
