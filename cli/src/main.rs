@@ -4,6 +4,7 @@
 //! Exit codes, kept by every sub-command: 0 it ran to its end (a target that exits and a reader that goes away
 //! are ends like any other), 1 it could not, with one message that says why, 2 wrong arguments.
 
+mod destination;
 mod dirty;
 mod doctor;
 mod output;

@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from trapless_lab import artifacts
@@ -14,12 +15,20 @@ from trapless_lab.transcript import Transcript
 SWAP = Step("swap", "echo 256M >/sys/block/zram0/disksize && mkswap /dev/zram0 && swapon /dev/zram0")
 
 
-def files() -> dict[str, File | Link]:
+ORACLE = artifacts.build_dir() / "rust" / "release" / "dirty-oracle"
+MUTANTS = artifacts.build_dir() / "dirty" / "mutants" / "rust"
+
+
+def files(oracle: Path = ORACLE) -> dict[str, File | Link]:
     """Return the oracle and what it needs, as files of a guest."""
-    oracle = artifacts.build_dir() / "rust" / "release" / "dirty-oracle"
     if not oracle.exists():
-        raise LabError(f"{oracle} is not built; run make -C dirty")
+        raise LabError(f"{oracle} is not built; run make -C dirty all mutants")
     return program(oracle)
+
+
+def mutant_files() -> dict[str, File | Link]:
+    """Return the oracle that can make mistakes; see step."""
+    return files(MUTANTS / "release" / "dirty-oracle")
 
 
 # What the scenarios of huge pages, merged pages and direct I/O need of a machine with a disk.
@@ -32,13 +41,14 @@ PREPARE = Step(
 DISK_MODULES = ("ahci", "sd_mod", "ext4")
 
 
-def step(name: str, arguments: str, timeout_s: float) -> Step:
-    """Return a step that runs the oracle; what it prints is one line of JSON.
+def step(name: str, arguments: str, timeout_s: float, mistake: str = "") -> Step:
+    """Return a step that runs the oracle, or a mutant with this mistake; what it prints is one line of JSON.
 
     Exit code 1, pages were missed, is for the test to judge, which can show which.
     """
     files = f"[ ! -d {FILES} ] || export TMPDIR={FILES}"
-    return Step(name, f"{files}; dirty-oracle {arguments} --json; [ $? -le 1 ]", timeout_s=timeout_s)
+    mutant = f"DIRTY_MUTANT={mistake} " if mistake else ""
+    return Step(name, f"{files}; {mutant}dirty-oracle {arguments} --json; [ $? -le 1 ]", timeout_s=timeout_s)
 
 
 def only(names: Iterable[str]) -> str:

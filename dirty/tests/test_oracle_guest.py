@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The oracle on a stock Debian 6.1 kernel, which has soft-dirty and no asynchronous write protection."""
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 import oracle_steps as oracle
 from trapless_lab import runner
-from trapless_lab.initramfs import program
+from trapless_lab.initramfs import Tree, program
 from trapless_lab.machine import MACHINES
 from trapless_lab.script import Step
 from trapless_lab.transcript import Transcript
@@ -29,9 +28,10 @@ FEW = ("one-writer", "huge", "munmap-refault", "mremap", "fork", "swap")
 OTHER = (*FEW, "racing-writers", "exec", "exit")
 
 
-def _run(*steps: Step) -> Transcript:
+def _run(*steps: Step, files: Tree | None = None) -> Transcript:
     """Run the oracle on two processors, with swap."""
-    return runner.run(MACHINES["bare-smp"], [oracle.SWAP, *steps], files=oracle.files(), modules=("zram",))
+    tree = oracle.files() if files is None else files
+    return runner.run(MACHINES["bare-smp"], [oracle.SWAP, *steps], files=tree, modules=("zram",))
 
 
 def test_nothing_is_missed_on_the_stock_kernel() -> None:
@@ -88,41 +88,41 @@ def test_large_memory_on_the_stock_kernel() -> None:
 # Scenarios that must catch each mistake, here of soft-dirty: the controls that need this kernel. The race,
 # which an emulated machine is too slow to lose in racing-writers, is among libdirty's own tests below.
 CONTROLS = {
-    "rearm": ("one-writer", "straddle", "huge", "read", "munmap-refault", "mremap", "fork", "swap"),
-    "discard": ("dontneed", "dontneed-block", "dontneed-huge"),
+    "libdirty-rearm": ("one-writer", "straddle", "huge", "read", "munmap-refault", "mremap", "fork", "swap"),
+    "libdirty-discard": ("dontneed", "dontneed-block", "dontneed-huge"),
 }
 
 
 def test_mistakes_of_soft_dirty_are_caught() -> None:
     steps = [
-        oracle.step(fault, f"--backend soft-dirty --fault {fault} {oracle.only(names)}", timeout_s=600)
-        for fault, names in CONTROLS.items()
+        oracle.step(mistake, f"--backend soft-dirty {oracle.only(names)}", timeout_s=600, mistake=mistake)
+        for mistake, names in CONTROLS.items()
     ]
-    transcript = _run(*steps)
-    for fault, names in CONTROLS.items():
-        report = oracle.report(transcript, fault)
+    transcript = _run(*steps, files=oracle.mutant_files())
+    for mistake, names in CONTROLS.items():
+        report = oracle.report(transcript, mistake)
         caught = {(row["scenario"], row["target"]) for row in oracle.bad(report)}
-        assert caught == {(name, target) for name in names for target in ("own", "other")}, fault
+        assert caught == {(name, target) for name in names for target in ("own", "other")}, mistake
 
 
-def _direct_tests(to: Path) -> Path:
-    """Build libdirty's tests of soft-dirty and return the program, small enough for an initramfs."""
-    folder = Path(__file__).parents[1]
-    command = "cargo test --locked --no-run --message-format=json -p libdirty --features fault-injection"
-    built = subprocess.run(
-        [*command.split(), "--test", "soft_dirty"], cwd=folder, check=True, stdout=subprocess.PIPE, text=True
-    )
-    messages = [json.loads(line) for line in built.stdout.splitlines()]
-    programs = [message["executable"] for message in messages if message.get("executable")]
-    subprocess.run(["strip", "-o", to, programs[-1]], check=True)
-    return to
+# What of libdirty's own tests must fail with each mistake.
+DIRECT = {
+    "libdirty-race": "writers_on_four_threads_lose_nothing",
+    "libdirty-discard": "tells_discards",
+}
 
 
 def test_soft_dirty_directly(tmp_path: Path) -> None:
-    tests = _direct_tests(tmp_path / "soft_dirty")
-    steps = [Step("tests", f"NEED_SOFT_DIRTY=1 {tests.name} --test-threads=1", timeout_s=400, expect=None)]
+    built, tests = oracle.MUTANTS / "tests" / "soft_dirty", tmp_path / "soft_dirty"
+    assert built.exists(), f"{built} is not built; run make -C dirty mutants"
+    # Small enough for an initramfs.
+    subprocess.run(["strip", "-o", tests, built], check=True)
+    run = f"{tests.name} --test-threads=1"
+    steps = [Step("tests", f"NEED_SOFT_DIRTY=1 {run}", timeout_s=400, expect=None)]
+    for mistake, test in DIRECT.items():
+        command = f"NEED_SOFT_DIRTY=1 DIRTY_MUTANT={mistake} {run} --exact {test}"
+        steps.append(Step(mistake, command, timeout_s=400, expect=None))
     transcript = runner.run(MACHINES["bare-smp"], steps, files=program(tests))
-    output = transcript["tests"].output
-    assert " 0 failed" in output, output
-    for control in ("a_race_loses_writes", "discards_are_missed"):
-        assert f"{control} ... ok" in output, output
+    assert " 0 failed" in transcript["tests"].output, transcript["tests"].output
+    for mistake in DIRECT:
+        assert "FAILED. 0 passed; 1 failed" in transcript[mistake].output, transcript[mistake].output

@@ -48,15 +48,17 @@ def _files() -> dict[str, File]:
     return {**module_steps.module_files(), f"/bin/{PROGRAM}": File(_program(), 0o755)}
 
 
-def _inner(name: str, script: str, cpus: int = 1, arguments: str = "") -> Inner:
-    return Inner(name, script, _files(), cpus=cpus, arguments=arguments)
+def _inner(name: str, script: str, cpus: int = 1, mistake: str = "") -> Inner:
+    return Inner(name, script, _files(), cpus=cpus, environment=f"DIRTY_MUTANT={mistake}" if mistake else "")
 
 
-def _run(*inner: Inner, before: Sequence[Step] = (), timeout_s: float = 240) -> Transcript:
+def _run(
+    *inner: Inner, before: Sequence[Step] = (), timeout_s: float = 240, vmm: Path | None = None
+) -> Transcript:
     return runner.run(
         nested.machine(),
         [*before, *(one.step(timeout_s) for one in inner)],
-        files={**nested.files(*inner), **_files()},
+        files={**nested.files(*inner, vmm=vmm), **_files()},
         modules=nested.OUTER_MODULES,
     )
 
@@ -109,10 +111,11 @@ def test_every_case_on_one_and_two_processors() -> None:
 @pytest.mark.timeout(1800)
 def test_mistakes_of_the_vmm_are_caught_or_told() -> None:
     script = _insmod() + _cases("rounds", "alias")
-    lose = _inner("lose", script, arguments="--fault lose=50")
-    wild = _inner("wild", script + _cases("overrun"), arguments="--fault wild=1000")
-    said = _inner("said", script + _cases("overrun"), arguments="--fault overrun=3")
-    transcript = _run(lose, wild, said, timeout_s=600)
+    lose = _inner("lose", script, mistake="vmm-lose")
+    wild = _inner("wild", script + _cases("overrun"), mistake="vmm-wild")
+    said = _inner("said", script + _cases("overrun"), mistake="vmm-overrun")
+    mutant = oracle_steps.MUTANTS / "release" / "trapless-vmm"
+    transcript = _run(lose, wild, said, timeout_s=600, vmm=mutant)
     # The lying ring: nobody is told, and only memory knows.
     assert module_steps.failed(transcript, "lose") == ["rounds", "alias"]
     assert "pages missed" in transcript["lose"].output

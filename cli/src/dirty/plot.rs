@@ -3,8 +3,8 @@
 //! stacked; below the working set.
 
 use std::fs::File;
-use std::io::{BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::io::BufReader;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
@@ -12,6 +12,7 @@ use clap::Args;
 use plotters::prelude::*;
 
 use super::recording::{self, Recording};
+use crate::destination::{self, Readers};
 use crate::output::{printable, tail};
 
 /// Draw pages written a second, by mapping, and the working set over time.
@@ -20,7 +21,7 @@ pub struct Arguments {
     /// The recording
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// The SVG file to write; an old one is replaced
+    /// The SVG file to write; an old one is replaced; - is standard output
     #[arg(short, long, value_name = "SVG")]
     output: PathBuf,
 }
@@ -44,24 +45,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Err(anyhow!("{name}: there is no interval in it to draw"));
     }
     let picture = draw(&recording)?;
-    replace(&arguments.output, picture.as_bytes())
-        .with_context(|| format!("cannot write {}", arguments.output.display()))?;
+    destination::replace(&arguments.output, picture.as_bytes(), Readers::Usual)
+        .with_context(|| format!("cannot write {}", destination::name(&arguments.output)))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Either the whole new picture is there, or what was there before.
-fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return File::options().write(true).open(path)?.write_all(content);
-    }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.tmp", std::process::id()));
-    let written = std::fs::write(&beside, content).and_then(|()| std::fs::rename(&beside, path));
-    if written.is_err() {
-        // What cannot be removed was not written either.
-        let _ = std::fs::remove_file(&beside);
-    }
-    written
 }
 
 /// A band of the upper picture: pages a second, sample by sample.

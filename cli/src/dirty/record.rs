@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `trapless dirty record`: samples into a file, a line at a time.
 
-use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,7 +12,7 @@ use serde::Serialize;
 
 use super::recording::{FORMAT, Header};
 use super::session::{self, Next, Session};
-use crate::parse;
+use crate::{destination, parse};
 
 const HELP: &str = "\
 Ends with exit code 0 after --duration, on Ctrl-C, SIGTERM, SIGHUP, and when the
@@ -28,7 +27,7 @@ Draw the file with: trapless dirty plot
 pub struct Arguments {
     #[command(flatten)]
     session: session::Arguments,
-    /// The file to write, which must not exist
+    /// The file to write, which must not exist; - is standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Replace the file if it exists
@@ -45,12 +44,15 @@ pub struct Arguments {
 /// No such process, no permission, no back end; or the file cannot be written: what it has is readable.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let path = &arguments.output;
-    refuse_existing(path, arguments.force)?; // before the target is touched
+    if !arguments.force && destination::has_content(path) {
+        // Before the target is touched.
+        bail!("{} exists; choose another name, or replace it with --force", path.display());
+    }
     let mut session = Session::begin(&arguments.session)?;
     if let Some(most) = arguments.duration {
         session.end_after(most);
     }
-    let mut file = create(path, arguments.force)?;
+    let mut file = destination::create(path, arguments.force).with_context(|| unwritable(path))?;
     let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let header = Header::new(
         session.pid,
@@ -78,31 +80,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(gone) = gone {
         eprintln!("trapless: process {pid} ({command}) {gone}");
     }
-    eprintln!("trapless: {intervals} intervals in {}", path.display());
+    eprintln!("trapless: {intervals} intervals in {}", destination::name(path));
     Ok(ExitCode::SUCCESS)
 }
 
-fn refuse_existing(path: &Path, force: bool) -> Result<()> {
-    if !force && std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
-        bail!("{} exists; choose another name, or replace it with --force", path.display());
-    }
-    Ok(())
-}
-
-fn create(path: &Path, force: bool) -> Result<File> {
-    // A pipe or a terminal has no old content to lose.
-    let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
-    let mut options = OpenOptions::new();
-    options.write(true);
-    if !is_special {
-        options.create_new(!force).create(true).truncate(force);
-    }
-    options.open(path).with_context(|| format!("cannot write {}", path.display()))
-}
-
 /// Write a line in one piece, so that no reader ever sees a half where the file has room.
-fn append(file: &mut File, path: &Path, line: &impl Serialize) -> Result<()> {
+fn append(file: &mut dyn Write, path: &Path, line: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');
-    file.write_all(&text).with_context(|| format!("cannot write {}", path.display()))
+    file.write_all(&text).and_then(|()| file.flush()).with_context(|| unwritable(path))
+}
+
+fn unwritable(path: &Path) -> String {
+    format!("cannot write {}", destination::name(path))
 }

@@ -2,7 +2,7 @@
 //! Questions to Xen, through its own stable library.
 //!
 //! libxencall is looked for when there is something to ask: this tool also runs where there is no Xen. The
-//! numbers are those of Xen's public headers and of pagetable/include/trapless_pagetable.h; only questions are
+//! numbers are those of Xen's public headers and of pagetable/abi/trapless_pagetable.h; only questions are
 //! asked here, nothing is changed.
 
 use std::ffi::{c_int, c_uint, c_void};

@@ -11,13 +11,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::control::{self, Settings};
 use super::host::{Host, NotInserted};
 use super::livepatch::Livepatch;
-use super::part::Part;
+use super::part::{Part, Say};
 use super::plan::{Action, Step, Wanted, plan, served};
 use super::platform::Platform;
 use super::unload::take_out;
-
-/// What is said while it goes on, a line a part.
-pub type Say<'a> = &'a mut dyn FnMut(String);
 
 /// Load what is wanted and not there yet; then put the settings in force.
 ///

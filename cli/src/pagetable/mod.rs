@@ -65,7 +65,7 @@ out again.
 Files are looked for in this order:
   payload  --payload; --from DIR: DIR, DIR/pagetable/xen; /usr/lib/trapless, and each folder in it: the first
            file trapless_pagetable.livepatch that is for the running build of Xen
-  modules  --module; --from DIR: DIR, DIR/pagetable/linux, DIR/pagetable/pvmmu;
+  modules  --module; --from DIR: DIR, DIR/pagetable/pool, DIR/pagetable/pvmmu;
            /lib/modules/RELEASE/updates/dkms, updates, extra: the first file that is for the running kernel
 A build tree is given as --from build."
 )]
@@ -201,7 +201,6 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         Command::Status(arguments) => {
             let status = status::Status::look(&host);
             match &arguments.prometheus {
-                Some(file) if file.as_os_str() == "-" => output::line(prometheus::text(&status)?.trim_end())?,
                 Some(file) => prometheus::write(&status, file)?,
                 None if arguments.json => output::line(&serde_json::to_string_pretty(&status)?)?,
                 None => output::line(&status.to_string())?,

@@ -8,6 +8,9 @@ use serde::Serialize;
 
 use super::host::Host;
 
+/// What is said while parts come and go, a line a part.
+pub type Say<'a> = &'a mut dyn FnMut(String);
+
 /// Name of the payload in Xen, and of its file before `.livepatch`.
 pub const PAYLOAD: &str = "trapless_pagetable";
 
@@ -90,7 +93,7 @@ impl Sources {
         }
         let mut folders: Vec<PathBuf> = Vec::new();
         if let Some(from) = &self.from {
-            folders.extend([from.clone(), from.join("pagetable/linux"), from.join("pagetable/pvmmu")]);
+            folders.extend([from.clone(), from.join("pagetable/pool"), from.join("pagetable/pvmmu")]);
         }
         let installed = host.path(Path::new("/lib/modules").join(host.kernel.release()));
         folders.extend(["updates/dkms", "updates", "extra"].map(|folder| installed.join(folder)));

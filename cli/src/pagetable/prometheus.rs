@@ -4,8 +4,6 @@
 //! Invariant: the collector sees a whole file or the one before, never a part; and no metric is written whose
 //! value could not be read.
 
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -14,6 +12,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEnc
 use super::control::POLICIES;
 use super::part::PARTS;
 use super::status::Status;
+use crate::destination::{self, Readers};
 
 const PREFIX: &str = "trapless_pagetable";
 
@@ -23,21 +22,8 @@ const PREFIX: &str = "trapless_pagetable";
 /// # Errors
 /// When it cannot be written; the file is then as it was.
 pub fn write(status: &Status, file: &Path) -> Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let write = || -> Result<()> {
-        // The collector reads files that end in .prom: this one does not.
-        let mut new = tempfile::Builder::new()
-            .prefix(".trapless.")
-            .suffix(".new")
-            .permissions(std::fs::Permissions::from_mode(0o644))
-            .tempfile_in(folder)?;
-        new.write_all(text(status)?.as_bytes())?;
-        // The umask took some away.
-        new.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
-        new.persist(file)?;
-        Ok(())
-    };
-    write().with_context(|| format!("{} is not written", file.display()))
+    destination::replace(file, text(status)?.as_bytes(), Readers::All)
+        .with_context(|| format!("{} is not written", destination::name(file)))
 }
 
 /// The metrics in Prometheus' text format.
@@ -152,6 +138,8 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::super::control::Settings;
     use super::super::fake::Fake;
     use super::super::load::load;
@@ -183,23 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_whole_and_for_all_to_read() {
+    fn the_file_is_for_all_to_read() {
         let fake = Fake::dom0();
         let status = status(&fake);
         fake.write("/metrics/trapless.prom", b"the one before");
         let file = fake.path("/metrics/trapless.prom");
-        let mut reader = std::fs::File::open(&file).unwrap();
         write(&status, &file).unwrap();
-        let mut seen = String::new();
-        std::io::Read::read_to_string(&mut reader, &mut seen).unwrap();
-        assert_eq!(seen, "the one before", "who reads meanwhile sees one file or the other");
         assert!(fake.read("/metrics/trapless.prom").unwrap().starts_with("# HELP"));
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
-        assert_eq!(
-            std::fs::read_dir(file.parent().unwrap()).unwrap().count(),
-            1,
-            "nothing else is left there"
-        );
         let error = write(&status, &fake.path("/nowhere/trapless.prom")).unwrap_err();
         assert!(format!("{error:#}").contains("No such file"), "{error:#}");
     }

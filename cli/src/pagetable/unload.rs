@@ -12,8 +12,7 @@ use anyhow::{Context, Result, bail};
 use super::control::put;
 use super::host::Host;
 use super::livepatch::{Livepatch, State};
-use super::load::Say;
-use super::part::{PARTS, POOL_FILES, Part};
+use super::part::{PARTS, POOL_FILES, Part, Say};
 use super::platform::Platform;
 
 /// Pages that are busy for a moment, and tasks that are on their way out of a module.

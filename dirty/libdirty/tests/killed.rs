@@ -94,7 +94,9 @@ fn attach_until_killed() {
 #[test]
 fn no_target_is_harmed() {
     let works = libdirty::survey().iter().any(|finding| {
-        finding.backend == BackendKind::UffdAsync && finding.rejected.is_none() && cfg!(target_arch = "x86_64")
+        finding.backend == BackendKind::UffdAsync
+            && finding.rejected.is_none()
+            && cfg!(target_arch = "x86_64")
     });
     if !works {
         return;

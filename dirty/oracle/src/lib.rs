@@ -24,5 +24,6 @@ pub mod run;
 pub mod scenario;
 pub mod sequence;
 pub mod shadow;
+mod sys;
 pub mod workload;
 pub mod writers;

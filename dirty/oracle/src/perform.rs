@@ -5,7 +5,7 @@
 //! the allocator put anything by themselves ([`ARENA`]); no Rust object ever lies there.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,6 +16,7 @@ use crate::kernel_writes;
 use crate::noise::Noise;
 use crate::op::{Backing, Op};
 use crate::pinned::Pinned;
+use crate::sys::{check, end, map, pipe, temporary_file, wait};
 use crate::writers::Writers;
 
 /// Where the memory of all scenarios lies: where neither the kernel nor a sanitizer puts anything.
@@ -30,11 +31,6 @@ pub struct Performer {
     pinned: Option<Box<Pinned>>,
     noise: Option<Noise>,
     churn: Option<Churn>,
-}
-
-/// `errno` of a call that returns -1 for failure.
-fn check(result: i64) -> io::Result<i64> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 impl Performer {
@@ -252,59 +248,6 @@ fn store_unaligned(at: usize, value: u64) {
     unsafe {
         std::arch::asm!("str {value}, [{at}]", at = in(reg) at, value = in(reg) value, options(nostack))
     };
-}
-
-/// Map readable and writable memory here.
-///
-/// # Errors
-/// The kernel's word.
-pub(crate) fn map(at: usize, length: usize, flags: i32, fd: i32) -> io::Result<i64> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: see the module.
-    check(unsafe { libc::mmap(at as *mut _, length, protection, flags, fd, 0) } as i64)
-}
-
-/// A file of known bytes where `TMPDIR` says: on a filesystem of the caller's choice.
-///
-/// # Errors
-/// The kernel's word.
-pub(crate) fn temporary_file(length: usize) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut options = File::options();
-    options.read(true).write(true).custom_flags(libc::O_TMPFILE);
-    let mut file = options.open(std::env::temp_dir())?;
-    let page: Vec<u8> = (0..page_size()).map(|byte| (byte % 251) as u8).collect();
-    for _ in 0..length / page_size() {
-        file.write_all(&page)?;
-    }
-    Ok(file)
-}
-
-/// A pipe: reader, writer.
-///
-/// # Errors
-/// The kernel's word.
-pub(crate) fn pipe() -> io::Result<(File, File)> {
-    let mut ends = [0; 2];
-    // SAFETY: the kernel fills two descriptors.
-    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }.into())?;
-    // SAFETY: just returned; nobody else owns them.
-    Ok(unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) })
-}
-
-/// Wait for a child; returns the wait status.
-pub(crate) fn wait(pid: i32) -> io::Result<i32> {
-    let mut status = 0;
-    // SAFETY: one valid integer.
-    check(unsafe { libc::waitpid(pid, &raw mut status, 0) }.into())?;
-    Ok(status)
-}
-
-/// End a child that was not waited for.
-pub(crate) fn end(pid: i32) -> io::Result<()> {
-    // SAFETY: a child of ours, as the caller says.
-    check(unsafe { libc::kill(pid, libc::SIGKILL) }.into())?;
-    wait(pid).map(|_| ())
 }
 
 static SIGNALLED: AtomicBool = AtomicBool::new(false);

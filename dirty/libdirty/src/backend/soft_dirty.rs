@@ -32,7 +32,6 @@ use crate::capability::BackendKind;
 use crate::claim::Claim;
 use crate::content::{Content, Contents};
 use crate::extent::{Dirty, PageRange, Reason};
-use crate::fault::Fault;
 use crate::hugetlb;
 use crate::maps::Mapping;
 use crate::news::{News, chunks};
@@ -47,7 +46,6 @@ pub(super) struct SoftDirty {
     records: Vec<Record>,
     contents: Contents,
     stopper: Stopper,
-    fault: Option<Fault>,
     _sole: Sole,
     _claim: Claim,
 }
@@ -78,7 +76,7 @@ enum State {
 }
 
 impl SoftDirty {
-    pub(super) fn open(target: &Target, fault: Option<Fault>) -> Result<Self, String> {
+    pub(super) fn open(target: &Target) -> Result<Self, String> {
         if !kernel_has_soft_dirty()? {
             return Err(
                 "the kernel has no soft-dirty bit (CONFIG_MEM_SOFT_DIRTY; x86, powerpc and s390 only)".into(),
@@ -93,7 +91,6 @@ impl SoftDirty {
             records: Vec::new(),
             contents: Contents::new(target),
             stopper: Stopper::new(target)?,
-            fault,
             _sole: sole,
             _claim: claim,
         })
@@ -101,20 +98,15 @@ impl SoftDirty {
 
     /// Find what was written since the last harvest, and clear the bits.
     fn harvest(&mut self, target: &Target) {
-        let is_race = self.fault == Some(Fault::Race);
-        let held = if is_race { None } else { self.stopper.hold().ok() };
+        let held = self.stopper.hold().ok();
         // Nothing is allocated from here on: the threads may hold any lock.
-        let is_certain = held.is_some() || is_race;
         for record in &mut self.records {
-            record.state = match record.look(target, &mut self.contents, self.fault != Some(Fault::Discard)) {
+            record.state = match record.look(target, &mut self.contents) {
                 Err(_) => State::Gone,
                 Ok(()) if record.state == State::Gone => State::Gone,
-                Ok(()) if !is_certain => State::Doubtful,
+                Ok(()) if held.is_none() => State::Doubtful,
                 Ok(()) => record.state,
             };
-        }
-        if is_race {
-            std::thread::sleep(std::time::Duration::from_millis(1)); // room for the mistake to show
         }
         // Where this fails the bits stay, and the pages are told once more.
         let _ = self.clear_refs.write(b"4");
@@ -124,7 +116,7 @@ impl SoftDirty {
 
 impl Record {
     /// Add to `found` what the entries tell, and renew `had`.
-    fn look(&self, target: &Target, contents: &mut Contents, discards: bool) -> std::io::Result<()> {
+    fn look(&self, target: &Target, contents: &mut Contents) -> std::io::Result<()> {
         for chunk in chunks(self.range, &self.had) {
             contents.read(target, chunk)?;
             let news = News::new(chunk, &self.had);
@@ -158,10 +150,10 @@ impl Record {
                     if had & mask != own {
                         stored.store(had & !mask | own, Relaxed);
                     }
-                    let gone = if discards { had & mask & !own } else { 0 };
+                    let gone = had & mask & !own;
                     written & own | gone | own & !had | unknown
                 } else {
-                    written | if discards { empty } else { 0 }
+                    written | empty
                 };
                 if dirty != 0 {
                     self.found.words()[word].fetch_or(dirty, Relaxed);
@@ -174,7 +166,7 @@ impl Record {
 
 impl Record {
     /// Tell what the harvests have found, with what is empty if the record is fresh.
-    fn tell(&self, discards: bool, dirty: &mut Dirty) {
+    fn tell(&self, dirty: &mut Dirty) {
         for chunk in chunks(self.range, &self.found) {
             let mut news = News::new(chunk, &self.found);
             news.take(&self.found);
@@ -186,7 +178,7 @@ impl Record {
             for slot in 0..news.words() {
                 let (word, mask) = news.mask(slot);
                 let had = self.had.words()[word].load(Relaxed);
-                if self.had.is_fresh() && discards {
+                if self.had.is_fresh() {
                     news.add(slot, mask & !had);
                 }
                 if self.is_anonymous {
@@ -253,7 +245,7 @@ impl Backend for SoftDirty {
                     work.dirty.push(record.range, Reason::NotStopped);
                     record.found.fill(record.range, false);
                 }
-                State::New | State::Watched => record.tell(self.fault != Some(Fault::Discard), work.dirty),
+                State::New | State::Watched => record.tell(work.dirty),
             }
         }
         // Not before: the pieces of a part share their bits. What was reported whole is copied at some time to come.

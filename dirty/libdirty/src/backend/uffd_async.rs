@@ -37,7 +37,6 @@ use linux_raw_sys::general::{
 use super::{Armed, Backend, Collection, Part, block_size, whole_blocks};
 use crate::capability::BackendKind;
 use crate::extent::{Dirty, PageRange, Reason, page_size};
-use crate::fault::Fault;
 use crate::maps::Mapping;
 use crate::pagemap::{self, Entry, Regions, Scan};
 use crate::target::Target;
@@ -52,7 +51,6 @@ pub(super) struct UffdAsync {
     silent: Vec<PageRange>,
     /// Blocks of which a scan told something, joined.
     touched: Vec<PageRange>,
-    fault: Option<Fault>,
 }
 
 /// From here on a scan could not tell: the memory is not armed any more.
@@ -69,7 +67,7 @@ const WRITTEN: Scan = Scan {
 };
 
 impl UffdAsync {
-    pub(super) fn open(target: &Target, fault: Option<Fault>) -> Result<Self, String> {
+    pub(super) fn open(target: &Target) -> Result<Self, String> {
         if !pagemap::can_scan(target.pagemap()) {
             return Err("the kernel has no PAGEMAP_SCAN (Linux 6.7)".into());
         }
@@ -82,7 +80,6 @@ impl UffdAsync {
             entries: Vec::new(),
             silent: Vec::new(),
             touched: Vec::new(),
-            fault,
         })
     }
 
@@ -132,19 +129,15 @@ impl UffdAsync {
         run: PageRange,
         tell: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
-        let blind = self.fault == Some(Fault::Discard);
         let tell_apart = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO;
-        let what =
-            if blind { Scan { tell: 0, ..WRITTEN } } else { Scan { tell: tell_apart, ..WRITTEN_OR_EMPTY } };
-        self.scan(target, run, what, |found, categories| {
-            let is_zero = !blind
-                && (categories & PAGE_IS_PFNZERO != 0
-                    || categories & (PAGE_IS_PRESENT | PAGE_IS_SWAPPED) == 0);
+        self.scan(target, run, Scan { tell: tell_apart, ..WRITTEN_OR_EMPTY }, |found, categories| {
+            let is_zero =
+                categories & PAGE_IS_PFNZERO != 0 || categories & (PAGE_IS_PRESENT | PAGE_IS_SWAPPED) == 0;
             tell(found, if is_zero { Reason::Discarded } else { Reason::Written });
         })?;
         for block in std::mem::take(&mut self.silent) {
-            if !blind && !self.is_marked(target, block) {
-                self.look_at_block(target, part, block, &mut tell_discards(blind, tell))?;
+            if !self.is_marked(target, block) {
+                self.look_at_block(target, part, block, &mut tell_discards(tell))?;
             }
         }
         Ok(())
@@ -170,11 +163,10 @@ impl UffdAsync {
                     .for_each(|page| tell(page, Reason::Discarded));
             }
         })?;
-        let blind = self.fault == Some(Fault::Discard);
-        if is_fresh && !blind {
+        if is_fresh {
             return self.tell_empty(target, part, run, tell);
         }
-        self.look_at_content(target, part, run, &mut tell_discards(blind, tell))
+        self.look_at_content(target, part, run, &mut tell_discards(tell))
     }
 
     /// Tell all of a fresh `run` that is empty, and set the bits of the rest.
@@ -225,10 +217,9 @@ impl UffdAsync {
             self.touched.clear();
             self.touched.push(part.range);
         }
-        let blind = self.fault == Some(Fault::Discard);
         self.look_at_content(target, part, part.range, &mut |page, had, entry: Entry| {
             let own = entry.is_present() && !entry.is_file();
-            if had && !own && !blind {
+            if had && !own {
                 tell(page, Reason::Written);
             }
             own || (had && entry.is_swapped())
@@ -286,15 +277,7 @@ impl UffdAsync {
         let regions = &mut self.regions;
         // What an earlier step of the scan found is told, but its bits are not noted yet: all of the run is lost.
         let lost = |_| Lost(run.start());
-        if self.fault == Some(Fault::Race) {
-            let look = Scan { protect: false, ..what };
-            pagemap::scan(target.pagemap(), run, look, regions, note).map_err(lost)?;
-            // Long enough for a writer to run, on a busy machine too: a control must not depend on luck.
-            std::thread::sleep(std::time::Duration::from_micros(100));
-            pagemap::scan(target.pagemap(), run, what, regions, |_, _| ()).map_err(lost)?;
-        } else {
-            pagemap::scan(target.pagemap(), run, what, regions, note).map_err(lost)?;
-        }
+        pagemap::scan(target.pagemap(), run, what, regions, note).map_err(lost)?;
         if notes_silence && at < run.end() {
             silent.extend(blocks(PageRange::trusted(at, run.end())));
         }
@@ -399,12 +382,9 @@ impl Backend for UffdAsync {
 }
 
 /// What to make of a page of a sparse block: told if its bit is set and it is empty.
-fn tell_discards(
-    blind: bool,
-    tell: &mut impl FnMut(PageRange, Reason),
-) -> impl FnMut(PageRange, bool, Entry) -> bool {
+fn tell_discards(tell: &mut impl FnMut(PageRange, Reason)) -> impl FnMut(PageRange, bool, Entry) -> bool {
     move |page, had, entry| {
-        if had && entry.is_none() && !blind {
+        if had && entry.is_none() {
             tell(page, Reason::Discarded);
         }
         !entry.is_none()

@@ -33,7 +33,6 @@ use linux_raw_sys::general::{UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_HUG
 use super::{Armed, Backend, Collection, Part, whole_blocks};
 use crate::capability::BackendKind;
 use crate::extent::{PageRange, Reason, page_size};
-use crate::fault::Fault;
 use crate::maps::{Mapping, Object};
 use crate::own::Kept;
 use crate::pagemap::{self, Entry, Regions, Scan};
@@ -59,11 +58,10 @@ pub(super) struct UffdSync {
     entries: Vec<Entry>,
     /// Where the kernel has `PAGEMAP_SCAN`.
     regions: Option<Regions>,
-    fault: Option<Fault>,
 }
 
 impl UffdSync {
-    pub(super) fn open(target: &Target, fault: Option<Fault>) -> Result<Self, String> {
+    pub(super) fn open(target: &Target) -> Result<Self, String> {
         let features = UFFD_FEATURE_PAGEFAULT_FLAG_WP;
         // Shared memory can be watched since Linux 5.19.
         let choices = [features | UFFD_FEATURE_WP_HUGETLBFS_SHMEM, features];
@@ -100,7 +98,6 @@ impl UffdSync {
             owner: std::process::id(),
             entries: Vec::with_capacity(BATCH),
             regions: pagemap::can_scan(target.pagemap()).then(Regions::default),
-            fault,
         })
     }
 
@@ -130,9 +127,6 @@ impl UffdSync {
                 at = batch.end();
                 self.sweep_batch(target, part, batch, &mut tell)?;
             }
-        }
-        if self.fault == Some(Fault::Race) {
-            self.uffd.write_protect(part.range, true)?;
         }
         Ok(())
     }
@@ -183,7 +177,7 @@ impl UffdSync {
             let start = batch.start() + offset * page_size();
             let page = PageRange::trusted(start, start + page_size());
             if exact && !has {
-                if (had || is_fresh) && self.fault != Some(Fault::Discard) {
+                if had || is_fresh {
                     tell(page, Reason::Discarded);
                 }
                 continue;
