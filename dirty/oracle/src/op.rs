@@ -167,6 +167,13 @@ pub enum Op {
     PauseWriters,
     ResumeWriters,
     StopWriters,
+    /// Begin to fill memory and give it back, by the allocator and here, in so many threads of either kind.
+    StartChurn {
+        threads: usize,
+        at: usize,
+        length: usize,
+    },
+    StopChurn,
     /// Fork; the child writes its copy of these pages once and lives on.
     Fork {
         at: usize,

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libdirty::page_size;
 
+use crate::churn::Churn;
 #[cfg(target_arch = "x86_64")]
 use crate::guest::Guest;
 use crate::kernel_writes;
@@ -31,6 +32,7 @@ pub struct Performer {
     fork: Option<i32>,
     pinned: Option<Box<Pinned>>,
     noise: Option<Noise>,
+    churn: Option<Churn>,
     #[cfg(target_arch = "x86_64")]
     guest: Option<Guest>,
 }
@@ -144,6 +146,14 @@ impl Performer {
             }
             Op::StopWriters => {
                 self.writers = None;
+                Ok(0)
+            }
+            Op::StartChurn { threads, at, length } => {
+                self.churn = Some(Churn::start(threads, at, length));
+                Ok(0)
+            }
+            Op::StopChurn => {
+                self.churn = None;
                 Ok(0)
             }
             Op::Fork { at, length, value } => self.fork(at, length, value),
