@@ -49,7 +49,9 @@ impl Names {
             if reason == Reason::Written { share.written += pages } else { share.assumed += pages }
         };
         let mut first = 0;
-        for extent in dirty.extents().iter().filter(|extent| extent.reason.is_mapped()) {
+        for extent in
+            dirty.extents().iter().filter(|extent| extent.reason.is_mapped() && !extent.reason.is_zero())
+        {
             let mut at = extent.range.start();
             while at < extent.range.end() {
                 while self.0.get(first).is_some_and(|(_, end, _)| *end <= at) {

@@ -163,7 +163,7 @@ impl Session {
             match extent.reason {
                 Reason::Exited => sample.gone = Some(Gone::Exited),
                 Reason::Exec => sample.gone = Some(Gone::Exec),
-                Reason::Unmapped => {}
+                Reason::Unmapped | Reason::Discarded => {}
                 Reason::Written => sample.written += pages,
                 reason => {
                     sample.assumed += pages;

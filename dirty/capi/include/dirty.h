@@ -33,12 +33,12 @@
 #include <sys/types.h>
 
 /**
- * Why pages are reported. All but DIRTY_REASON_WRITTEN mean doubt: treat every page of the extent as dirty.
- * More may be added.
+ * Why pages are reported. All but DIRTY_REASON_WRITTEN and DIRTY_REASON_DISCARDED mean doubt: treat every page of the
+ * extent as dirty. More may be added.
  */
 enum dirty_reason {
 	/**
-	 * Each page was written (or discarded, which changes it too) since the last collect.
+	 * Each page was written (or discarded, where that cannot be told apart) since the last collect.
 	 */
 	DIRTY_REASON_WRITTEN = 0,
 	/**
@@ -73,6 +73,13 @@ enum dirty_reason {
 	 * The process ended. Reported once.
 	 */
 	DIRTY_REASON_EXITED = 8,
+	/**
+	 * Each page reads as zeros, and may have read otherwise when it was last reported, or since it was watched: it was
+	 * given back (MADV_DONTNEED, malloc_trim, a hole). Nothing to copy: put zeros, or a hole, into the copy, whatever is
+	 * read there meanwhile; a later write is reported later. The first collect after memory was watched reports all
+	 * of it that is empty.
+	 */
+	DIRTY_REASON_DISCARDED = 9,
 };
 
 /**
@@ -333,7 +340,12 @@ int dirty_survey(void (*visit)(void *context, const char *backend, const char *r
 const char *dirty_reason_text(uint32_t reason);
 
 /**
- * 1 if pages reported for this reason are there to be copied, 0 if nothing is mapped there any more.
+ * 1 if pages reported for this reason are to be zeros in the copy (a hole), whatever is read there meanwhile; 0 if not.
+ */
+int dirty_reason_is_zero(uint32_t reason);
+
+/**
+ * 1 if pages reported for this reason are there to be read, 0 if nothing is mapped there any more.
  */
 int dirty_reason_is_mapped(uint32_t reason);
 

@@ -184,7 +184,13 @@ pub extern "C" fn dirty_reason_text(reason: u32) -> *const c_char {
     reason::text(reason)
 }
 
-/// 1 if pages reported for this reason are there to be copied, 0 if nothing is mapped there any more.
+/// 1 if pages reported for this reason are to be zeros in the copy (a hole), whatever is read there meanwhile; 0 if not.
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_reason_is_zero(reason: u32) -> c_int {
+    reason::is_zero(reason).into()
+}
+
+/// 1 if pages reported for this reason are there to be read, 0 if nothing is mapped there any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn dirty_reason_is_mapped(reason: u32) -> c_int {
     reason::is_mapped(reason).into()

@@ -5,12 +5,12 @@ use std::ffi::c_char;
 
 use crate::text::c_text;
 
-/// Why pages are reported. All but DIRTY_REASON_WRITTEN mean doubt: treat every page of the extent as dirty.
-/// More may be added.
+/// Why pages are reported. All but DIRTY_REASON_WRITTEN and DIRTY_REASON_DISCARDED mean doubt: treat every page of the
+/// extent as dirty. More may be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum Reason {
-    /// Each page was written (or discarded, which changes it too) since the last collect.
+    /// Each page was written (or discarded, where that cannot be told apart) since the last collect.
     Written = 0,
     /// Something is mapped where nothing was, or something else than before.
     NewMapping = 1,
@@ -28,6 +28,11 @@ pub enum Reason {
     Exec = 7,
     /// The process ended. Reported once.
     Exited = 8,
+    /// Each page reads as zeros, and may have read otherwise when it was last reported, or since it was watched: it was
+    /// given back (MADV_DONTNEED, malloc_trim, a hole). Nothing to copy: put zeros, or a hole, into the copy, whatever is
+    /// read there meanwhile; a later write is reported later. The first collect after memory was watched reports all
+    /// of it that is empty.
+    Discarded = 9,
 }
 
 /// Numbers that C programs were compiled with must stay what they are.
@@ -50,7 +55,15 @@ macro_rules! texts {
             })*
             true
         }
+
+        /// Whether the copy is to be zeros.
+        pub(crate) fn is_zero(reason: u32) -> bool {
+            $(if reason == Reason::$name as u32 {
+                return libdirty::Reason::$name.is_zero();
+            })*
+            false
+        }
     };
 }
 
-texts! { Written NewMapping Unmapped Unsupported Overflow ProtectionChanged NotStopped Exec Exited }
+texts! { Written NewMapping Unmapped Unsupported Overflow ProtectionChanged NotStopped Exec Exited Discarded }

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One bit a page, over a range, in memory that the kernel gives only where bits are set.
 //!
+//! A bit says that the caller's copy of the page may hold other than zeros: it had content at the last collect, or was
+//! reported to be copied. (In the `mprotect` back end it says *written*.) What was armed after the last collect is
+//! *fresh*: the caller copies it at a time that nobody knows, so each of its pages counts as if its bit were set.
+//!
+//! A summary, a bit for each group of 512 pages, leads past what was never touched; [`Bitmap::put`] and
+//! [`Bitmap::fill`] keep it, those who change the words by themselves do not, and must not ask for it.
+//!
 //! Words are atomic because the SIGSEGV handler of one back end sets bits while a collect takes them; the order that
 //! this needs stands there. Nothing here allocates after [`Bitmap::new`].
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::extent::{PageRange, page_size};
 use crate::own::Kept;
@@ -17,9 +24,13 @@ pub(crate) struct Bitmap {
     range: PageRange,
     words: NonNull<AtomicU64>,
     count: usize,
+    fresh: AtomicBool,
     /// Always there but while it is dropped.
     kept: Option<Kept>,
 }
+
+/// Words of a group of the summary.
+const GROUP: usize = 8;
 
 // SAFETY: the words are atomics in memory that this value owns alone; nothing depends on a thread.
 unsafe impl Send for Bitmap {}
@@ -31,11 +42,12 @@ impl Bitmap {
     /// When there is no memory for it.
     pub(crate) fn new(range: PageRange) -> io::Result<Self> {
         let count = range.pages().div_ceil(64);
+        let length = (count + count.div_ceil(GROUP).div_ceil(64)) * 8;
         // SAFETY: a new private mapping, at an address of the kernel's choice.
         let memory = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                count * 8,
+                length,
                 libc::PROT_NONE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
@@ -48,19 +60,29 @@ impl Bitmap {
         // Its own kind of memory: joined with a mapping of the program, it would make all of that soft-dirty.
         // SAFETY: the mapping just made, which nobody uses yet.
         let usable = unsafe {
-            libc::madvise(memory, count * 8, libc::MADV_DONTDUMP);
-            libc::mprotect(memory, count * 8, libc::PROT_READ | libc::PROT_WRITE)
+            libc::madvise(memory, length, libc::MADV_DONTDUMP);
+            libc::mprotect(memory, length, libc::PROT_READ | libc::PROT_WRITE)
         };
         if usable != 0 {
             let error = io::Error::last_os_error();
             // SAFETY: as above.
-            unsafe { libc::munmap(memory, count * 8) };
+            unsafe { libc::munmap(memory, length) };
             return Err(error);
         }
         let words = NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("mmap returned page 0"))?;
         let start = memory as usize;
-        let end = (start + count * 8).next_multiple_of(page_size());
-        Ok(Bitmap { range, words, count, kept: Some(Kept::new(PageRange::trusted(start, end))) })
+        let end = (start + length).next_multiple_of(page_size());
+        let kept = Some(Kept::new(PageRange::trusted(start, end)));
+        Ok(Bitmap { range, words, count, fresh: AtomicBool::new(false), kept })
+    }
+
+    /// Whether no collect has looked at the pages since they were armed.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_fresh(&self, fresh: bool) {
+        self.fresh.store(fresh, Ordering::Relaxed);
     }
 
     /// The pages it stands for.
@@ -72,6 +94,50 @@ impl Bitmap {
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: `count` words, zeroed by the kernel, mapped until drop.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.count) }
+    }
+
+    fn summary(&self) -> &[AtomicU64] {
+        // SAFETY: they follow the others, zeroed by the kernel, mapped until drop.
+        unsafe {
+            let first = self.words.as_ptr().add(self.count);
+            std::slice::from_raw_parts(first, self.count.div_ceil(GROUP).div_ceil(64))
+        }
+    }
+
+    fn note(&self, word: usize) {
+        let group = word / GROUP;
+        let (word, bit) = (&self.summary()[group / 64], 1 << (group % 64));
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Where in `part` bits are set: pieces of at most 512 pages, in order.
+    pub(crate) fn set_within(&self, part: PageRange) -> impl Iterator<Item = PageRange> + '_ {
+        let (mut group, end) =
+            (self.index(part.start()) / 64 / GROUP, (self.index(part.end() - 1) / 64 / GROUP) + 1);
+        let size = GROUP * 64 * page_size();
+        std::iter::from_fn(move || {
+            while group < end {
+                let rest = self.summary()[group / 64].load(Ordering::Relaxed) >> (group % 64);
+                if rest == 0 {
+                    group = (group / 64 + 1) * 64;
+                    continue;
+                }
+                let found = group + rest.trailing_zeros() as usize;
+                group = found + 1;
+                let words = &self.words()[found * GROUP..self.count.min((found + 1) * GROUP)];
+                if words.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
+                    continue;
+                }
+                let start = self.range.start() + found * size;
+                let piece = PageRange::trusted(start, (start + size).min(self.range.end()));
+                if let Some(piece) = piece.intersection(part) {
+                    return Some(piece);
+                }
+            }
+            None
+        })
     }
 
     /// The index of a page of the range.
@@ -89,6 +155,7 @@ impl Bitmap {
         let word = &self.words()[index / 64];
         if set {
             word.fetch_or(bit, Ordering::Relaxed);
+            self.note(index / 64);
         } else {
             word.fetch_and(!bit, Ordering::Relaxed);
         }
@@ -96,12 +163,13 @@ impl Bitmap {
 
     /// Set or clear the bits of `part`, which lies in the range.
     pub(crate) fn fill(&self, part: PageRange, set: bool) {
-        self.each_word(part, |word, mask| {
-            let word = &self.words()[word];
+        self.each_word(part, |index, mask| {
+            let word = &self.words()[index];
             // A word that is as it should be is not written: its page may not exist yet.
             let now = word.load(Ordering::Relaxed);
             if set && now & mask != mask {
                 word.fetch_or(mask, Ordering::Relaxed);
+                self.note(index);
             } else if !set && now & mask != 0 {
                 word.fetch_and(!mask, Ordering::Relaxed);
             }
@@ -135,7 +203,7 @@ impl Drop for Bitmap {
         // Before the memory goes: the program may be given these addresses at once.
         self.kept = None;
         // SAFETY: the mapping made by `new`, of the same length; no reference outlives `self`.
-        unsafe { libc::munmap(self.words.as_ptr().cast(), self.count * 8) };
+        unsafe { libc::munmap(self.words.as_ptr().cast(), (self.count + self.summary().len()) * 8) };
     }
 }
 
@@ -156,5 +224,20 @@ mod tests {
         assert!(bitmap.get(129) && !bitmap.get(128));
         bitmap.put(129, false);
         assert_eq!(bitmap.all_any(range(100, 400)), (false, false));
+    }
+
+    #[test]
+    fn leads_to_what_is_set() {
+        let page = page_size();
+        let range = |first, end| PageRange::new(first * page, end * page).unwrap();
+        let bitmap = Bitmap::new(range(100, 1 << 20)).unwrap();
+        assert_eq!(bitmap.set_within(range(100, 1 << 20)).count(), 0);
+        bitmap.put(5, true);
+        bitmap.fill(range(100 + 1000, 100 + 1030), true);
+        let pieces = [range(100, 612), range(612, 1124), range(1124, 1636)];
+        assert_eq!(bitmap.set_within(range(100, 1 << 20)).collect::<Vec<_>>(), pieces);
+        assert_eq!(bitmap.set_within(range(620, 630)).collect::<Vec<_>>(), [range(620, 630)]);
+        bitmap.put(5, false);
+        assert_eq!(bitmap.set_within(range(100, 1 << 20)).collect::<Vec<_>>(), pieces[1..]);
     }
 }

@@ -134,12 +134,13 @@ impl fmt::Display for PageRange {
     }
 }
 
-/// Why an extent is reported. All but [`Reason::Written`] mean doubt: treat every page of it as dirty.
+/// Why an extent is reported. All but [`Reason::Written`] and [`Reason::Discarded`] mean doubt: treat every page of it
+/// as dirty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 #[repr(u32)]
 pub enum Reason {
-    /// Each page was written (or discarded, which changes it too) since the last collect.
+    /// Each page was written (or discarded, where that cannot be told apart) since the last collect.
     Written = 0,
     /// Something is mapped where nothing was, or something else than before.
     NewMapping = 1,
@@ -157,6 +158,11 @@ pub enum Reason {
     Exec = 7,
     /// The process ended. Reported once.
     Exited = 8,
+    /// Each page reads as zeros, and may have read otherwise when it was last reported (or since it was watched): it
+    /// was given back (`MADV_DONTNEED`, `malloc_trim`, a hole). There is nothing to copy: put zeros, or a hole, into
+    /// the copy. A later write is reported by a later collect. The first collect after memory was watched reports all
+    /// of it that is empty.
+    Discarded = 9,
 }
 
 impl Reason {
@@ -173,6 +179,7 @@ impl Reason {
             Reason::NotStopped => "threads could not be stopped: all dirty",
             Reason::Exec => "the process called execve: all gone",
             Reason::Exited => "the process ended: all gone",
+            Reason::Discarded => "discarded: reads as zeros, nothing to copy",
         }
     }
 
@@ -180,6 +187,22 @@ impl Reason {
     #[must_use]
     pub const fn is_mapped(self) -> bool {
         !matches!(self, Reason::Unmapped | Reason::Exec | Reason::Exited)
+    }
+
+    /// Whether the copy is to be zeros, whatever is read from the pages meanwhile.
+    #[must_use]
+    pub const fn is_zero(self) -> bool {
+        matches!(self, Reason::Discarded)
+    }
+
+    /// Of two reasons at one address the heavier is reported: doubt before knowledge, and what was seen last (content
+    /// that is gone) before what was seen first.
+    fn weight(self) -> u32 {
+        match self {
+            Reason::Written => 0,
+            Reason::Discarded => 1,
+            doubt => doubt as u32 + 1,
+        }
     }
 }
 
@@ -221,15 +244,27 @@ impl Dirty {
         &self.extents
     }
 
-    /// Extents whose pages are there to be copied.
+    /// Extents whose pages are there to be read. Of those that are zero now ([`Reason::Discarded`]) put zeros into the
+    /// copy instead: what is read may have been written since, and be gone again when the next collect looks.
     pub fn mapped(&self) -> impl Iterator<Item = PageRange> + '_ {
         self.extents().iter().filter(|extent| extent.reason.is_mapped()).map(|extent| extent.range)
     }
 
-    /// Pages in all extents that are there to be copied.
+    /// Extents whose pages are to be copied.
+    pub fn to_copy(&self) -> impl Iterator<Item = PageRange> + '_ {
+        let is_content = |reason: Reason| reason.is_mapped() && !reason.is_zero();
+        self.extents().iter().filter(move |extent| is_content(extent.reason)).map(|extent| extent.range)
+    }
+
+    /// Extents whose pages are to be zeros in the copy.
+    pub fn zeros(&self) -> impl Iterator<Item = PageRange> + '_ {
+        self.extents().iter().filter(|extent| extent.reason.is_zero()).map(|extent| extent.range)
+    }
+
+    /// Pages in all extents that are to be copied.
     #[must_use]
     pub fn pages(&self) -> usize {
-        self.mapped().map(PageRange::pages).sum()
+        self.to_copy().map(PageRange::pages).sum()
     }
 
     /// Whether nothing was reported.
@@ -259,12 +294,12 @@ impl Dirty {
         self.extents.push(Extent { range, reason });
     }
 
-    /// Sort, and where extents overlap let doubt win over [`Reason::Written`].
+    /// Sort, and where extents overlap keep the heavier reason.
     pub(crate) fn finish(&mut self) {
         if self.sorted {
             return;
         }
-        // Of two reasons at one address the greater is told; ties are one extent.
+        // Ties are one extent.
         let mut pending = std::mem::take(&mut self.extents);
         pending.sort_unstable();
         let mut pending: std::collections::BinaryHeap<_> =
@@ -276,7 +311,7 @@ impl Dirty {
                     break;
                 }
                 pending.pop();
-                if next.reason <= first.reason {
+                if next.reason.weight() <= first.reason.weight() {
                     if next.range.end > first.range.end {
                         let rest = PageRange { start: first.range.end, end: next.range.end };
                         pending.push(std::cmp::Reverse(Extent { range: rest, reason: next.reason }));
@@ -362,5 +397,17 @@ mod tests {
                 (range(5, 12), Reason::NewMapping),
             ]
         );
+    }
+
+    #[test]
+    fn what_was_discarded_is_zeros_and_not_copied() {
+        let mut dirty = Dirty::new();
+        dirty.push(range(1, 10), Reason::Written);
+        dirty.push(range(2, 6), Reason::Discarded);
+        dirty.push(range(5, 7), Reason::NewMapping);
+        dirty.finish();
+        assert_eq!(dirty.to_copy().collect::<Vec<_>>(), [range(1, 2), range(5, 7), range(7, 10)]);
+        assert_eq!(dirty.zeros().collect::<Vec<_>>(), [range(2, 5)]);
+        assert_eq!((dirty.pages(), dirty.mapped().count()), (6, 4));
     }
 }

@@ -2,18 +2,30 @@
 //! Make a userfaultfd in another process and bring it here.
 //!
 //! A userfaultfd stands for the memory of the process that calls `userfaultfd(2)`, so the target itself has to.
-//! One of its threads is stopped with ptrace and made to run two system calls from its own vDSO: `userfaultfd`, and
-//! `close` once the descriptor has been copied with `pidfd_getfd(2)`. Nothing is written to its memory.
+//! One of its threads is stopped with ptrace and sent over a *bridge*: a few instructions that make the call, close
+//! the descriptor, put back the signal mask and every register that they used, and jump to where the thread was.
+//! Between the call and the close it is stopped once more, and the descriptor is copied with `pidfd_getfd(2)`.
 //!
-//! What keeps the target unharmed:
+//! The bridge stands in bytes that nobody uses, behind the end of the vDSO on its last page, which becomes the
+//! process's own copy by that and stays so. No memory of the program, no stack, is written.
+//!
+//! Invariant: *the tracer may die at any instant*. Whatever it has done so far, the thread, let go by the kernel, runs
+//! on as if nothing had happened:
+//! - Before the registers are changed it was only stopped. The bridge is complete before any register points to it.
+//! - From then on it is on the bridge, which ends where it was, with the mask that it had. The mask is changed when the
+//!   registers are on the bridge already, and put back while they still are.
+//! - A system call that was interrupted is made again by the bridge as the kernel would have.
+//! - A bridge on which a thread may still be is never changed, nor used again while that thread lives: signals that
+//!   waited are taken on it, and their handlers return to it.
+//!
+//! What else keeps the target unharmed:
 //! - Nothing is tried where it could end badly: a thread under seccomp (a forbidden call may kill it) or whose
 //!   system calls go to a handler (syscall user dispatch), one of another word size, one that somebody traces already.
 //! - The thread takes no signal meanwhile: its mask is full, and it is stopped at system calls, not by SIGTRAP.
-//! - Registers and mask are put back in a stop from which the kernel restarts the system call that was
+//! - Registers are put back in a stop from which the kernel restarts the system call that was
 //!   interrupted, as after any ptrace stop.
 //! - A stop is seen by asking ptrace, not by `waitpid`: a program that reaps any child would take that news away.
-//! - All of it runs in a thread of its own. Whatever goes wrong in it, its end detaches the target. What remains
-//!   is the death of this whole process by SIGKILL within these few microseconds.
+//! - All of it runs in a thread of its own. Whatever goes wrong in it, its end detaches the target.
 
 use std::fs;
 use std::io;
@@ -27,6 +39,7 @@ use nix::unistd::Pid;
 use procfs::FromRead;
 use procfs::process::{MMapPath, Status};
 
+use crate::own;
 use crate::target::Target;
 
 /// How long a thread may take to stop. One that waits for a disk or a dead file server does not.
@@ -40,6 +53,8 @@ pub(crate) fn userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String
     if !cfg!(target_arch = "x86_64") {
         return Err("making a userfaultfd in another process is written for x86-64 only".into());
     }
+    // Two at a time would build on the same ground.
+    let _attaching = own::attaching();
     let result = std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("libdirty-inject".into())
@@ -53,15 +68,14 @@ pub(crate) fn userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String
 
 fn bring_userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String> {
     let tid = pick_thread(target)?;
-    let instruction = syscall_instruction(target)?;
-    let stopped = Stopped::stop(target, tid, instruction)?;
-
-    let remote = stopped.call(libc::SYS_userfaultfd, flags.into()).map_err(|error| error.to_string())?;
+    let stopped = Stopped::stop(target, tid)?;
+    let crossing = stopped.enter(target, libc::SYS_userfaultfd, flags.into())?;
+    let remote = crossing.call().map_err(|error| error.to_string())?;
     // SAFETY: takes plain numbers; a valid pidfd, and a descriptor of the stopped process.
     let local = unsafe { libc::syscall(libc::SYS_pidfd_getfd, target.pidfd().as_raw_fd(), remote, 0) };
     let copied = if local >= 0 { Ok(local) } else { Err(io::Error::last_os_error()) };
-    let closed = stopped.call(libc::SYS_close, remote);
-    drop(stopped);
+    let closed = crossing.call(); // what the bridge calls next
+    drop(crossing);
     let local = copied.map_err(|error| format!("pidfd_getfd: {error}"))?;
     let local = i32::try_from(local).map_err(|_| "pidfd_getfd returned no descriptor")?;
     // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
@@ -91,34 +105,144 @@ fn pick_thread(target: &Target) -> Result<Pid, String> {
     Err(why)
 }
 
-/// The address of a `syscall` instruction in the target's vDSO.
-fn syscall_instruction(target: &Target) -> Result<u64, String> {
-    const SYSCALL: [u8; 2] = [0x0f, 0x05];
-    let pid = target.pid();
-    let maps = target.maps().text().map_err(|error| format!("reading its mappings: {error}"))?;
-    let vdso = maps.iter().find(|map| map.pathname == MMapPath::Vdso).ok_or("it has no vDSO to call from")?;
-    let (start, end) = vdso.address;
-    let mut code = vec![0; (end - start) as usize];
-    let memory = fs::File::open(format!("/proc/{pid}/mem")).map_err(|error| error.to_string())?;
-    std::os::unix::fs::FileExt::read_exact_at(&memory, &mut code, start)
-        .map_err(|error| format!("reading its vDSO: {error}"))?;
-    let offset = code
-        .windows(SYSCALL.len())
-        .position(|bytes| bytes == SYSCALL)
-        .ok_or("its vDSO has no syscall instruction")?;
-    Ok(start + offset as u64)
+// The bridge. Nothing on it changes flags or the stack, so these need no putting back; nor does the kernel.
+std::arch::global_asm!(
+    ".pushsection .rodata.libdirty_bridge, \"a\"",
+    ".balign 16",
+    ".globl libdirty_bridge",
+    ".hidden libdirty_bridge",
+    "libdirty_bridge:",
+    "syscall",
+    "mov edi, eax", // the descriptor; of an error close makes nothing
+    "mov eax, 3",
+    "syscall",
+    "mov edi, 2", // SIG_SETMASK
+    "lea rsi, [rip + 2f]",
+    "mov edx, 0",
+    "mov r10d, 8",
+    "mov eax, 14",
+    "syscall",
+    "mov rax, [rip + 2f + 8]",
+    "mov rcx, [rip + 2f + 16]",
+    "mov rdx, [rip + 2f + 24]",
+    "mov rsi, [rip + 2f + 32]",
+    "mov rdi, [rip + 2f + 40]",
+    "mov r10, [rip + 2f + 48]",
+    "mov r11, [rip + 2f + 56]",
+    "jmp qword ptr [rip + 2f + 64]",
+    ".org libdirty_bridge + 112, 0xcc", // eight times CODE
+    "2:",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    #[link_name = "libdirty_bridge"]
+    static BRIDGE: [u64; CODE];
 }
 
-/// A thread of the target in a ptrace stop; put back and let go when dropped.
+/// Words of the bridge's code, and of what follows it: mask, registers, where to go, and the thread whose bridge it is.
+const CODE: usize = 14;
+const DATA: usize = 10;
+
+/// A bridge in the target for one thread.
+struct Bridge {
+    start: u64,
+    /// The word that says whose it is; 0: nobody's.
+    owner: u64,
+}
+
+impl Bridge {
+    /// Build one for the stopped thread `tid`, which is to go on with these registers and this mask.
+    fn build(
+        target: &Target,
+        tid: Pid,
+        registers: &libc::user_regs_struct,
+        mask: u64,
+    ) -> Result<Self, String> {
+        let start = Self::place(target)?;
+        // SAFETY: so many words of constants, see above.
+        let code = unsafe { BRIDGE };
+        let (rax, next) = resumption(registers);
+        let libc::user_regs_struct { rcx, rdx, rsi, rdi, r10, r11, .. } = *registers;
+        let data: [u64; DATA - 1] = [mask, rax, rcx, rdx, rsi, rdi, r10, r11, next];
+        let owner = start + 8 * (CODE + DATA - 1) as u64;
+        // First whose it is: whoever finds a half-built one leaves it alone.
+        poke(tid, owner, tid.as_raw() as u64)?;
+        for (index, word) in code.into_iter().chain(data).enumerate() {
+            poke(tid, start + 8 * index as u64, word)?;
+        }
+        Ok(Bridge { start, owner })
+    }
+
+    /// Free room behind the vDSO.
+    fn place(target: &Target) -> Result<u64, String> {
+        const SIZE: usize = 8 * (CODE + DATA);
+        let pid = target.pid();
+        let maps = target.maps().text().map_err(|error| format!("reading its mappings: {error}"))?;
+        let vdso =
+            maps.iter().find(|map| map.pathname == MMapPath::Vdso).ok_or("it has no vDSO to call from")?;
+        let (start, end) = vdso.address;
+        let mut bytes = vec![0; (end - start) as usize];
+        let memory = fs::File::open(format!("/proc/{pid}/mem")).map_err(|error| error.to_string())?;
+        std::os::unix::fs::FileExt::read_exact_at(&memory, &mut bytes, start)
+            .map_err(|error| format!("reading its vDSO: {error}"))?;
+        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        let mut room = 0;
+        for (number, slot) in bytes.rchunks_exact(SIZE).enumerate() {
+            let words: Vec<u64> = slot.chunks_exact(8).map(word).collect();
+            let owner = words[CODE + DATA - 1];
+            // SAFETY: so many words of constants, see above.
+            let code = unsafe { BRIDGE };
+            let is_bridge = words[..CODE] == code;
+            // Nothing yet, or one whose builder died.
+            let is_begun = words[..CODE].iter().zip(&code).all(|(word, code)| word == code || *word == 0)
+                && words[CODE..CODE + DATA - 1].iter().all(|word| *word == 0);
+            if !is_bridge && !is_begun {
+                break; // the vDSO itself
+            }
+            room += 1;
+            if owner == 0 || !Path::new(&format!("/proc/{pid}/task/{owner}")).exists() {
+                return Ok(end - ((number + 1) * SIZE) as u64);
+            }
+        }
+        if room == 0 {
+            return Err("there is no room behind its vDSO".into());
+        }
+        Err(format!(
+            "{room} trackers were killed while they attached to threads that live still: no room is left"
+        ))
+    }
+}
+
+/// The value of `rax` and the address with which the thread goes on: where a system call was interrupted, it makes it
+/// again, as the kernel would have it do.
+fn resumption(registers: &libc::user_regs_struct) -> (u64, u64) {
+    const SYSCALL_LENGTH: u64 = 2;
+    let again = match registers.rax.cast_signed() {
+        -514..=-512 => Some(registers.orig_rax), // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND
+        -516 => Some(libc::SYS_restart_syscall as u64), // ERESTART_RESTARTBLOCK
+        _ => None,
+    };
+    match again.filter(|_| registers.orig_rax != u64::MAX) {
+        Some(number) => (number, registers.rip - SYSCALL_LENGTH),
+        None => (registers.rax, registers.rip),
+    }
+}
+
+fn poke(tid: Pid, address: u64, word: u64) -> Result<(), String> {
+    ptrace::write(tid, address as *mut libc::c_void, word.cast_signed())
+        .map_err(|error| format!("writing behind its vDSO: {error}"))
+}
+
+/// A thread of the target in a ptrace stop; let go as it is when dropped.
 struct Stopped {
     tid: Pid,
     registers: libc::user_regs_struct,
     mask: u64,
-    instruction: u64,
 }
 
 impl Stopped {
-    fn stop(target: &Target, tid: Pid, instruction: u64) -> Result<Self, String> {
+    fn stop(target: &Target, tid: Pid) -> Result<Self, String> {
         ptrace::seize(tid, ptrace::Options::PTRACE_O_TRACESYSGOOD)
             .map_err(|error| format!("ptrace attach to thread {tid}: {error}"))?;
         // From here on an error returns from this thread, whose end detaches the target.
@@ -144,32 +268,55 @@ impl Stopped {
         let mut mask = 0u64;
         sigmask(tid, libc::PTRACE_GETSIGMASK, &mut mask)
             .map_err(|error| format!("its signal mask: {error}"))?;
-        let stopped = Stopped { tid, registers, mask, instruction };
-        sigmask(tid, libc::PTRACE_SETSIGMASK, &mut u64::MAX.clone())
-            .map_err(|error| format!("its signal mask: {error}"))?;
-        Ok(stopped)
+        Ok(Stopped { tid, registers, mask })
     }
 
-    /// Run a system call with one argument in the thread.
-    fn call(&self, number: i64, argument: i64) -> Result<i64, Errno> {
+    /// Send it over a bridge that begins with this system call of one argument.
+    fn enter(self, target: &Target, number: i64, argument: i64) -> Result<Crossing, String> {
+        let bridge = Bridge::build(target, self.tid, &self.registers, self.mask)?;
         let mut registers = self.registers;
-        registers.rip = self.instruction;
+        registers.rip = bridge.start;
         registers.rax = number.cast_unsigned();
         registers.rdi = argument.cast_unsigned();
         // No system call was interrupted, as far as these registers go: nothing to restart.
         registers.orig_rax = u64::MAX;
-        ptrace::setregs(self.tid, registers)?;
+        let crossing = Crossing { stopped: self, bridge };
+        let tid = crossing.stopped.tid;
+        ptrace::setregs(tid, registers).map_err(|error| format!("its registers: {error}"))?;
+        // Not before: only the bridge would put the mask back.
+        sigmask(tid, libc::PTRACE_SETSIGMASK, &mut u64::MAX.clone())
+            .map_err(|error| format!("its signal mask: {error}"))?;
+        Ok(crossing)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // Fails where it was let go already, or has ended. One on a bridge goes on there.
+        let _ = ptrace::detach(self.tid, None);
+    }
+}
+
+/// A thread on its bridge; put back and let go when dropped.
+struct Crossing {
+    stopped: Stopped,
+    bridge: Bridge,
+}
+
+impl Crossing {
+    /// Let it make its next system call.
+    fn call(&self) -> Result<i64, Errno> {
         self.to_syscall_stop()?; // entry
         self.to_syscall_stop()?; // exit
-        let result = ptrace::getregs(self.tid)?.rax.cast_signed();
+        let result = ptrace::getregs(self.stopped.tid)?.rax.cast_signed();
         if (-4095..0).contains(&result) { Err(Errno::from_raw(-result as i32)) } else { Ok(result) }
     }
 
     fn to_syscall_stop(&self) -> Result<(), Errno> {
         let mut signal = 0;
         loop {
-            resume(self.tid, libc::PTRACE_SYSCALL, signal)?;
-            signal = match wait(self.tid)? {
+            resume(self.stopped.tid, libc::PTRACE_SYSCALL, signal)?;
+            signal = match wait(self.stopped.tid)? {
                 Stop::Syscall => return Ok(()),
                 // A group stop holds again once we let go.
                 Stop::Trap => 0,
@@ -180,18 +327,20 @@ impl Stopped {
     }
 
     fn put_back(&self) -> Result<(), String> {
+        let Stopped { tid, registers, mask } = &self.stopped;
+        let tid = *tid;
         // A stop within the kernel's signal delivery, which looks at a system call to restart when it goes on.
-        ptrace::interrupt(self.tid).map_err(|error| error.to_string())?;
-        ptrace::cont(self.tid, None).map_err(|error| error.to_string())?;
-        wait_for_trap(self.tid)?;
-        ptrace::setregs(self.tid, self.registers).map_err(|error| error.to_string())?;
-        sigmask(self.tid, libc::PTRACE_SETSIGMASK, &mut self.mask.clone())
-            .map_err(|error| error.to_string())?;
-        ptrace::detach(self.tid, None).map_err(|error| error.to_string())
+        ptrace::interrupt(tid).map_err(|error| error.to_string())?;
+        ptrace::cont(tid, None).map_err(|error| error.to_string())?;
+        wait_for_trap(tid)?;
+        sigmask(tid, libc::PTRACE_SETSIGMASK, &mut mask.clone()).map_err(|error| error.to_string())?;
+        ptrace::setregs(tid, *registers).map_err(|error| error.to_string())?;
+        poke(tid, self.bridge.owner, 0)?;
+        ptrace::detach(tid, None).map_err(|error| error.to_string())
     }
 }
 
-impl Drop for Stopped {
+impl Drop for Crossing {
     fn drop(&mut self) {
         // Fails only when the thread was killed meanwhile: then there is nothing to put back.
         let _ = self.put_back();

@@ -26,6 +26,7 @@ mod backend;
 mod bitmap;
 mod builder;
 mod capability;
+mod claim;
 mod content;
 pub mod device;
 mod error;

@@ -76,6 +76,13 @@ impl News {
         self.words[slot] |= bits;
     }
 
+    /// Keep those pages of one word that are in `bits`; returns the others.
+    pub(crate) fn keep(&mut self, slot: usize, bits: u64) -> u64 {
+        let others = self.words[slot] & !bits;
+        self.words[slot] &= bits;
+        others
+    }
+
     /// Add `range`, as far as it is in the chunk; returns what is new of it.
     pub(crate) fn fill(&mut self, range: PageRange) -> Vec<PageRange> {
         let Some(range) = self.chunk.intersection(range) else { return Vec::new() };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that libdirty keeps for itself in this process, and that no tracker of the own process watches.
+//! Memory that libdirty keeps for itself in this process, and that no tracker of the own process watches; and what
+//! else the trackers of one process share.
 //!
 //! A tracker that watched its own records would find them written by every collect, make records of *those*
 //! pages, and so on without end; and a thread or handler that serves faults would wait for itself. So bitmaps and
@@ -12,15 +13,23 @@
 //! After a fork the lock may be held by a thread that the child does not have. The child begins with an empty
 //! list of its own: the trackers it inherited do not work there, and their records are memory like any other.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::claim::Lock;
 use crate::extent::PageRange;
 
 struct Registry {
     process: u32,
     ranges: Mutex<Vec<PageRange>>,
+    claims: Mutex<Vec<Weak<Lock>>>,
+    attaching: Mutex<()>,
+}
+
+impl Registry {
+    fn new(process: u32) -> Self {
+        Registry { process, ranges: Mutex::default(), claims: Mutex::default(), attaching: Mutex::default() }
+    }
 }
 
 static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(std::ptr::null_mut());
@@ -36,7 +45,7 @@ fn registry() -> &'static Registry {
         {
             return registry;
         }
-        let fresh = Box::into_raw(Box::new(Registry { process, ranges: Mutex::new(Vec::new()) }));
+        let fresh = Box::into_raw(Box::new(Registry::new(process)));
         if REGISTRY.compare_exchange(now, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: made above and seen by nobody else.
             drop(unsafe { Box::from_raw(fresh) });
@@ -65,6 +74,16 @@ impl Drop for Kept {
             ranges.remove(at);
         }
     }
+}
+
+/// The processes that trackers of this program have claimed (see `claim`).
+pub(crate) fn claims() -> MutexGuard<'static, Vec<Weak<Lock>>> {
+    registry().claims.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The right to attach to processes: one thread's at a time.
+pub(crate) fn attaching() -> MutexGuard<'static, ()> {
+    registry().attaching.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What libdirty keeps for itself now, sorted.

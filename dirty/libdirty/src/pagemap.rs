@@ -103,6 +103,16 @@ pub struct Scan {
     pub protect: bool,
 }
 
+impl Scan {
+    /// Entries that are not empty, written or not.
+    pub(crate) const CONTENT: Scan = Scan {
+        all: 0,
+        any: linux_raw_sys::general::PAGE_IS_PRESENT | linux_raw_sys::general::PAGE_IS_SWAPPED,
+        tell: 0,
+        protect: false,
+    };
+}
+
 const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<pm_scan_arg>(b'f' as u32, 16);
 
 /// Buffer of a scan: regions that one system call returns at most.

@@ -8,8 +8,8 @@
 //! - A page leaves *watched* only by being reported in the same collect, whatever the cause. Where the books and
 //!   the kernel disagree, the page is reported.
 //! - A collect looks at the mappings first and asks the back end after. What changes in between shows in one of
-//!   the two: memory that is replaced is not armed (the back end says *lost*), memory that vanishes is missing
-//!   from the mappings of the next collect.
+//!   the two: memory that is replaced is not armed (the back end says *lost*, or finds all of it written), memory that
+//!   vanishes is missing from the mappings of the next collect.
 //! - Memory is armed first and reported after: the caller copies it when it is watched already.
 
 use std::sync::Arc;

@@ -16,6 +16,7 @@ use linux_raw_sys::ioctl::{
 };
 
 use crate::backend::contract::{Armed, Part};
+use crate::claim::Claim;
 use crate::extent::PageRange;
 use crate::inject;
 use crate::target::Target;
@@ -36,7 +37,11 @@ pub(crate) enum Faults {
 
 /// An open userfaultfd.
 #[derive(Debug)]
-pub(crate) struct Uffd(File);
+pub(crate) struct Uffd {
+    file: File,
+    /// After the descriptor: who comes next finds nothing registered.
+    _claim: Claim,
+}
 
 impl Uffd {
     /// Make one for the memory of `target` with the first set of features (`UFFD_FEATURE_*`) that the kernel takes.
@@ -44,12 +49,13 @@ impl Uffd {
     /// # Errors
     /// What was tried and the kernel's word.
     pub(crate) fn open(target: &Target, faults: Faults, choices: &[u32]) -> Result<Self, String> {
+        let claim = Claim::new(target)?;
         let fd = if target.is_own() {
             open_own(faults)?
         } else {
             inject::userfaultfd(target, open_flags(faults))?
         };
-        let uffd = Uffd(File::from(fd));
+        let uffd = Uffd { file: File::from(fd), _claim: claim };
         let mut refused = String::new();
         for features in choices {
             let mut api = uffdio_api { api: UFFD_API, features: (*features).into(), ioctls: 0 };
@@ -63,8 +69,8 @@ impl Uffd {
 
     /// Watch writes to `part`, of which no page is marked yet.
     pub(crate) fn watch(&self, part: &Part) -> Armed {
-        // Shared memory is marked where it is empty, too.
-        if part.memory.shared && is_too_large_to_mark(part.range) {
+        // All but private anonymous memory is marked where it is empty, too.
+        if !part.memory.is_private_anonymous() && is_too_large_to_mark(part.range) {
             return Armed::Unsupported;
         }
         match self.register(part.range) {
@@ -72,6 +78,13 @@ impl Uffd {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Armed::Constant, // no VM_MAYWRITE
             Err(_) => Armed::Unsupported,
         }
+    }
+
+    /// Whether a sweep of `range` would take our own marks. The operations that read and set marks do not ask whose
+    /// userfaultfd watches: that of a program which mapped the memory anew and registered it would lose its own.
+    /// What was mapped anew and nobody has registered is ours by this: nothing there is marked.
+    pub(crate) fn is_ours(&self, range: PageRange) -> bool {
+        self.register(range).is_ok()
     }
 
     fn register(&self, range: PageRange) -> io::Result<()> {
@@ -92,12 +105,15 @@ impl Uffd {
     /// Stop watching, whatever else has come to lie in `range`: one mapping that cannot be watched makes the kernel
     /// refuse all of it.
     pub(crate) fn leave(&self, target: &Target, range: PageRange) {
-        if self.unregister(range).is_ok() {
+        // Before Linux 6.17 the kernel would end another's watch, too.
+        if self.is_ours(range) && self.unregister(range).is_ok() {
             return;
         }
         // What cannot be read any more is not protected any more either.
         for mapping in target.maps().within(&[range]).unwrap_or_default() {
-            let _ = self.unregister(mapping.range);
+            if self.is_ours(mapping.range) {
+                let _ = self.unregister(mapping.range);
+            }
         }
     }
 
@@ -114,12 +130,13 @@ impl Uffd {
 
     /// The descriptor, for the thread that reads its events.
     pub(crate) fn file(&self) -> &File {
-        &self.0
+        &self.file
     }
 
     fn ioctl<T>(&self, request: u32, argument: &mut T) -> io::Result<()> {
         // SAFETY: every caller passes the struct that its request reads and writes.
-        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), request.into(), std::ptr::from_mut(argument)) };
+        let done =
+            unsafe { libc::ioctl(self.file.as_raw_fd(), request.into(), std::ptr::from_mut(argument)) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

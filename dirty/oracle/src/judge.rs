@@ -256,6 +256,10 @@ impl Judge {
                 self.shadow.forget(extent.range);
                 continue;
             }
+            if extent.reason.is_zero() {
+                self.shadow.clear(extent.range);
+                continue;
+            }
             let count = self.quiet && extent.reason == Reason::Written;
             let (shadow, outcome) = (&mut self.shadow, &mut self.outcome);
             self.memory.visit(extent.range, &mappings, |address, content| {
@@ -303,6 +307,23 @@ impl Judge {
         }
         self.quiet = true;
         Ok(())
+    }
+
+    /// Do something while the program, which is another process, is stopped by a signal.
+    ///
+    /// # Errors
+    /// When it does not stop, and those of `work`.
+    pub fn stopped(&mut self, work: impl FnOnce(&mut Self) -> Result<(), Stop>) -> Result<(), Stop> {
+        let pid = self.workload.pid();
+        // SAFETY: (here and below) a signal to the child that this process started.
+        unsafe { libc::kill(pid, libc::SIGSTOP) };
+        while !self.memory.is_stopped()? {
+            std::thread::yield_now();
+        }
+        let done = work(self);
+        // SAFETY: as above.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
+        done
     }
 
     /// Untrack the program and see that it goes on unharmed.

@@ -9,6 +9,9 @@
 //! in another. [`scenario`]s are such lists written by hand; [`sequence`]s are generated, and shrink. Each runs in
 //! a process of its own ([`run`]), so that a crash is a result and not the end.
 
+pub mod churn;
+#[cfg(target_arch = "x86_64")]
+pub mod guest;
 pub mod judge;
 pub mod kernel_writes;
 pub mod memory;

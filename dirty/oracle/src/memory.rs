@@ -68,6 +68,18 @@ impl Memory {
             .collect())
     }
 
+    /// Whether every thread of the process is stopped.
+    ///
+    /// # Errors
+    /// When the threads cannot be listed.
+    pub fn is_stopped(&self) -> io::Result<bool> {
+        let is_running = |task: Result<procfs::process::Task, _>| {
+            let state = task.and_then(|task| task.stat()).map(|stat| stat.state);
+            !matches!(state, Ok('T' | 't' | 'Z' | 'X') | Err(procfs::ProcError::NotFound(_)))
+        };
+        Ok(!self.process.tasks().map_err(io::Error::other)?.any(is_running))
+    }
+
     /// KiB of `range` that are in huge pages, by `/proc/PID/smaps`.
     ///
     /// # Errors

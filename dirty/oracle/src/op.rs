@@ -124,6 +124,12 @@ pub enum Op {
         length: usize,
         value: u8,
     },
+    /// Have a virtual machine of the program write.
+    Guest {
+        at: usize,
+        length: usize,
+        value: u8,
+    },
     /// Pin this memory for the kernel to write later: io_uring's registered buffers.
     Pin {
         at: usize,
@@ -161,6 +167,13 @@ pub enum Op {
     PauseWriters,
     ResumeWriters,
     StopWriters,
+    /// Begin to fill memory and give it back, by the allocator and here, in so many threads of either kind.
+    StartChurn {
+        threads: usize,
+        at: usize,
+        length: usize,
+    },
+    StopChurn,
     /// Fork; the child writes its copy of these pages once and lives on.
     Fork {
         at: usize,

@@ -67,6 +67,23 @@ impl Shadow {
         }
     }
 
+    /// Note that the pages of `range` hold zeros.
+    pub fn clear(&mut self, range: PageRange) {
+        let mut at = range.start();
+        while at < range.end() {
+            let (number, first) = place(at);
+            let last = (first + (range.end() - at) / page_size()).min(PAGES);
+            let chunk = self.chunks.entry(number).or_default();
+            for page in first..last {
+                chunk.known |= 1 << page;
+                if let Some(old) = chunk.content.get_mut(page) {
+                    *old = None;
+                }
+            }
+            at += (last - first) * page_size();
+        }
+    }
+
     /// What the page at `address` holds, if that is known.
     #[must_use]
     pub fn get(&self, address: usize) -> Option<Content<'_>> {
@@ -120,6 +137,10 @@ mod tests {
         assert!(!shadow.get(63 * page).unwrap().is_same(Content::Zero));
         assert_eq!(shadow.forget(PageRange::new(page, 65 * page).unwrap()), 1);
         assert_eq!(shadow.get(63 * page), None);
+        shadow.set(70 * page, Content::Bytes(&full));
+        shadow.clear(PageRange::new(60 * page, 200 * page).unwrap());
+        assert!(shadow.get(70 * page).unwrap().is_same(Content::Zero));
+        assert!(shadow.get(199 * page).is_some() && shadow.get(200 * page).is_none());
         shadow.set(63 * page, Content::Zero);
         assert!(shadow.get(63 * page).unwrap().is_same(Content::Zero), "old content must not come back");
     }

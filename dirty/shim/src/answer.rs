@@ -113,7 +113,7 @@ impl Tracked {
         self.blind.clear();
         for extent in self.dirty.extents() {
             match extent.reason {
-                Reason::Written | Reason::NewMapping | Reason::Unmapped => {}
+                Reason::Written | Reason::Discarded | Reason::NewMapping | Reason::Unmapped => {}
                 Reason::Exec | Reason::Exited => return Ok(None),
                 _ => self.blind.push(extent.range),
             }

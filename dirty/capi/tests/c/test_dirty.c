@@ -156,6 +156,12 @@ static void test_nothing_is_lost(void)
 	CHECK(dirty_read(tracker, all, 4) == 0);
 	CHECK(dirty_collect(tracker) == 0);
 
+	/* So is what was given back: zeros, whether or not it was copied. */
+	CHECK(madvise(memory, page, MADV_DONTNEED) == 0);
+	CHECK(dirty_collect(tracker) == 1);
+	CHECK(dirty_read(tracker, all, 1) == 1);
+	CHECK(dirty_reason_is_mapped(all[0].reason) && all[0].end - all[0].start == page);
+
 	/* A range that vanishes is told as such. */
 	CHECK(munmap(memory, length) == 0);
 	CHECK(dirty_collect(tracker) == 1);
@@ -265,7 +271,12 @@ static void test_reasons(void)
 {
 	CHECK(!strcmp(dirty_reason_text(DIRTY_REASON_WRITTEN), "written"));
 	CHECK(strstr(dirty_reason_text(DIRTY_REASON_EXITED), "ended"));
-	CHECK(strstr(dirty_reason_text(DIRTY_REASON_EXITED + 1), "unknown"));
+	CHECK(strstr(dirty_reason_text(DIRTY_REASON_DISCARDED), "zeros"));
+	CHECK(strstr(dirty_reason_text(DIRTY_REASON_DISCARDED + 1), "unknown"));
+	CHECK(dirty_reason_is_zero(DIRTY_REASON_DISCARDED) == 1);
+	CHECK(dirty_reason_is_mapped(DIRTY_REASON_DISCARDED) == 1);
+	CHECK(dirty_reason_is_zero(DIRTY_REASON_WRITTEN) == 0);
+	CHECK(dirty_reason_is_zero(DIRTY_REASON_DISCARDED + 1) == 0);
 	CHECK(strstr(dirty_reason_text(UINT32_MAX), "all dirty"));
 }
 

@@ -11,7 +11,22 @@ mod uffd_sync;
 pub(crate) use self::contract::{Armed, Backend, Collection, Part};
 use crate::capability::BackendKind;
 use crate::device::abi;
+use crate::extent::{PageRange, page_size};
 use crate::target::Target;
+
+/// The memory of one page table's pages.
+fn block_size() -> usize {
+    page_size() / size_of::<u64>() * page_size()
+}
+
+/// `found` grown to the borders of page tables, within `run`.
+fn whole_blocks(found: PageRange, run: PageRange) -> PageRange {
+    let size = block_size();
+    PageRange::trusted(
+        (found.start() / size * size).max(run.start()),
+        found.end().div_ceil(size).saturating_mul(size).min(run.end()),
+    )
+}
 
 /// Whether this kind of back end can track `target` at all.
 ///

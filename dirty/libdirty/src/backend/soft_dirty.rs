@@ -8,13 +8,15 @@
 //! stopped, everything is told ([`Reason::NotStopped`]).
 //!
 //! In private memory the part's bitmap says which pages had content of their own at the last harvest (`content`).
-//! Content that is gone was discarded, and is told. An empty page that was empty is not, whatever its bit says: new
+//! Content that is gone was discarded, and is told; so is, by the first collect after memory was armed (or reported
+//! whole), all that has none: it may have had some when the caller copied it. An empty page that was empty is not told
+//! otherwise, whatever its bit says: new
 //! mappings, and mappings that a new one was joined to, have the bit on every page. In shared memory an
 //! empty entry may stand for a page that was written and then reclaimed with its bit: it is told.
 //!
 //! The bits are the process's. Two trackers of this program on one process would steal each other's: the second is
-//! refused. That *another program* clears them (a checkpointer, a garbage collector that uses them) cannot be
-//! seen, and loses writes: only one may use soft-dirty on a process. The bits of hugetlb pages do not work.
+//! refused, as is that of another program that uses this library (`claim`). That a program clears them by itself (a
+//! checkpointer, a garbage collector) cannot be seen, and loses writes: only one may use soft-dirty on a process. The bits of hugetlb pages do not work.
 //!
 //! When a process tracks itself, what the library writes to its own memory during a harvest may be missed, if that
 //! is watched at all.
@@ -27,8 +29,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Armed, Backend, Collection, Part};
 use crate::bitmap::Bitmap;
 use crate::capability::BackendKind;
+use crate::claim::Claim;
 use crate::content::{Content, Contents};
-use crate::extent::{PageRange, Reason};
+use crate::extent::{Dirty, PageRange, Reason};
 use crate::hugetlb;
 use crate::maps::Mapping;
 use crate::news::{News, chunks};
@@ -43,6 +46,7 @@ pub(super) struct SoftDirty {
     records: Vec<Record>,
     contents: Contents,
     stopper: Stopper,
+    _sole: Sole,
     _claim: Claim,
 }
 
@@ -51,6 +55,8 @@ pub(super) struct SoftDirty {
 struct Record {
     range: PageRange,
     is_private: bool,
+    /// Private memory without content is zeros, not a file's.
+    is_anonymous: bool,
     /// Which pages had content; the part's bitmap.
     had: Arc<Bitmap>,
     /// What harvests have found and no collect has told.
@@ -76,7 +82,8 @@ impl SoftDirty {
                 "the kernel has no soft-dirty bit (CONFIG_MEM_SOFT_DIRTY; x86, powerpc and s390 only)".into(),
             );
         }
-        let claim = Claim::new(target.pid())?;
+        let claim = Claim::new(target)?;
+        let sole = Sole::new(target.pid())?;
         let path = format!("/proc/{}/clear_refs", target.pid());
         let clear_refs = File::options().write(true).open(&path);
         Ok(SoftDirty {
@@ -84,6 +91,7 @@ impl SoftDirty {
             records: Vec::new(),
             contents: Contents::new(target),
             stopper: Stopper::new(target)?,
+            _sole: sole,
             _claim: claim,
         })
     }
@@ -156,6 +164,33 @@ impl Record {
     }
 }
 
+impl Record {
+    /// Tell what the harvests have found, with what is empty if the record is fresh.
+    fn tell(&self, dirty: &mut Dirty) {
+        for chunk in chunks(self.range, &self.found) {
+            let mut news = News::new(chunk, &self.found);
+            news.take(&self.found);
+            if !self.is_private {
+                news.runs().for_each(|run| dirty.push(run, Reason::Written));
+                continue;
+            }
+            let mut empty = News::new(chunk, &self.found);
+            for slot in 0..news.words() {
+                let (word, mask) = news.mask(slot);
+                let had = self.had.words()[word].load(Relaxed);
+                if self.had.is_fresh() {
+                    news.add(slot, mask & !had);
+                }
+                if self.is_anonymous {
+                    empty.add(slot, news.keep(slot, had));
+                }
+            }
+            news.runs().for_each(|run| dirty.push(run, Reason::Written));
+            empty.runs().for_each(|run| dirty.push(run, Reason::Discarded));
+        }
+    }
+}
+
 impl Backend for SoftDirty {
     fn kind(&self) -> BackendKind {
         BackendKind::SoftDirty
@@ -169,6 +204,7 @@ impl Backend for SoftDirty {
         self.records.push(Record {
             range: part.range,
             is_private: !part.memory.shared,
+            is_anonymous: part.memory.is_private_anonymous(),
             had: part.bitmap.clone(),
             found: Arc::new(found),
             state: State::New,
@@ -182,8 +218,9 @@ impl Backend for SoftDirty {
         }
         self.harvest(target);
         for record in self.records.iter_mut().filter(|record| record.state == State::New) {
-            // What was written before is known.
+            // What was written before is known, but for what the caller's copy will hold.
             record.found.fill(record.range, false);
+            record.had.set_fresh(true);
             record.state = State::Watched;
         }
     }
@@ -201,22 +238,21 @@ impl Backend for SoftDirty {
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         self.harvest(target);
         self.records.sort_unstable_by_key(|record| record.range);
-        for record in &mut self.records {
+        for record in &self.records {
             match record.state {
                 State::Gone => work.lost.push(record.range),
                 State::Doubtful => {
                     work.dirty.push(record.range, Reason::NotStopped);
                     record.found.fill(record.range, false);
-                    record.state = State::Watched;
                 }
-                State::New | State::Watched => {
-                    for chunk in chunks(record.range, &record.found) {
-                        let mut news = News::new(chunk, &record.found);
-                        news.take(&record.found);
-                        news.runs().for_each(|run| work.dirty.push(run, Reason::Written));
-                    }
-                }
+                State::New | State::Watched => record.tell(work.dirty),
             }
+        }
+        // Not before: the pieces of a part share their bits. What was reported whole is copied at some time to come.
+        self.records.iter().for_each(|record| record.had.set_fresh(false));
+        for record in self.records.iter_mut().filter(|record| record.state == State::Doubtful) {
+            record.had.set_fresh(true);
+            record.state = State::Watched;
         }
     }
 }
@@ -235,11 +271,11 @@ fn kernel_has_soft_dirty() -> Result<bool, String> {
 /// Trackers of this program: who tracks (a forked child has its own), and whom.
 static CLAIMS: Mutex<Vec<(u32, i32)>> = Mutex::new(Vec::new());
 
-/// The right to clear the bits of one process.
+/// The right to clear the bits of one process, among the trackers of this program.
 #[derive(Debug)]
-struct Claim((u32, i32));
+struct Sole((u32, i32));
 
-impl Claim {
+impl Sole {
     fn new(pid: i32) -> Result<Self, String> {
         let claim = (std::process::id(), pid);
         let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -249,11 +285,11 @@ impl Claim {
             ));
         }
         claims.push(claim);
-        Ok(Claim(claim))
+        Ok(Sole(claim))
     }
 }
 
-impl Drop for Claim {
+impl Drop for Sole {
     fn drop(&mut self) {
         let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
         claims.retain(|claim| *claim != self.0);

@@ -8,18 +8,21 @@
 //! What the scan does not tell is memory that went away: `MADV_DONTNEED` empties entries, and may free whole page
 //! tables, which the scan skips in silence. What that means depends on what is behind the memory.
 //!
-//! *Private anonymous*: zeros. The bitmap holds the pages that had content at the last collect. By blocks (the
-//! pages of one page table, 2 MiB):
+//! *Private anonymous*: zeros. The bitmap holds the pages of which the caller's copy may hold other than zeros (see
+//! `bitmap`): such a page that is empty is reported as discarded, and its bit goes. By blocks (the pages of one page
+//! table, 2 MiB):
 //! - all bits set, *full*: the scan takes empty entries for written, so that discards are told and marked like
-//!   writes. A block of which nothing is told is looked at once more, at one entry: if that is not marked, the
-//!   table was freed, and the whole block is told.
+//!   writes, and keep their bits. A block of which nothing is told is looked at once more, at one entry: if that is
+//!   not marked, the table may have been freed, and the entries are read.
 //! - otherwise, *sparse*: the scan leaves empty entries alone, for marking them would tell 511 pages for one
-//!   written. The entries are read instead, and a page that had content and has none is told. A page of zeros
-//!   that was only read is marked and not told.
+//!   written. The entries are read instead, of blocks with bits or writes. A page of zeros that was only read is
+//!   marked and not told.
+//! - *fresh*, armed since the last collect: every bit counts as set. The bits of what has content are set, and all
+//!   else is reported as discarded, once. The kernel walks the empty part, at next to no cost.
 //!
-//! *Private file*: the file. The scan leaves empty entries alone. The bitmap holds the pages that the process
-//! had made its own; one that is not any more is told. The kernel keeps the mark on an emptied entry, where
-//! it looks like a page that is swapped out: such a page is told by every collect.
+//! *Private file*: the file. Every entry is marked from the beginning, as in shared memory below. The bitmap holds
+//! the pages that the process had made its own; one that is not any more is told. The kernel keeps the mark on an
+//! emptied entry, where it looks like a page that is swapped out: such a page is told by every collect.
 //!
 //! *Shared*: what was there. Only writes count, but an empty entry may stand for a page that was written and then
 //! reclaimed. So every entry is marked from the beginning, empty ones too, for which the kernel makes page
@@ -31,7 +34,7 @@ use linux_raw_sys::general::{
     UFFD_FEATURE_WP_UNPOPULATED,
 };
 
-use super::{Armed, Backend, Collection, Part};
+use super::{Armed, Backend, Collection, Part, block_size, whole_blocks};
 use crate::capability::BackendKind;
 use crate::extent::{Dirty, PageRange, Reason, page_size};
 use crate::maps::Mapping;
@@ -80,33 +83,43 @@ impl UffdAsync {
         })
     }
 
+    /// Mark all of `part`, which is armed.
+    fn mark(&mut self, target: &Target, part: &Part) -> Result<(), Lost> {
+        let ignore = &mut |_, _| ();
+        if part.memory.is_private_anonymous() {
+            // Empty entries of reserved memory stay empty: marks would cost page tables.
+            return self.scan(target, part.range, WRITTEN, |found, _| part.bitmap.fill(found, true));
+        }
+        self.uffd.write_protect(part.range, true).map_err(|_| Lost(part.range.start()))?;
+        if part.memory.shared {
+            return self.sweep_shared(target, part, ignore);
+        }
+        self.sweep_file(target, part, true, ignore)
+    }
+
     /// Tell what is not marked in `part`, and mark it.
-    fn sweep(&mut self, target: &Target, part: &Part, mut dirty: Option<&mut Dirty>) -> Result<(), Lost> {
-        let mut tell = |range| {
-            if let Some(dirty) = dirty.as_deref_mut() {
-                dirty.push(range, Reason::Written);
-            }
-        };
+    fn sweep(&mut self, target: &Target, part: &Part, dirty: &mut Dirty) -> Result<(), Lost> {
+        let mut tell = |range, reason| dirty.push(range, reason);
         if part.memory.shared {
             return self.sweep_shared(target, part, &mut tell);
         }
         if !part.memory.is_private_anonymous() {
-            return self.sweep_file(target, part, &mut tell);
+            return self.sweep_file(target, part, false, &mut tell);
         }
-        let mut blocks = blocks(part.range).peekable();
-        while let Some(first) = blocks.next() {
-            let full = part.bitmap.all_any(first).0;
-            let mut run = first;
-            while let Some(next) = blocks.next_if(|next| part.bitmap.all_any(*next).0 == full) {
-                run = PageRange::trusted(run.start(), next.end());
+        let mut at = part.range.start();
+        let sparse = |this: &mut Self, start, end, tell: &mut _| {
+            if start < end {
+                this.sweep_sparse(target, part, PageRange::trusted(start, end), tell)?;
             }
-            if full {
-                self.sweep_full(target, part, run, &mut tell)?;
-            } else {
-                self.sweep_sparse(target, part, run, &mut tell)?;
-            }
+            Ok(())
+        };
+        let mut full = full_runs(part);
+        while let Some(run) = full.next() {
+            sparse(self, at, run.start(), &mut tell)?;
+            self.sweep_full(target, part, run, &mut tell)?;
+            at = run.end();
         }
-        Ok(())
+        sparse(self, at, part.range.end(), &mut tell)
     }
 
     fn sweep_full(
@@ -114,13 +127,17 @@ impl UffdAsync {
         target: &Target,
         part: &Part,
         run: PageRange,
-        tell: &mut impl FnMut(PageRange),
+        tell: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
-        self.scan(target, run, WRITTEN_OR_EMPTY, |found, _| tell(found))?;
+        let tell_apart = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO;
+        self.scan(target, run, Scan { tell: tell_apart, ..WRITTEN_OR_EMPTY }, |found, categories| {
+            let is_zero =
+                categories & PAGE_IS_PFNZERO != 0 || categories & (PAGE_IS_PRESENT | PAGE_IS_SWAPPED) == 0;
+            tell(found, if is_zero { Reason::Discarded } else { Reason::Written });
+        })?;
         for block in std::mem::take(&mut self.silent) {
             if !self.is_marked(target, block) {
-                tell(block);
-                part.bitmap.fill(block, false);
+                self.look_at_block(target, part, block, &mut tell_discards(tell))?;
             }
         }
         Ok(())
@@ -131,43 +148,79 @@ impl UffdAsync {
         target: &Target,
         part: &Part,
         run: PageRange,
-        tell: &mut impl FnMut(PageRange),
+        tell: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
+        let is_fresh = part.bitmap.is_fresh();
         self.scan(target, run, WRITTEN, |found, categories| {
             if categories & PAGE_IS_PFNZERO == 0 {
-                tell(found);
+                // Reported, so that it will be copied: whatever becomes of it is news.
+                part.bitmap.fill(found, true);
+                tell(found, Reason::Written);
             } else {
                 // It shows zeros. That is news of a page that had content.
                 pages(found)
-                    .filter(|page| part.bitmap.get(part.bitmap.index(page.start())))
-                    .for_each(&mut *tell);
+                    .filter(|page| is_fresh || part.bitmap.get(part.bitmap.index(page.start())))
+                    .for_each(|page| tell(page, Reason::Discarded));
             }
         })?;
-        self.look_at_content(target, part, run, |page, had, entry| {
-            if had && entry.is_none() {
-                tell(page);
+        if is_fresh {
+            return self.tell_empty(target, part, run, tell);
+        }
+        self.look_at_content(target, part, run, &mut tell_discards(tell))
+    }
+
+    /// Tell all of a fresh `run` that is empty, and set the bits of the rest.
+    fn tell_empty(
+        &mut self,
+        target: &Target,
+        part: &Part,
+        run: PageRange,
+        tell: &mut impl FnMut(PageRange, Reason),
+    ) -> Result<(), Lost> {
+        let mut at = run.start();
+        let mut empty = |start, end| {
+            if start < end {
+                let hole = PageRange::trusted(start, end);
+                // Bits there are few: of pages that were just told and discarded since.
+                part.bitmap.set_within(hole).for_each(|piece| part.bitmap.fill(piece, false));
+                tell(hole, Reason::Discarded);
             }
-            !entry.is_none()
-        })
+        };
+        let content = |found: PageRange, _| {
+            part.bitmap.fill(found, true);
+            empty(at, found.start());
+            at = found.end();
+        };
+        pagemap::scan(target.pagemap(), run, Scan::CONTENT, &mut self.regions, content)
+            .map_err(|_| Lost(run.start()))?;
+        empty(at, run.end());
+        Ok(())
     }
 
     fn sweep_file(
         &mut self,
         target: &Target,
         part: &Part,
-        tell: &mut impl FnMut(PageRange),
+        every_block: bool,
+        tell: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
-        self.scan(target, part.range, Scan { tell: PAGE_IS_SWAPPED, ..WRITTEN }, |found, categories| {
+        let what = Scan { tell: PAGE_IS_SWAPPED, ..WRITTEN_OR_EMPTY };
+        self.scan(target, part.range, what, |found, categories| {
             // Swapped out and not marked: no marker, but a page of its own.
             if categories & PAGE_IS_SWAPPED != 0 {
                 part.bitmap.fill(found, true);
             }
-            tell(found);
+            tell(found, Reason::Written);
         })?;
-        self.look_at_content(target, part, part.range, |page, had, entry| {
+        self.mark_again(target, tell)?;
+        if every_block {
+            self.touched.clear();
+            self.touched.push(part.range);
+        }
+        self.look_at_content(target, part, part.range, &mut |page, had, entry: Entry| {
             let own = entry.is_present() && !entry.is_file();
             if had && !own {
-                tell(page);
+                tell(page, Reason::Written);
             }
             own || (had && entry.is_swapped())
         })
@@ -177,13 +230,18 @@ impl UffdAsync {
         &mut self,
         target: &Target,
         part: &Part,
-        tell: &mut impl FnMut(PageRange),
+        tell: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
-        self.scan(target, part.range, WRITTEN_OR_EMPTY, |found, _| tell(found))?;
+        self.scan(target, part.range, WRITTEN_OR_EMPTY, |found, _| tell(found, Reason::Written))?;
+        self.mark_again(target, tell)
+    }
+
+    /// Tell the silent blocks that have lost their marks, and mark them.
+    fn mark_again(&mut self, target: &Target, tell: &mut impl FnMut(PageRange, Reason)) -> Result<(), Lost> {
         for block in std::mem::take(&mut self.silent) {
             if !self.is_marked(target, block) {
                 self.uffd.write_protect(block, true).map_err(|_| Lost(block.start()))?;
-                tell(block);
+                tell(block, Reason::Written);
             }
         }
         Ok(())
@@ -226,30 +284,51 @@ impl UffdAsync {
         Ok(())
     }
 
-    /// Read the entries of the blocks of `run` that had content or were just touched, and note what `judge` makes
+    /// Read the entries of the blocks of `run` that have bits or were just touched, and note what `judge` makes
     /// of each page: given whether its bit was set, it returns whether it is to be.
     fn look_at_content(
         &mut self,
         target: &Target,
         part: &Part,
         run: PageRange,
-        mut judge: impl FnMut(PageRange, bool, Entry) -> bool,
+        judge: &mut impl FnMut(PageRange, bool, Entry) -> bool,
     ) -> Result<(), Lost> {
-        let mut touched = self.touched.iter().peekable();
-        for block in blocks(run) {
-            while touched.next_if(|range| range.end() <= block.start()).is_some() {}
-            let is_touched = touched.peek().is_some_and(|range| range.start() < block.end());
-            if !is_touched && !part.bitmap.all_any(block).1 {
-                continue;
-            }
-            pagemap::read(target.pagemap(), block, &mut self.entries).map_err(|_| Lost(block.start()))?;
-            let first = part.bitmap.index(block.start());
-            for (offset, page) in pages(block).enumerate() {
-                let had = part.bitmap.get(first + offset);
-                let has = judge(page, had, self.entries[offset]);
-                if had != has {
-                    part.bitmap.put(first + offset, has);
+        let touched = std::mem::take(&mut self.touched);
+        let mut touches = touched.iter().copied().peekable();
+        let mut bits = part.bitmap.set_within(run).peekable();
+        let mut at = run.start();
+        loop {
+            let is_touch = match (touches.peek(), bits.peek()) {
+                (Some(touch), Some(bit)) => touch.start() < bit.start(),
+                (touch, _) => touch.is_some(),
+            };
+            let Some(next) = (if is_touch { touches.next() } else { bits.next() }) else { break };
+            let around = whole_blocks(next, run);
+            if at.max(around.start()) < around.end() {
+                for block in blocks(PageRange::trusted(at.max(around.start()), around.end())) {
+                    self.look_at_block(target, part, block, judge)?;
                 }
+                at = around.end();
+            }
+        }
+        self.touched = touched;
+        Ok(())
+    }
+
+    fn look_at_block(
+        &mut self,
+        target: &Target,
+        part: &Part,
+        block: PageRange,
+        judge: &mut impl FnMut(PageRange, bool, Entry) -> bool,
+    ) -> Result<(), Lost> {
+        pagemap::read(target.pagemap(), block, &mut self.entries).map_err(|_| Lost(block.start()))?;
+        let first = part.bitmap.index(block.start());
+        for (offset, page) in pages(block).enumerate() {
+            let had = part.bitmap.get(first + offset);
+            let has = judge(page, had, self.entries[offset]);
+            if had != has {
+                part.bitmap.put(first + offset, has);
             }
         }
         Ok(())
@@ -273,11 +352,11 @@ impl Backend for UffdAsync {
         if armed != Armed::Watched {
             return armed;
         }
-        let marked = !part.memory.shared || self.uffd.write_protect(part.range, true).is_ok();
-        if !marked || self.sweep(target, part, None).is_err() {
+        if self.mark(target, part).is_err() {
             self.uffd.leave(target, part.range);
             return Armed::Unsupported; // replaced while it was being armed
         }
+        part.bitmap.set_fresh(true);
         Armed::Watched
     }
 
@@ -289,16 +368,47 @@ impl Backend for UffdAsync {
 
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         for part in work.parts {
-            if let Err(Lost(from)) = self.sweep(target, part, Some(work.dirty)) {
+            if !self.uffd.is_ours(part.range) {
+                work.lost.push(part.range);
+                continue;
+            }
+            if let Err(Lost(from)) = self.sweep(target, part, work.dirty) {
                 work.lost.push(PageRange::trusted(from, part.range.end()));
             }
         }
+        // Not before: the pieces of a part share their bits.
+        work.parts.iter().for_each(|part| part.bitmap.set_fresh(false));
     }
 }
 
-/// The pages of one page table.
-fn block_size() -> usize {
-    page_size() / size_of::<u64>() * page_size()
+/// What to make of a page of a sparse block: told if its bit is set and it is empty.
+fn tell_discards(tell: &mut impl FnMut(PageRange, Reason)) -> impl FnMut(PageRange, bool, Entry) -> bool {
+    move |page, had, entry| {
+        if had && entry.is_none() {
+            tell(page, Reason::Discarded);
+        }
+        !entry.is_none()
+    }
+}
+
+/// The runs of blocks of `part` whose bits are all set.
+fn full_runs(part: &Part) -> impl Iterator<Item = PageRange> + '_ {
+    let mut at = part.range.start();
+    let mut full = part.bitmap.set_within(part.range).flat_map(move |piece| {
+        let around = whole_blocks(piece, part.range);
+        let start = at.max(around.start());
+        at = at.max(around.end());
+        let rest = (start < around.end()).then(|| PageRange::trusted(start, around.end()));
+        rest.into_iter().flat_map(blocks)
+    });
+    let mut next = std::iter::from_fn(move || full.find(|block| part.bitmap.all_any(*block).0)).peekable();
+    std::iter::from_fn(move || {
+        let mut run = next.next()?;
+        while let Some(block) = next.next_if(|block| block.start() == run.end()) {
+            run = PageRange::trusted(run.start(), block.end());
+        }
+        Some(run)
+    })
 }
 
 /// `range` cut at the borders of page tables.
@@ -318,13 +428,4 @@ fn blocks(range: PageRange) -> impl Iterator<Item = PageRange> {
 fn pages(range: PageRange) -> impl Iterator<Item = PageRange> {
     let page = page_size();
     (range.start()..range.end()).step_by(page).map(move |start| PageRange::trusted(start, start + page))
-}
-
-/// `found` grown to the borders of page tables, within `run`.
-fn whole_blocks(found: PageRange, run: PageRange) -> PageRange {
-    let size = block_size();
-    PageRange::trusted(
-        (found.start() / size * size).max(run.start()),
-        found.end().div_ceil(size).saturating_mul(size).min(run.end()),
-    )
 }

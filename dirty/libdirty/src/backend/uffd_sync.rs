@@ -8,10 +8,14 @@
 //! Collect reads first and protects after, and protects *only* what it tells. A write between the two is in a page
 //! that is told now, or in one that it leaves unmarked and that the next collect finds so.
 //!
-//! Empty entries of private anonymous memory carry no mark. The bitmap holds which pages had content at the last
-//! collect: one that had and has none was discarded, and is told. In shared memory an empty entry may stand for a
+//! Empty entries of private anonymous memory carry no mark. The bitmap holds the pages of which the caller's copy may
+//! hold other than zeros (see `bitmap`): such a page that is empty is reported as discarded, and never protected, for
+//! it may have been written since the look. In shared memory an empty entry may stand for a
 //! page that was written and reclaimed; there it is told unless it is marked, as the kernel does when it reclaims
 //! a marked page.
+//!
+//! Where the kernel has `PAGEMAP_SCAN` it says which blocks of private anonymous memory have content, and the entries
+//! of no others are read: memory that was never touched costs nothing.
 //!
 //! In the own process the handler thread must never wait for itself: private mappings of files are refused, for
 //! the data of libraries is there; its stack is kept out (`own`); no signal handler of the program runs on it. It
@@ -26,12 +30,12 @@ use std::thread::JoinHandle;
 
 use linux_raw_sys::general::{UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, uffd_msg};
 
-use super::{Armed, Backend, Collection, Part};
+use super::{Armed, Backend, Collection, Part, whole_blocks};
 use crate::capability::BackendKind;
 use crate::extent::{PageRange, Reason, page_size};
 use crate::maps::{Mapping, Object};
 use crate::own::Kept;
-use crate::pagemap::{self, Entry};
+use crate::pagemap::{self, Entry, Regions, Scan};
 use crate::signals::Blocked;
 use crate::target::Target;
 use crate::uffd::{Faults, Uffd};
@@ -52,6 +56,8 @@ pub(super) struct UffdSync {
     /// The process that has the handler thread.
     owner: u32,
     entries: Vec<Entry>,
+    /// Where the kernel has `PAGEMAP_SCAN`.
+    regions: Option<Regions>,
 }
 
 impl UffdSync {
@@ -91,48 +97,103 @@ impl UffdSync {
             stack: Some(Kept::new(stack)),
             owner: std::process::id(),
             entries: Vec::with_capacity(BATCH),
+            regions: pagemap::can_scan(target.pagemap()).then(Regions::default),
         })
     }
 
     /// Tell what was written in `part` and protect it. Fails where the memory is not watched any more.
-    fn sweep(&mut self, target: &Target, part: &Part, mut tell: impl FnMut(PageRange)) -> io::Result<()> {
-        let exact = part.memory.is_private_anonymous();
-        let page = page_size();
+    fn sweep(
+        &mut self,
+        target: &Target,
+        part: &Part,
+        mut tell: impl FnMut(PageRange, Reason),
+    ) -> io::Result<()> {
         let mut at = part.range.start();
-        while at < part.range.end() {
-            let batch = PageRange::trusted(at, (at + BATCH * page).min(part.range.end()));
-            at = batch.end();
-            pagemap::read(target.pagemap(), batch, &mut self.entries)?;
-            let first = part.bitmap.index(batch.start());
-            let mut run: Option<PageRange> = None;
-            for (offset, entry) in self.entries.iter().enumerate() {
-                let had = exact && part.bitmap.get(first + offset);
-                let has = !entry.is_none();
-                if exact && had != has {
-                    part.bitmap.put(first + offset, has);
-                }
-                let dirty = if has || !exact { !entry.is_write_protected() } else { had };
-                if !dirty {
-                    continue;
-                }
-                let start = batch.start() + offset * page;
-                run = match run {
-                    Some(run) if run.end() == start => Some(PageRange::trusted(run.start(), start + page)),
-                    before => {
-                        if let Some(before) = before {
-                            self.uffd.write_protect(before, true)?;
-                            tell(before);
-                        }
-                        Some(PageRange::trusted(start, start + page))
-                    }
-                };
+        let mut untouched = |start, end| {
+            if part.bitmap.is_fresh() && start < end {
+                tell(PageRange::trusted(start, end), Reason::Discarded);
             }
-            if let Some(run) = run {
-                self.uffd.write_protect(run, true)?;
-                tell(run);
+        };
+        let touched = self.touched(target, part)?;
+        for run in &touched {
+            untouched(at, run.start());
+            at = run.end();
+        }
+        untouched(at, part.range.end());
+        for run in touched {
+            let mut at = run.start();
+            while at < run.end() {
+                let batch = PageRange::trusted(at, (at + BATCH * page_size()).min(run.end()));
+                at = batch.end();
+                self.sweep_batch(target, part, batch, &mut tell)?;
             }
         }
         Ok(())
+    }
+
+    /// Where entries must be looked at: all of the rest of `part` is empty, and has no bits.
+    fn touched(&mut self, target: &Target, part: &Part) -> io::Result<Vec<PageRange>> {
+        let Some(regions) = self.regions.as_mut().filter(|_| part.memory.is_private_anonymous()) else {
+            return Ok(vec![part.range]);
+        };
+        let mut touched: Vec<_> =
+            part.bitmap.set_within(part.range).map(|piece| whole_blocks(piece, part.range)).collect();
+        let content = |found: PageRange, _| touched.push(whole_blocks(found, part.range));
+        pagemap::scan(target.pagemap(), part.range, Scan::CONTENT, regions, content)?;
+        touched.sort_unstable();
+        touched.dedup_by(|next, run| {
+            let joins = next.start() <= run.end();
+            if joins {
+                *run = PageRange::trusted(run.start(), run.end().max(next.end()));
+            }
+            joins
+        });
+        Ok(touched)
+    }
+
+    fn sweep_batch(
+        &mut self,
+        target: &Target,
+        part: &Part,
+        batch: PageRange,
+        tell: &mut impl FnMut(PageRange, Reason),
+    ) -> io::Result<()> {
+        let exact = part.memory.is_private_anonymous();
+        let is_fresh = part.bitmap.is_fresh();
+        pagemap::read(target.pagemap(), batch, &mut self.entries)?;
+        let first = part.bitmap.index(batch.start());
+        let mut run: Option<PageRange> = None;
+        let protect = |run: Option<PageRange>, tell: &mut dyn FnMut(PageRange, Reason)| {
+            let Some(run) = run else { return Ok(()) };
+            tell(run, Reason::Written);
+            self.uffd.write_protect(run, true)
+        };
+        for (offset, entry) in self.entries.iter().enumerate() {
+            let had = exact && part.bitmap.get(first + offset);
+            let has = !entry.is_none();
+            if exact && had != has {
+                part.bitmap.put(first + offset, has);
+            }
+            let start = batch.start() + offset * page_size();
+            let page = PageRange::trusted(start, start + page_size());
+            if exact && !has {
+                if had || is_fresh {
+                    tell(page, Reason::Discarded);
+                }
+                continue;
+            }
+            if entry.is_write_protected() {
+                continue;
+            }
+            run = match run {
+                Some(run) if run.end() == start => Some(PageRange::trusted(run.start(), page.end())),
+                before => {
+                    protect(before, tell)?;
+                    Some(page)
+                }
+            };
+        }
+        protect(run, tell)
     }
 }
 
@@ -149,12 +210,12 @@ impl Backend for UffdSync {
         if armed != Armed::Watched {
             return armed;
         }
-        let marked = self.uffd.write_protect(part.range, true);
-        // The first sweep finds everything marked; it is there for the bitmap.
-        if marked.and_then(|()| self.sweep(target, part, |_| ())).is_err() {
+        // Empty entries of private anonymous memory stay as they are; all of it is fresh.
+        if self.uffd.write_protect(part.range, true).is_err() {
             self.uffd.leave(target, part.range);
             return Armed::Unsupported;
         }
+        part.bitmap.set_fresh(true);
         Armed::Watched
     }
 
@@ -167,10 +228,14 @@ impl Backend for UffdSync {
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         for part in work.parts {
             let dirty = &mut *work.dirty;
-            if self.sweep(target, part, |range| dirty.push(range, Reason::Written)).is_err() {
+            if !self.uffd.is_ours(part.range)
+                || self.sweep(target, part, |range, reason| dirty.push(range, reason)).is_err()
+            {
                 work.lost.push(part.range);
             }
         }
+        // Not before: the pieces of a part share their bits.
+        work.parts.iter().for_each(|part| part.bitmap.set_fresh(false));
     }
 }
 

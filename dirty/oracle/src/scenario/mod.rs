@@ -6,6 +6,7 @@
 
 mod company;
 mod discard;
+mod documented;
 mod kept;
 mod kernel;
 mod mapping;
@@ -176,6 +177,14 @@ pub const ALL: &[Scenario] = &[
         .sees(|record| record.kernel_writes),
     scenario("pinned", "io_uring writes into buffers that were registered before", kernel::pinned)
         .sees(|record| record.pinned_writes),
+    scenario("guest", "a virtual machine of the program writes its memory (KVM)", kernel::guest)
+        .sees(|record| record.kernel_writes),
+    scenario(
+        "documented-loop",
+        "a copier follows the documented loop while threads fill memory and give it back",
+        documented::discards,
+    )
+    .only(&[Target::Other]),
     scenario("dontneed", "MADV_DONTNEED of some pages, then reads, then writes", discard::some).discards(),
     scenario("dontneed-block", "the same of all pages of a page table", discard::block).discards(),
     scenario("dontneed-huge", "the same of a transparent huge page", discard::huge).discards(),

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A tracker that is killed while it attaches, at whatever instant, leaves its target running and as it was.
+//!
+//! `LIBDIRTY_KILLS` sets how many are killed (a soak: 10,000).
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use libdirty::{BackendKind, Tracker};
+
+/// A process that computes, sleeps and waits, and counts what came out wrong; each line is answered by that count.
+const PYTHON: &str = r#"
+import os, select, time
+wrong = 0
+expected = sum(i * i * 0.5 for i in range(3000))
+print("ready", flush=True)
+while True:
+    wrong += sum(i * i * 0.5 for i in range(3000)) != expected
+    begin = time.monotonic()
+    time.sleep(0.001)
+    wrong += time.monotonic() - begin < 0.001
+    if select.select([0], [], [], 0.0005)[0]:
+        if not os.read(0, 100):
+            break
+        os.write(1, b"%d\n" % wrong)
+"#;
+
+struct Victim {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    descriptors: usize,
+}
+
+impl Victim {
+    fn start() -> Self {
+        let mut child = Command::new("/usr/bin/python3")
+            .args(["-c", PYTHON])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 starts");
+        let input = child.stdin.take().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut String::new()).unwrap();
+        let mut victim = Victim { child, input, output, descriptors: 0 };
+        victim.descriptors = victim.count_descriptors();
+        victim
+    }
+
+    fn count_descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    fn status(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap()
+    }
+
+    fn wait_for_tracer(&self) {
+        let since = Instant::now();
+        while self.status().contains("TracerPid:\t0\n") {
+            assert!(since.elapsed() < Duration::from_secs(60), "nobody attaches");
+        }
+    }
+
+    /// That it runs, computes right, blocks no signal and has the descriptors that it had.
+    fn check(&mut self, kill: usize) {
+        let mut line = String::new();
+        let asked = writeln!(self.input, "?").and_then(|()| self.output.read_line(&mut line));
+        if asked.is_err() || line != "0\n" {
+            panic!("after kill {kill}: {line:?}, {:?}", self.child.wait());
+        }
+        let status = self.status();
+        assert!(status.contains("SigBlk:\t0000000000000000"), "after kill {kill}: {status}");
+        assert_eq!(self.count_descriptors(), self.descriptors, "after kill {kill}");
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const TARGET: &str = "LIBDIRTY_TEST_TARGET";
+/// Killed trackers may leave a bridge each, and there is room for seven.
+const KILLS_TO_A_TARGET: usize = 6;
+
+#[test]
+#[ignore = "the program that the other test kills"]
+fn attach_until_killed() {
+    let Some(pid) = std::env::var(TARGET).ok().and_then(|pid| pid.parse().ok()) else { return };
+    let mut count = 0;
+    loop {
+        drop(Tracker::builder().backend(BackendKind::UffdAsync).process(pid).expect("it attaches"));
+        count += 1;
+        if count == 2 {
+            println!("\nattached");
+        }
+    }
+}
+
+#[test]
+fn no_target_is_harmed() {
+    let works = libdirty::survey().iter().any(|finding| {
+        finding.backend == BackendKind::UffdAsync
+            && finding.rejected.is_none()
+            && cfg!(target_arch = "x86_64")
+    });
+    if !works {
+        return;
+    }
+    let kills = std::env::var("LIBDIRTY_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(300);
+    let mut victim = Victim::start();
+    for kill in 1..=kills {
+        if kill % KILLS_TO_A_TARGET == 0 {
+            victim = Victim::start();
+        }
+        let mut tracker = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "attach_until_killed", "--ignored", "--nocapture"])
+            .env(TARGET, victim.child.id().to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(tracker.stdout.take().unwrap());
+        assert!(output.lines().map_while(Result::ok).any(|line| line == "attached"));
+        // Wait until it has attached, so that most die in the midst of it, at any instant.
+        victim.wait_for_tracer();
+        let (since, wait) = (Instant::now(), Duration::from_micros((kill * 7919 % 400) as u64));
+        while since.elapsed() < wait {
+            std::hint::spin_loop();
+        }
+        tracker.kill().unwrap();
+        tracker.wait().unwrap();
+        victim.check(kill);
+    }
+}
