@@ -161,7 +161,7 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "a.s").write_text(START)
     (place / "b.c").write_text(SOURCE)
     (place / "stranger.c").write_text("int stranger(int x) { return x; }")
-    gcc = [str(host.tool("powerpc-linux-gnu-gcc", "gcc-powerpc-linux-gnu")), "-O1", "-mcpu=8548"]
+    gcc = [str(host.tool("powerpc-linux-gnu-gcc-12", "gcc-12-powerpc-linux-gnu")), "-O1", "-mcpu=8548"]
     for argv in (
         *([*gcc, "-c", source, "-o", f"{Path(source).stem}.o"] for source in ("a.s", "b.c", "stranger.c")),
         [*gcc, "-nostdlib", "-static", "-Wl,-Ttext=0xc0000000", "a.o", "b.o", "-o", "vmlinux"],

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::failure::{Failure, Outcome};
-use crate::fault::{self, Fault};
 
 const FIRST: i64 = (1 << 32) + 1;
 
@@ -99,14 +98,8 @@ impl<T> Table<T> {
 
     /// End what `handle` names. When this returns no call works on it any more, and it is dropped.
     pub(crate) fn remove(&self, handle: i64) -> Outcome<()> {
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        let slot =
-            if fault::is(Fault::StaleHandle) { open.get(&handle).cloned() } else { open.remove(&handle) };
-        drop(open);
+        let slot = self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
         let slot = slot.ok_or_else(|| self.missing(handle))?;
-        if fault::is(Fault::StaleHandle) {
-            return Ok(());
-        }
         let value = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(value);
         Ok(())

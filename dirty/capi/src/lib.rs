@@ -12,7 +12,6 @@
 mod call;
 mod capability;
 mod failure;
-mod fault;
 mod function;
 mod handle;
 mod reason;

@@ -4,7 +4,6 @@
 use libdirty::{Dirty, Tracker};
 
 use crate::failure::{Failure, Outcome};
-use crate::fault::{self, Fault};
 
 /// Pages reported dirty, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,12 +66,12 @@ impl Session {
     /// `out` is aligned and may be written that far.
     pub(crate) unsafe fn read(&mut self, out: *mut Extent, capacity: usize) -> usize {
         let next = &self.found.extents()[self.read..];
-        let count = if fault::is(Fault::Overrun) { next.len() } else { next.len().min(capacity) };
+        let count = next.len().min(capacity);
         for (index, extent) in next[..count].iter().enumerate() {
             // SAFETY: below `capacity`.
             unsafe { out.add(index).write(extent.into()) };
         }
-        self.read += if fault::is(Fault::LoseUnread) { next.len() } else { count };
+        self.read += count;
         count
     }
 

@@ -28,23 +28,22 @@ use procfs::FromRead;
 use procfs::process::{MMapPath, Status};
 
 use crate::target::Target;
-use crate::uffd::{Faults, open_flags};
 
 /// How long a thread may take to stop. One that waits for a disk or a dead file server does not.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Make a userfaultfd for the memory of `target`.
+/// Make a userfaultfd for the memory of `target`, with these flags of `userfaultfd(2)`.
 ///
 /// # Errors
 /// What was tried and why it was refused; the target is as it was.
-pub(crate) fn userfaultfd(target: &Target, faults: Faults) -> Result<OwnedFd, String> {
+pub(crate) fn userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String> {
     if !cfg!(target_arch = "x86_64") {
         return Err("making a userfaultfd in another process is written for x86-64 only".into());
     }
     let result = std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("libdirty-inject".into())
-            .spawn_scoped(scope, || bring_userfaultfd(target, faults))
+            .spawn_scoped(scope, || bring_userfaultfd(target, flags))
             .map_err(|error| format!("no thread for it: {error}"))?
             .join()
             .map_err(|_| "the thread for it panicked".to_string())?
@@ -52,12 +51,11 @@ pub(crate) fn userfaultfd(target: &Target, faults: Faults) -> Result<OwnedFd, St
     result.map_err(|why| format!("userfaultfd(2) in process {}: {why}", target.pid()))
 }
 
-fn bring_userfaultfd(target: &Target, faults: Faults) -> Result<OwnedFd, String> {
+fn bring_userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String> {
     let tid = pick_thread(target)?;
     let instruction = syscall_instruction(target)?;
     let stopped = Stopped::stop(target, tid, instruction)?;
 
-    let flags = open_flags(faults);
     let remote = stopped.call(libc::SYS_userfaultfd, flags.into()).map_err(|error| error.to_string())?;
     // SAFETY: takes plain numbers; a valid pidfd, and a descriptor of the stopped process.
     let local = unsafe { libc::syscall(libc::SYS_pidfd_getfd, target.pidfd().as_raw_fd(), remote, 0) };

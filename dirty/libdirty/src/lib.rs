@@ -24,12 +24,12 @@
 
 mod backend;
 mod bitmap;
+mod builder;
 mod capability;
 mod content;
 pub mod device;
 mod error;
 mod extent;
-mod fault;
 mod hugetlb;
 mod inject;
 mod maps;
@@ -44,10 +44,9 @@ mod target;
 mod tracker;
 mod uffd;
 
+pub use builder::Builder;
 pub use capability::{BackendKind, Capabilities, CostClass, Sees};
 pub use error::{Error, Result};
 pub use extent::{Dirty, Extent, PageRange, Reason, page_size};
-#[cfg(feature = "fault-injection")]
-pub use fault::Fault;
 pub use survey::{Finding, survey};
-pub use tracker::{Builder, Tracker};
+pub use tracker::Tracker;

@@ -38,7 +38,7 @@ pub(crate) fn best(target: &Target) -> Result<(Box<dyn Backend>, Rejected)> {
         // One that cannot track this process is not even tried.
         let opened = backend::check(kind, target)
             .and_then(|()| try_on_scratch(kind))
-            .and_then(|()| backend::open(kind, target, None));
+            .and_then(|()| backend::open(kind, target));
         match opened {
             Ok(backend) => return Ok((backend, rejected)),
             Err(why) => rejected.push((kind, why)),
@@ -53,10 +53,9 @@ const SCRATCH_PAGES: usize = 8;
 fn try_on_scratch(kind: BackendKind) -> std::result::Result<(), String> {
     let scratch = Scratch::new(SCRATCH_PAGES).map_err(|error| format!("no scratch memory: {error}"))?;
     (0..SCRATCH_PAGES).for_each(|page| scratch.write(page));
-    let mut tracker = Tracker::builder().backend(kind).own().map_err(|error| match error {
-        Error::Rejected { why, .. } => why,
-        error => error.to_string(),
-    })?;
+    let own = Target::own().map_err(|error| error.to_string())?;
+    let backend = backend::open(kind, &own)?;
+    let mut tracker = Tracker::new(own, backend, Vec::new());
     tracker.watch(scratch.range()).map_err(|error| error.to_string())?;
     let mut dirty = Dirty::new();
     for written in [&[1, 4][..], &[], &[4, 5, 7], &[4]] {

@@ -14,76 +14,13 @@
 
 use std::sync::Arc;
 
-use crate::backend::{self, Armed, Backend, Collection, Part};
+use crate::backend::{Armed, Backend, Collection, Part};
 use crate::bitmap::Bitmap;
 use crate::capability::{BackendKind, Capabilities};
 use crate::error::{Error, Result};
-use crate::extent::{Dirty, PageRange, Reason, page_size};
-use crate::fault::Fault;
+use crate::extent::{Dirty, PageRange, Reason};
 use crate::maps::{Mapping, Memory, Unreadable};
-use crate::survey::{self, Rejected};
 use crate::target::Target;
-
-/// How to make a [`Tracker`].
-#[derive(Debug, Clone, Default)]
-pub struct Builder {
-    backend: Option<BackendKind>,
-    fault: Option<Fault>,
-}
-
-impl Builder {
-    /// Use this back end or none. Without it the cheapest that works is taken (`auto`).
-    #[must_use]
-    pub fn backend(mut self, kind: BackendKind) -> Self {
-        self.backend = Some(kind);
-        self
-    }
-
-    /// Make this mistake, so that a test can be seen to fail.
-    #[cfg(feature = "fault-injection")]
-    #[must_use]
-    pub fn fault(mut self, fault: Fault) -> Self {
-        self.fault = Some(fault);
-        self
-    }
-
-    /// Track the calling process.
-    ///
-    /// # Errors
-    /// [`Error::Rejected`] or [`Error::NoBackend`], with the reasons.
-    pub fn own(self) -> Result<Tracker> {
-        self.build(Target::own()?)
-    }
-
-    /// Track process `pid`. The caller needs the permission to ptrace it (`ptrace(2)`, access mode checking).
-    ///
-    /// # Errors
-    /// [`Error::NoProcess`], [`Error::Permission`], [`Error::Rejected`] or [`Error::NoBackend`].
-    pub fn process(self, pid: i32) -> Result<Tracker> {
-        self.build(Target::process(pid)?)
-    }
-
-    fn build(self, target: Target) -> Result<Tracker> {
-        let (backend, rejected) = match self.backend {
-            Some(kind) => {
-                let backend = backend::open(kind, &target, self.fault);
-                (backend.map_err(|why| Error::Rejected { backend: kind, why })?, Vec::new())
-            }
-            None => survey::best(&target)?,
-        };
-        Ok(Tracker {
-            target,
-            backend,
-            rejected,
-            owner: std::process::id(),
-            ranges: Vec::new(),
-            regions: Vec::new(),
-            is_gone: false,
-            reported: matches!(self.fault, Some(Fault::Rearm)).then(Vec::new),
-            tells_foreign: matches!(self.fault, Some(Fault::Foreign)),
-        })
-    }
-}
 
 /// A run of mapped pages in the books.
 #[derive(Debug)]
@@ -113,7 +50,7 @@ enum State {
 pub struct Tracker {
     target: Target,
     backend: Box<dyn Backend>,
-    rejected: Rejected,
+    rejected: Vec<(BackendKind, String)>,
     /// The process that made it.
     owner: u32,
     /// What the caller asked for: sorted, apart from each other.
@@ -121,17 +58,25 @@ pub struct Tracker {
     /// What is mapped in them: sorted, without overlap.
     regions: Vec<Region>,
     is_gone: bool,
-    /// With [`Fault::Rearm`]: what was told once and is never told again.
-    reported: Option<Vec<PageRange>>,
-    /// With [`Fault::Foreign`].
-    tells_foreign: bool,
 }
 
 impl Tracker {
-    /// Choose how, then [`Builder::own`] or [`Builder::process`].
-    #[must_use]
-    pub fn builder() -> Builder {
-        Builder::default()
+    /// One that watches nothing yet, by `backend`, which was opened for `target`; `rejected` are the back ends that
+    /// were tried before.
+    pub(crate) fn new(
+        target: Target,
+        backend: Box<dyn Backend>,
+        rejected: Vec<(BackendKind, String)>,
+    ) -> Self {
+        Tracker {
+            target,
+            backend,
+            rejected,
+            owner: std::process::id(),
+            ranges: Vec::new(),
+            regions: Vec::new(),
+            is_gone: false,
+        }
     }
 
     /// The back end at work.
@@ -280,7 +225,6 @@ impl Tracker {
         }
         self.backend.settle(&self.target);
         dirty.finish();
-        self.apply_fault(dirty);
         Ok(())
     }
 
@@ -413,26 +357,6 @@ impl Tracker {
                 self.regions.push(Region { range: rest, memory: region.memory, state: region.state.clone() });
             }
         }
-    }
-
-    fn apply_fault(&mut self, dirty: &mut Dirty) {
-        if self.tells_foreign {
-            for range in &self.ranges {
-                dirty.push(PageRange::trusted(range.start(), range.start() + page_size()), Reason::Written);
-            }
-            dirty.finish();
-        }
-        let Some(reported) = &mut self.reported else { return };
-        let mut told = Dirty::new();
-        for extent in dirty.extents() {
-            for range in extent.range.without(reported.iter().copied()) {
-                told.push(range, extent.reason);
-            }
-        }
-        told.finish();
-        reported.extend(told.extents().iter().map(|extent| extent.range));
-        reported.sort_unstable();
-        *dirty = told;
     }
 }
 

@@ -15,7 +15,7 @@ use linux_raw_sys::ioctl::{
     UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_WRITEPROTECT,
 };
 
-use crate::backend::{Armed, Part};
+use crate::backend::contract::{Armed, Part};
 use crate::extent::PageRange;
 use crate::inject;
 use crate::target::Target;
@@ -44,7 +44,11 @@ impl Uffd {
     /// # Errors
     /// What was tried and the kernel's word.
     pub(crate) fn open(target: &Target, faults: Faults, choices: &[u32]) -> Result<Self, String> {
-        let fd = if target.is_own() { open_own(faults)? } else { inject::userfaultfd(target, faults)? };
+        let fd = if target.is_own() {
+            open_own(faults)?
+        } else {
+            inject::userfaultfd(target, open_flags(faults))?
+        };
         let uffd = Uffd(File::from(fd));
         let mut refused = String::new();
         for features in choices {
@@ -133,7 +137,7 @@ fn raw(range: PageRange) -> uffdio_range {
 }
 
 /// The flags of `userfaultfd(2)`.
-pub(crate) fn open_flags(faults: Faults) -> i32 {
+fn open_flags(faults: Faults) -> i32 {
     let mode = if faults == Faults::User { UFFD_USER_MODE_ONLY.cast_signed() } else { 0 };
     libc::O_CLOEXEC | libc::O_NONBLOCK | mode
 }

@@ -249,35 +249,3 @@ fn another_process_is_told_and_goes_on() {
         assert_eq!(area.collect(&mut tracker).1, [Reason::Exited]);
     });
 }
-
-#[cfg(feature = "fault-injection")]
-mod mistakes_show {
-    use super::*;
-    use libdirty::Fault;
-
-    fn with(fault: Fault, area: &Area) -> Tracker {
-        let mut tracker = builder().fault(fault).own().unwrap();
-        tracker.watch(area.0).unwrap();
-        tracker
-    }
-
-    #[test]
-    fn a_race_loses_writes() {
-        with_soft_dirty(|| {
-            let area = Area::private(256);
-            let mut tracker = with(Fault::Race, &area);
-            assert_ne!(mismatches(&area, &mut tracker), 0);
-        });
-    }
-
-    #[test]
-    fn discards_are_missed() {
-        with_soft_dirty(|| {
-            let area = Area::private(8);
-            area.write(0..8);
-            let mut tracker = with(Fault::Discard, &area);
-            area.discard(3..4);
-            assert_eq!(area.written(&mut tracker), []);
-        });
-    }
-}

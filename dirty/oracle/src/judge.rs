@@ -4,7 +4,7 @@
 //! Invariant: the copy of a watched page changes only when a collect reported the page (or `watch` returned). What
 //! differs in [`Judge::check`] was therefore not reported, whoever is to blame.
 
-use libdirty::{BackendKind, Capabilities, Dirty, Extent, Fault, PageRange, Reason, Tracker, page_size};
+use libdirty::{BackendKind, Capabilities, Dirty, Extent, PageRange, Reason, Tracker, page_size};
 
 use crate::memory::{Mapping, Memory};
 use crate::op::{Backing, Op};
@@ -18,8 +18,6 @@ use crate::workload::{Target, Workload};
 pub struct Setup {
     /// The back end.
     pub backend: BackendKind,
-    /// A mistake for it to make.
-    pub fault: Option<Fault>,
     /// Which process is tracked.
     pub target: Target,
     /// How long racing scenarios race.
@@ -79,10 +77,7 @@ impl Judge {
     }
 
     fn of(setup: Setup, workload: Workload) -> Result<Self, Stop> {
-        let mut builder = Tracker::builder().backend(setup.backend);
-        if let Some(fault) = setup.fault {
-            builder = builder.fault(fault);
-        }
+        let builder = Tracker::builder().backend(setup.backend);
         let tracker = match setup.target {
             Target::Own => builder.own()?,
             Target::Other => builder.process(workload.pid())?,

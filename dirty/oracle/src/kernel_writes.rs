@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::op::Way;
-use crate::perform::{pipe, temporary_file, wait};
+use crate::sys::{pipe, temporary_file, wait};
 
 /// Have `length` bytes of `value` written at `at`; small enough for a pipe (64 KiB).
 ///

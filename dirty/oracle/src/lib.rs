@@ -9,6 +9,8 @@
 //! in another. [`scenario`]s are such lists written by hand; [`sequence`]s are generated, and shrink. Each runs in
 //! a process of its own ([`run`]), so that a crash is a result and not the end.
 
+#[cfg(target_arch = "x86_64")]
+pub mod guest;
 pub mod judge;
 pub mod kernel_writes;
 pub mod memory;
@@ -23,5 +25,6 @@ pub mod run;
 pub mod scenario;
 pub mod sequence;
 pub mod shadow;
+mod sys;
 pub mod workload;
 pub mod writers;

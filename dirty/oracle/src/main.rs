@@ -9,7 +9,7 @@ use dirty_oracle::judge::Setup;
 use dirty_oracle::outcome::Verdict;
 use dirty_oracle::property::{Search, search};
 use dirty_oracle::report::{Rejected, Report, Row, heading};
-use dirty_oracle::run::{FAULTS, Order, What};
+use dirty_oracle::run::{Order, What};
 use dirty_oracle::scenario::{ALL, Scenario};
 use dirty_oracle::sequence::Sequence;
 use dirty_oracle::workload::Target;
@@ -18,7 +18,7 @@ use libdirty::BackendKind;
 
 /// Holds the back ends of libdirty against memory itself.
 #[derive(Debug, Parser)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -50,9 +50,6 @@ struct Choice {
     /// The process that is tracked; both otherwise.
     #[arg(long)]
     target: Option<TargetName>,
-    /// Have the back end make this mistake; it should then fail.
-    #[arg(long)]
-    fault: Option<FaultName>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -91,14 +88,6 @@ enum TargetName {
     Other,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum FaultName {
-    Rearm,
-    Race,
-    Discard,
-    Foreign,
-}
-
 fn scenario(name: &str) -> Result<&'static Scenario, String> {
     dirty_oracle::scenario::find(name).ok_or_else(|| format!("no scenario is called {name:?}; try list"))
 }
@@ -106,7 +95,6 @@ fn scenario(name: &str) -> Result<&'static Scenario, String> {
 impl Choice {
     /// What to run: each back end on each target. Back ends that do not work here go into the report.
     fn setups(&self, seconds: f64, report: &mut Report) -> Vec<Setup> {
-        let fault = self.fault.map(|fault| FAULTS[fault as usize].1);
         let targets = match self.target {
             None => vec![Target::Own, Target::Other],
             Some(TargetName::Own) => vec![Target::Own],
@@ -124,17 +112,16 @@ impl Choice {
             }
             let record = backend.capabilities();
             let able = targets.iter().filter(|target| **target == Target::Own || record.other_process);
-            setups.extend(able.map(|target| Setup { backend, fault, target: *target, seconds }));
+            setups.extend(able.map(|target| Setup { backend, target: *target, seconds }));
         }
         setups
     }
 
     /// Add a row to the report, and show it at once unless JSON is wanted.
     fn add(&self, report: &mut Report, setup: Setup, scenario: &str, verdict: Verdict, since: Instant) {
-        let fault = self.fault.map(|fault| FAULTS[fault as usize].0.into());
         let (backend, target) = (setup.backend.name().into(), setup.target.name().into());
         let seconds = since.elapsed().as_secs_f64();
-        let row = Row { backend, target, fault, scenario: scenario.into(), verdict, seconds };
+        let row = Row { backend, target, scenario: scenario.into(), verdict, seconds };
         if !self.json {
             println!("{}", row.line());
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libdirty::page_size;
 
-use crate::perform::{end, map, pipe};
+use crate::sys::{end, map, pipe};
 
 /// Running processes; dropping it ends them.
 #[derive(Debug)]

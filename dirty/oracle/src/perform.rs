@@ -5,16 +5,19 @@
 //! the allocator put anything by themselves ([`ARENA`]); no Rust object ever lies there.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libdirty::page_size;
 
+#[cfg(target_arch = "x86_64")]
+use crate::guest::Guest;
 use crate::kernel_writes;
 use crate::noise::Noise;
 use crate::op::{Backing, Op};
 use crate::pinned::Pinned;
+use crate::sys::{check, end, map, pipe, temporary_file, wait};
 use crate::writers::Writers;
 
 /// Where the memory of all scenarios lies: where neither the kernel nor a sanitizer puts anything.
@@ -28,11 +31,8 @@ pub struct Performer {
     fork: Option<i32>,
     pinned: Option<Box<Pinned>>,
     noise: Option<Noise>,
-}
-
-/// `errno` of a call that returns -1 for failure.
-fn check(result: i64) -> io::Result<i64> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    #[cfg(target_arch = "x86_64")]
+    guest: Option<Guest>,
 }
 
 impl Performer {
@@ -104,6 +104,7 @@ impl Performer {
             Op::Into { pid, way, at, length, value } => {
                 kernel_writes::into_process(pid, way, at, &vec![value; length])
             }
+            Op::Guest { at, length, value } => self.write_by_guest(at, length, value),
             Op::Pin { at, length } => {
                 self.pinned = Some(Box::new(Pinned::new(at, length)?));
                 Ok(0)
@@ -188,6 +189,20 @@ impl Performer {
         }
     }
 
+    #[cfg(target_arch = "x86_64")]
+    fn write_by_guest(&mut self, at: usize, length: usize, value: u8) -> io::Result<i64> {
+        let guest = match self.guest.take() {
+            Some(guest) => guest,
+            None => Guest::new()?,
+        };
+        self.guest.insert(guest).write(at, length, value)
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn write_by_guest(&mut self, _at: usize, _length: usize, _value: u8) -> io::Result<i64> {
+        Err(io::Error::from_raw_os_error(libc::ENODEV))
+    }
+
     fn fork(&mut self, at: usize, length: usize, value: u8) -> io::Result<i64> {
         let (mut reader, writer) = pipe()?;
         // SAFETY: the child makes system calls and stores only, until it is killed.
@@ -242,59 +257,6 @@ fn store_unaligned(at: usize, value: u64) {
     unsafe {
         std::arch::asm!("str {value}, [{at}]", at = in(reg) at, value = in(reg) value, options(nostack))
     };
-}
-
-/// Map readable and writable memory here.
-///
-/// # Errors
-/// The kernel's word.
-pub(crate) fn map(at: usize, length: usize, flags: i32, fd: i32) -> io::Result<i64> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: see the module.
-    check(unsafe { libc::mmap(at as *mut _, length, protection, flags, fd, 0) } as i64)
-}
-
-/// A file of known bytes where `TMPDIR` says: on a filesystem of the caller's choice.
-///
-/// # Errors
-/// The kernel's word.
-pub(crate) fn temporary_file(length: usize) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut options = File::options();
-    options.read(true).write(true).custom_flags(libc::O_TMPFILE);
-    let mut file = options.open(std::env::temp_dir())?;
-    let page: Vec<u8> = (0..page_size()).map(|byte| (byte % 251) as u8).collect();
-    for _ in 0..length / page_size() {
-        file.write_all(&page)?;
-    }
-    Ok(file)
-}
-
-/// A pipe: reader, writer.
-///
-/// # Errors
-/// The kernel's word.
-pub(crate) fn pipe() -> io::Result<(File, File)> {
-    let mut ends = [0; 2];
-    // SAFETY: the kernel fills two descriptors.
-    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }.into())?;
-    // SAFETY: just returned; nobody else owns them.
-    Ok(unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) })
-}
-
-/// Wait for a child; returns the wait status.
-pub(crate) fn wait(pid: i32) -> io::Result<i32> {
-    let mut status = 0;
-    // SAFETY: one valid integer.
-    check(unsafe { libc::waitpid(pid, &raw mut status, 0) }.into())?;
-    Ok(status)
-}
-
-/// End a child that was not waited for.
-pub(crate) fn end(pid: i32) -> io::Result<()> {
-    // SAFETY: a child of ours, as the caller says.
-    check(unsafe { libc::kill(pid, libc::SIGKILL) }.into())?;
-    wait(pid).map(|_| ())
 }
 
 static SIGNALLED: AtomicBool = AtomicBool::new(false);

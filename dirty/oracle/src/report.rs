@@ -14,8 +14,6 @@ pub struct Row {
     pub backend: String,
     /// Which process was tracked.
     pub target: String,
-    /// The deliberate mistake.
-    pub fault: Option<String>,
     /// The scenario.
     pub scenario: String,
     /// How it ended.

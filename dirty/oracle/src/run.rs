@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use libdirty::{BackendKind, Fault};
+use libdirty::BackendKind;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::Setup;
@@ -20,7 +20,6 @@ use crate::workload::Target;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
     backend: String,
-    fault: Option<String>,
     target: Target,
     seconds: f64,
     what: What,
@@ -36,38 +35,16 @@ pub enum What {
     Sequence(Sequence),
 }
 
-/// The faults by their names on the command line.
-pub const FAULTS: [(&str, Fault); 4] = [
-    ("rearm", Fault::Rearm),
-    ("race", Fault::Race),
-    ("discard", Fault::Discard),
-    ("foreign", Fault::Foreign),
-];
-
 impl Order {
     /// An order.
     #[must_use]
     pub fn new(setup: Setup, what: What) -> Self {
-        let fault = FAULTS.into_iter().find(|(_, fault)| Some(*fault) == setup.fault);
-        Order {
-            backend: setup.backend.name().into(),
-            fault: fault.map(|(name, _)| name.into()),
-            target: setup.target,
-            seconds: setup.seconds,
-            what,
-        }
+        Order { backend: setup.backend.name().into(), target: setup.target, seconds: setup.seconds, what }
     }
 
     fn setup(&self) -> Result<Setup, String> {
-        let fault = match &self.fault {
-            None => None,
-            Some(wanted) => {
-                let found = FAULTS.into_iter().find(|(name, _)| name == wanted);
-                Some(found.ok_or_else(|| format!("no fault is called {wanted:?}"))?.1)
-            }
-        };
         let backend: BackendKind = self.backend.parse()?;
-        Ok(Setup { backend, fault, target: self.target, seconds: self.seconds })
+        Ok(Setup { backend, target: self.target, seconds: self.seconds })
     }
 
     /// Carry it out in this process.

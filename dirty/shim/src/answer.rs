@@ -11,9 +11,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use libdirty::pagemap::Entry;
 use libdirty::{BackendKind, Dirty, Error, PageRange, Reason, Tracker, page_size};
 
-use crate::files::Known;
 use crate::kernel;
-use crate::settings::{say, settings};
+use crate::known::Known;
+use crate::settings::say;
 
 /// A process whose soft-dirty bits were cleared through this library.
 struct Tracked {
@@ -163,12 +163,6 @@ impl Entries {
         }
         let all = tracked();
         let Some(tracked) = all.iter().find(|tracked| Some(tracked.pid) == known.pid) else { return };
-        if settings().never_dirty {
-            for index in 0..self.count {
-                self.change(index, |entry| entry.with_soft_dirty(false));
-            }
-            return;
-        }
         let pages = self.first..self.first + self.count as u64;
         let scanned = kernel::watched_pages(pagemap, pages.clone(), |watched| {
             for page in watched.start.max(pages.start)..watched.end.min(pages.end) {

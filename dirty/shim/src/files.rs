@@ -13,40 +13,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::kernel;
+use crate::known::{Kind, Known};
 use crate::lock;
-
-/// One of the two kinds of file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Pagemap,
-    ClearRefs,
-}
-
-/// What an open descriptor stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub(crate) kind: Kind,
-    /// As `/proc` here numbers it; `None` where the file is of another mount of procfs, which may number
-    /// processes otherwise.
-    pub(crate) pid: Option<i32>,
-}
-
-impl Known {
-    fn pack(self) -> u64 {
-        let kind = if self.kind == Kind::Pagemap { 1 } else { 2 };
-        kind << 32 | u64::from(self.pid.unwrap_or(0).cast_unsigned())
-    }
-
-    fn unpack(word: u64) -> Option<Self> {
-        let kind = match word >> 32 {
-            1 => Kind::Pagemap,
-            2 => Kind::ClearRefs,
-            _ => return None,
-        };
-        let pid = (word as u32).cast_signed();
-        Some(Known { kind, pid: (pid != 0).then_some(pid) })
-    }
-}
 
 /// All zero: nothing of ours.
 #[derive(Debug, Default)]

@@ -14,7 +14,8 @@ use std::ffi::{c_char, c_int, c_void};
 use libc::{iovec, mode_t, off64_t, size_t, ssize_t};
 
 use crate::answer::{self, Entries};
-use crate::files::{self, Kind, Known};
+use crate::files;
+use crate::known::{Kind, Known};
 use crate::lock;
 use crate::real;
 

@@ -21,6 +21,7 @@ mod answer;
 mod files;
 mod interpose;
 mod kernel;
+mod known;
 mod lock;
 mod real;
 mod settings;

@@ -16,8 +16,6 @@ pub(crate) struct Settings {
     verbose: bool,
     /// Touch nothing.
     pub(crate) off: bool,
-    /// The deliberate mistake of the negative controls: never dirty, once cleared.
-    pub(crate) never_dirty: bool,
 }
 
 /// Read once, when the program first opens one of the files.
@@ -36,7 +34,6 @@ pub(crate) fn settings() -> Settings {
                 b"force" => settings.force = true,
                 b"verbose" => settings.verbose = true,
                 b"off" => settings.off = true,
-                b"never-dirty" => settings.never_dirty = cfg!(feature = "fault-injection"),
                 _ => {}
             }
         }

@@ -11,7 +11,6 @@ use std::io;
 use vm_memory::GuestMemoryMmap;
 
 use crate::abi;
-use crate::fault::Fault;
 use crate::guest_ring::GuestRing;
 
 /// Where the log comes from: KVM, or a model of it in tests.
@@ -49,14 +48,13 @@ pub struct Forwarder<L> {
     overrun: bool,
     /// The host failed to protect pages again, or to switch logging: nothing that it says is complete.
     broken: bool,
-    fault: Option<Fault>,
     /// What happened so far.
     pub counts: Counts,
 }
 
 impl<L: Log> Forwarder<L> {
     /// Nothing is enabled and there is no ring.
-    pub fn new(log: L, memory: GuestMemoryMmap, fault: Option<Fault>) -> Self {
+    pub fn new(log: L, memory: GuestMemoryMmap) -> Self {
         Self {
             log,
             memory,
@@ -64,7 +62,6 @@ impl<L: Log> Forwarder<L> {
             enabled: HashSet::new(),
             overrun: false,
             broken: false,
-            fault,
             counts: Counts::default(),
         }
     }
@@ -142,7 +139,7 @@ impl<L: Log> Forwarder<L> {
     fn drain(&mut self) -> i32 {
         self.counts.drains += 1;
         self.forward();
-        let told = self.overrun || self.broken || self.fault.as_mut().is_some_and(Fault::overruns);
+        let told = self.overrun || self.broken;
         self.overrun = false;
         if told {
             self.counts.overruns += 1;
@@ -152,10 +149,9 @@ impl<L: Log> Forwarder<L> {
     }
 
     fn forward(&mut self) {
-        let (ring, fault, counts) = (&mut self.ring, &mut self.fault, &mut self.counts);
+        let (ring, counts) = (&mut self.ring, &mut self.counts);
         let mut fits = true;
         let complete = self.log.harvest(&mut |frame| {
-            let Some(frame) = fault.as_mut().map_or(Some(frame), |fault| fault.change(frame)) else { return };
             // Without a ring nothing is enabled, and this is a rest that nobody asked for.
             let Some(ring) = ring.as_mut() else { return };
             match ring.push(frame) {

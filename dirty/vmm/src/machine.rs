@@ -17,7 +17,6 @@ use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::terminal::Terminal;
 
 use crate::devices::{Devices, Effect, Interrupt, SERIAL_IRQ};
-use crate::fault::Fault;
 use crate::forward::{Counts, Forwarder};
 use crate::kvm_log::{self, EXIT_RING_FULL, KvmLog};
 use crate::vcpus::{Vcpu, VcpuSet};
@@ -43,8 +42,6 @@ pub struct Configuration {
     pub cpus: u8,
     /// Whether the log is offered to the guest.
     pub log: bool,
-    /// A mistake to make with it.
-    pub fault: Option<Fault>,
 }
 
 /// How the guest ended.
@@ -103,9 +100,7 @@ pub fn run(configuration: &Configuration) -> Result<Counts> {
     let shared = Arc::new(Shared {
         devices: Devices::new(Interrupt(interrupt), Box::new(io::stdout())),
         vcpus: VcpuSet(states),
-        forwarder: configuration
-            .log
-            .then(|| Mutex::new(Forwarder::new(log, memory.clone(), configuration.fault.clone()))),
+        forwarder: configuration.log.then(|| Mutex::new(Forwarder::new(log, memory.clone()))),
     });
     VcpuSet::prepare()?;
     start_and_wait(&shared, vcpus)

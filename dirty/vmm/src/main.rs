@@ -8,7 +8,6 @@
 mod abi;
 mod boot;
 mod devices;
-mod fault;
 mod forward;
 mod guest_ring;
 mod kvm_log;
@@ -25,7 +24,6 @@ use std::process::ExitCode;
 use bytesize::ByteSize;
 use clap::Parser;
 
-use fault::Fault;
 use machine::Configuration;
 
 /// Boot a Linux kernel on KVM, with a log of the pages it writes
@@ -48,12 +46,8 @@ struct Arguments {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(mp_table::MAX_CPUS)))]
     cpus: u8,
     /// Do not offer the log, nor require that the host has one
-    #[arg(long, conflicts_with = "fault")]
-    no_log: bool,
-    /// Make a mistake on purpose: lose=N drops every N-th entry, wild=N makes it a page that is not there,
-    /// overrun=N answers every N-th drain so
     #[arg(long)]
-    fault: Option<Fault>,
+    no_log: bool,
     /// At the end say on standard error what was counted
     #[arg(long)]
     counts: bool,
@@ -68,7 +62,6 @@ fn main() -> ExitCode {
         memory: arguments.memory.as_u64(),
         cpus: arguments.cpus,
         log: !arguments.no_log,
-        fault: arguments.fault,
     };
     match machine::run(&configuration) {
         Ok(counts) => {

@@ -41,7 +41,8 @@ class Machine:
     ``cpu`` is QEMU's model; what a machine's instructions are compared with must have the same model,
     as the model decides which instructions the kernel uses.
     With ``icount`` (QEMU's alone) the guest's clock counts instructions (2 ns each) and is deterministic.
-    ``image`` is another build of Xen than the host's own; a .efi is started by UEFI.
+    ``image`` is another build of Xen than the host's own; a .efi is started by UEFI. ``kernel`` is another
+    kernel than the one that the architecture's machines boot.
     CPUs that take ``turns`` run one after another on one thread of the host, some thousand instructions each:
     QEMU 7.2's emulation of several at once may go on executing code that the guest has replaced.
     With ``epml`` its processors are the model of docs/epml.md.
@@ -67,6 +68,7 @@ class Machine:
     epml: Epml | None = None
     exceptions: bool = False
     image: Path | None = None
+    kernel: Path | None = None
     xen_args: tuple[str, ...] = ()
     linux_args: tuple[str, ...] = ()
 
@@ -90,10 +92,12 @@ class Machine:
             raise ValueError(f"machine {self.name}: an image of Xen without Xen")
         if self.epml and self.xen:
             raise ValueError(f"machine {self.name}: the model of EPML knows Linux alone")
-        if not self.pc and (self.cpus != 1 or self.xen or self.disk or self.cable or self.epml):
-            raise ValueError(f"machine {self.name}: what is not QEMU's PC has one CPU, memory and a console")
-        if self.emulator == "bochs" and (self.architecture != "x86" or self.icount or self.exceptions):
-            raise ValueError(f"machine {self.name}: Bochs has a PC with its own clock and no trace")
+        if not self.pc and (self.xen or self.disk or self.cable or self.epml):
+            raise ValueError(f"machine {self.name}: what is not QEMU's PC has memory and a console")
+        if self.emulator == "bochs" and (
+            self.architecture != "x86" or self.cpus != 1 or self.icount or self.exceptions
+        ):
+            raise ValueError(f"machine {self.name}: Bochs has a PC with one CPU, its own clock and no trace")
 
     @property
     def pc(self) -> bool:
@@ -176,5 +180,14 @@ MACHINES = _table(
         memory_mib=512,
         icount=True,
         linux_args=("hugepagesz=64M", "hugepages=4"),
+    ),
+    Machine(
+        "power-kvm-smp",
+        "Linux and a VM in its KVM, on two e500v2",
+        architecture="power",
+        cpu=_E500,
+        cpus=2,
+        memory_mib=512,
+        linux_args=("hugepagesz=16M", "hugepages=8"),
     ),
 )

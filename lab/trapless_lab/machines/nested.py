@@ -52,7 +52,7 @@ def machine(name: str = "bare") -> Machine:
 
 @dataclass(frozen=True)
 class Inner:
-    """An inner guest; ``arguments`` are the VMM's, ``script`` is what its shell runs.
+    """An inner guest; ``script`` is what its shell runs, ``environment`` the VMM's variables.
 
     With less than 512 MiB the kernel makes no huge pages by itself.
     """
@@ -62,13 +62,13 @@ class Inner:
     files: Tree
     memory: str = "640MiB"
     cpus: int = 1
-    arguments: str = ""
+    environment: str = ""
 
     def step(self, timeout_s: float = 240) -> Step:
         """Return the outer machine's step that runs it."""
         command = (
-            f"{_VMM} --kernel /inner/kernel --initramfs /inner/{self.name} --memory {self.memory} "
-            f"--cpus {self.cpus} --counts {self.arguments} "
+            f"{self.environment} {_VMM} --kernel /inner/kernel --initramfs /inner/{self.name} "
+            f"--memory {self.memory} --cpus {self.cpus} --counts "
             f"--cmdline '{_COMMAND_LINE}'"
         )
         return Step(self.name, command, timeout_s=timeout_s)

@@ -108,6 +108,8 @@ def _outputs(machine: Machine, directory: Path) -> qemu.Outputs:
 
 
 def _kernel(machine: Machine) -> Path:
+    if machine.kernel:
+        return machine.kernel
     return artifacts.power("kernel", "vmlinux") if machine.architecture == "power" else host.kernel().image
 
 

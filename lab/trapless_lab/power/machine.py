@@ -84,7 +84,7 @@ class How:
 def machine_facts() -> dict[str, Any]:
     """Return the JSON's ``machine`` object."""
     return {
-        **host.package_versions(("qemu-system-ppc", "linux-source-6.1", "gcc-powerpc-linux-gnu")),
+        **host.package_versions(("qemu-system-ppc", "linux-source-6.1", "gcc-12-powerpc-linux-gnu")),
         "machines": [{"name": "ppce500", "cpu": HOST.cpu, "cpus": 1, "memory_mib": HOST.memory_mib}],
     }
 
@@ -162,8 +162,9 @@ def in_host(
     guest_files: Tree | None = None,
     how: How | None = None,
     label: str = "host",
+    machine: Machine = HOST,
 ) -> Console:
-    """Boot the kernel as a host that runs a script (power/guest/script.c) and is told ``arguments``.
+    """Boot ``machine`` as a host that runs a script (power/guest/script.c) and is told ``arguments``.
 
     ``files`` are added to what it has, ``guest_files`` to what its guests have.
     """
@@ -178,7 +179,7 @@ def in_host(
             "/guest/initramfs": File(guest_image),
             **(files or {}),
         }
-        console = _run(label, HOST, f"{arguments} script=/script", tree, how or How())
+        console = _run(label, machine, f"{arguments} script=/script", tree, how or How())
     ended_by_us = _KILLED.findall(console.text)
     for vm in _VM.findall("\n".join(script)):
         if vm not in ended_by_us:

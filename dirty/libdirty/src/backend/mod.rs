@@ -1,79 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What every back end does. [`crate::Tracker`] keeps the books (which ranges, what is mapped there); a back end
-//! arms memory and tells what was written.
-//!
-//! The promise that each of them keeps, page by page: a write that happens after `arm` returned is told by the
-//! first `collect` that begins after it, or by one that runs meanwhile. Taking a page into the answer and
-//! arming it again is therefore one step as far as a write can see; each file says how.
+//! The back ends: [`contract`] says what each does, a file each how.
 
+pub(crate) mod contract;
 mod module;
 mod mprotect;
 mod soft_dirty;
 mod uffd_async;
 mod uffd_sync;
 
-use std::fmt::Debug;
-use std::sync::Arc;
-
-use crate::bitmap::Bitmap;
+pub(crate) use self::contract::{Armed, Backend, Collection, Part};
 use crate::capability::BackendKind;
 use crate::device::abi;
-use crate::extent::{Dirty, PageRange};
-use crate::fault::Fault;
-use crate::maps::{Mapping, Memory};
 use crate::target::Target;
-
-/// Memory under watch: a run of pages that show the same memory.
-#[derive(Debug, Clone)]
-pub(crate) struct Part {
-    pub(crate) range: PageRange,
-    pub(crate) memory: Memory,
-    /// The back end's one bit a page; it covers `range` and perhaps more (parts are cut, bitmaps are not).
-    /// All clear when the part is armed for the first time.
-    pub(crate) bitmap: Arc<Bitmap>,
-}
-
-/// What became of arming.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Armed {
-    /// Writes are found from now on.
-    Watched,
-    /// The process can never write here: nothing to find.
-    Constant,
-    /// This mapping cannot be watched.
-    Unsupported,
-}
-
-/// What a collect works on.
-pub(crate) struct Collection<'a> {
-    /// The parts to look at, sorted; each mapped a moment ago.
-    pub(crate) parts: &'a [Part],
-    /// The same with protections, as seen a moment ago.
-    pub(crate) mappings: &'a [Mapping],
-    /// Where dirty pages go, in any order.
-    pub(crate) dirty: &'a mut Dirty,
-    /// Ranges that turned out not to be armed (any more): the tracker arms them anew and reports them whole.
-    pub(crate) lost: &'a mut Vec<PageRange>,
-}
-
-/// A mechanism at work on one process.
-pub(crate) trait Backend: Send + Debug {
-    fn kind(&self) -> BackendKind;
-
-    /// Find writes to `part` from now on; what it holds now is known to the caller. `mappings` are the part's.
-    fn arm(&mut self, target: &Target, part: &Part, mappings: &[Mapping]) -> Armed;
-
-    /// Called after one or more `arm`: what is written from now on must be found. For back ends that do better to
-    /// arm all at once.
-    fn settle(&mut self, _target: &Target) {}
-
-    /// Leave `range`, a part or a piece of one, as if it had never been watched. `mapped` tells whether the
-    /// memory is still there; where it is not, only the back end's own records go.
-    fn disarm(&mut self, target: &Target, range: PageRange, mapped: bool);
-
-    /// Tell the pages written since the last collect, and arm them again.
-    fn collect(&mut self, target: &Target, work: &mut Collection<'_>);
-}
 
 /// Whether this kind of back end can track `target` at all.
 ///
@@ -90,20 +28,16 @@ pub(crate) fn check(kind: BackendKind, target: &Target) -> Result<(), String> {
 ///
 /// # Errors
 /// What was tried and why it does not work here.
-pub(crate) fn open(
-    kind: BackendKind,
-    target: &Target,
-    fault: Option<Fault>,
-) -> Result<Box<dyn Backend>, String> {
+pub(crate) fn open(kind: BackendKind, target: &Target) -> Result<Box<dyn Backend>, String> {
     check(kind, target)?;
-    let module = |mechanism| module::Module::open(kind, mechanism, target, fault);
+    let module = |mechanism| module::Module::open(kind, mechanism, target);
     Ok(match kind {
         BackendKind::Dbit => Box::new(module(abi::DBIT)?),
         BackendKind::Spml => Box::new(module(abi::SPML)?),
         BackendKind::Epml => Box::new(module(abi::EPML)?),
-        BackendKind::Mprotect => Box::new(mprotect::Mprotect::open(target, fault)?),
-        BackendKind::SoftDirty => Box::new(soft_dirty::SoftDirty::open(target, fault)?),
-        BackendKind::UffdSync => Box::new(uffd_sync::UffdSync::open(target, fault)?),
-        BackendKind::UffdAsync => Box::new(uffd_async::UffdAsync::open(target, fault)?),
+        BackendKind::Mprotect => Box::new(mprotect::Mprotect::open(target)?),
+        BackendKind::SoftDirty => Box::new(soft_dirty::SoftDirty::open(target)?),
+        BackendKind::UffdSync => Box::new(uffd_sync::UffdSync::open(target)?),
+        BackendKind::UffdAsync => Box::new(uffd_async::UffdAsync::open(target)?),
     })
 }

@@ -12,15 +12,12 @@
 //! - a collect that fails has told nothing: all is armed anew, and reported.
 
 use std::io;
-use std::time::Duration;
 
 use super::{Armed, Backend, Collection, Part};
 use crate::capability::BackendKind;
 use crate::device::{Device, abi};
-use crate::extent::{PageRange, Reason, page_size};
-use crate::fault::Fault;
+use crate::extent::{PageRange, Reason};
 use crate::maps::Mapping;
-use crate::pagemap;
 use crate::target::Target;
 
 #[derive(Debug)]
@@ -29,7 +26,6 @@ pub(super) struct Module {
     device: Device,
     /// Room for what the module has found: grows when it was full.
     room: Vec<abi::Range>,
-    fault: Option<Fault>,
 }
 
 const FIRST_ROOM: usize = 512;
@@ -37,12 +33,7 @@ const MOST_ROOM: usize = 1 << 16; // 1 MiB
 
 impl Module {
     /// `kind` by `mechanism`.
-    pub(super) fn open(
-        kind: BackendKind,
-        mechanism: u32,
-        target: &Target,
-        fault: Option<Fault>,
-    ) -> Result<Self, String> {
+    pub(super) fn open(kind: BackendKind, mechanism: u32, target: &Target) -> Result<Self, String> {
         let device = Device::open(mechanism)?;
         let pid = target.pid();
         device
@@ -51,27 +42,21 @@ impl Module {
         if target.has_exited() {
             return Err(format!("process {pid} has ended"));
         }
-        Ok(Module { kind, device, room: vec![abi::Range::default(); FIRST_ROOM], fault })
+        Ok(Module { kind, device, room: vec![abi::Range::default(); FIRST_ROOM] })
     }
 
     /// Have the module look, and tell what it found.
-    fn find(&mut self, target: &Target, work: &mut Collection<'_>) -> io::Result<()> {
+    fn find(&mut self, work: &mut Collection<'_>) -> io::Result<()> {
         let has_overrun = self.device.collect()?;
         if has_overrun {
             work.parts.iter().for_each(|part| work.dirty.push(part.range, Reason::Overflow));
         }
-        let fault = self.fault;
-        self.take(|range| match fault {
-            _ if has_overrun => {} // told with all the rest
-            Some(Fault::Discard) => tell_content(target, work, range),
-            _ => tell(work, range),
-        })?;
-        if fault == Some(Fault::Race) {
-            std::thread::sleep(Duration::from_millis(1)); // room for the mistake to show
-            self.device.collect()?;
-            self.take(|_| ())?;
-        }
-        Ok(())
+        // With an overrun all is told already.
+        self.take(|range| {
+            if !has_overrun {
+                tell(work, range);
+            }
+        })
     }
 
     /// Take all that the module has found; what it finds meanwhile may come in any order, or the next time.
@@ -103,18 +88,6 @@ fn tell(work: &mut Collection<'_>, range: PageRange) {
     }
 }
 
-/// [`Fault::Discard`]: tell it but for pages that are empty.
-fn tell_content(target: &Target, work: &mut Collection<'_>, range: PageRange) {
-    let mut entries = Vec::new();
-    if pagemap::read(target.pagemap(), range, &mut entries).is_err() {
-        return;
-    }
-    for (page, _) in entries.iter().enumerate().filter(|(_, entry)| !entry.is_none()) {
-        let start = range.start() + page * page_size();
-        tell(work, PageRange::trusted(start, start + page_size()));
-    }
-}
-
 impl Backend for Module {
     fn kind(&self) -> BackendKind {
         self.kind
@@ -134,8 +107,8 @@ impl Backend for Module {
         let _ = self.device.unwatch(range);
     }
 
-    fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
-        if self.find(target, work).is_err() {
+    fn collect(&mut self, _target: &Target, work: &mut Collection<'_>) {
+        if self.find(work).is_err() {
             work.lost.extend(work.parts.iter().map(|part| part.range));
         }
     }

@@ -40,7 +40,6 @@ use super::{Armed, Backend, Collection, Part};
 use crate::capability::BackendKind;
 use crate::content::Contents;
 use crate::extent::{Dirty, PageRange, Reason};
-use crate::fault::Fault;
 use crate::maps::Mapping;
 use crate::news::{News, chunks};
 use crate::target::Target;
@@ -52,7 +51,6 @@ pub(super) struct Mprotect {
     /// By the address of the part's bitmap, which the pieces of a part share.
     records: HashMap<usize, Record>,
     contents: Contents,
-    fault: Option<Fault>,
 }
 
 #[derive(Debug)]
@@ -69,13 +67,12 @@ struct NotArmed;
 type Protections = Vec<(PageRange, i32)>;
 
 impl Mprotect {
-    pub(super) fn open(target: &Target, fault: Option<Fault>) -> Result<Self, String> {
+    pub(super) fn open(target: &Target) -> Result<Self, String> {
         static OWNERS: AtomicUsize = AtomicUsize::new(0);
         Ok(Mprotect {
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
             records: HashMap::new(),
             contents: Contents::new(target),
-            fault,
         })
     }
 
@@ -89,10 +86,6 @@ impl Mprotect {
         dirty: &mut Dirty,
     ) -> Result<(), NotArmed> {
         let protections = registry::protections(part.range, Some(self.owner));
-        if self.fault == Some(Fault::Race) {
-            arm(&protections, part.range)?;
-            std::thread::sleep(std::time::Duration::from_millis(1)); // room for the mistake to show
-        }
         for chunk in chunks(part.range, &part.bitmap) {
             let take = || {
                 let mut news = News::new(chunk, &part.bitmap);
@@ -105,12 +98,7 @@ impl Mprotect {
                 }
                 news
             };
-            let protect = |news: News| {
-                if self.fault == Some(Fault::Race) {
-                    return Ok(());
-                }
-                news.runs().try_for_each(|run| arm(&protections, run))
-            };
+            let protect = |news: News| news.runs().try_for_each(|run| arm(&protections, run));
             let (mut news, protected) = order::harvest(take, protect);
             protected?;
             self.look(target, part, &mut news)?;
@@ -142,16 +130,13 @@ impl Mprotect {
         let record = self.records.get_mut(&name(part)).ok_or(NotArmed)?;
         if let Some(history) = &mut record.history {
             self.contents.read(target, news.chunk()).map_err(|_| NotArmed)?;
-            history.update(&self.contents, news, self.fault != Some(Fault::Discard));
+            history.update(&self.contents, news);
         }
         Ok(())
     }
 
     /// Compare protections with those in the table. Returns what is writable now; enters what the program changed.
     fn writable(&self, part: &Part, mappings: &[Mapping]) -> Vec<PageRange> {
-        if self.fault == Some(Fault::Race) {
-            return Vec::new(); // this would tell what the mistake loses
-        }
         let mut writable = Vec::new();
         let mut changed = Protections::new();
         let known = registry::protections(part.range, Some(self.owner));
@@ -198,12 +183,8 @@ impl Backend for Mprotect {
         if history.is_none() && !part.memory.shared {
             return Armed::Unsupported;
         }
-        let watch = Arc::new(Watch {
-            owner: self.owner,
-            written: part.bitmap.clone(),
-            doubt: AtomicU32::new(0),
-            is_careless: self.fault == Some(Fault::Race),
-        });
+        let watch =
+            Arc::new(Watch { owner: self.owner, written: part.bitmap.clone(), doubt: AtomicU32::new(0) });
         self.records.insert(name(part), Record { watch: watch.clone(), history });
         let protections = given(mappings, &registry::protections(part.range, None));
         let enter = |table: &mut registry::Table| {

@@ -29,7 +29,6 @@ use crate::bitmap::Bitmap;
 use crate::capability::BackendKind;
 use crate::content::{Content, Contents};
 use crate::extent::{PageRange, Reason};
-use crate::fault::Fault;
 use crate::hugetlb;
 use crate::maps::Mapping;
 use crate::news::{News, chunks};
@@ -44,7 +43,6 @@ pub(super) struct SoftDirty {
     records: Vec<Record>,
     contents: Contents,
     stopper: Stopper,
-    fault: Option<Fault>,
     _claim: Claim,
 }
 
@@ -72,7 +70,7 @@ enum State {
 }
 
 impl SoftDirty {
-    pub(super) fn open(target: &Target, fault: Option<Fault>) -> Result<Self, String> {
+    pub(super) fn open(target: &Target) -> Result<Self, String> {
         if !kernel_has_soft_dirty()? {
             return Err(
                 "the kernel has no soft-dirty bit (CONFIG_MEM_SOFT_DIRTY; x86, powerpc and s390 only)".into(),
@@ -86,27 +84,21 @@ impl SoftDirty {
             records: Vec::new(),
             contents: Contents::new(target),
             stopper: Stopper::new(target)?,
-            fault,
             _claim: claim,
         })
     }
 
     /// Find what was written since the last harvest, and clear the bits.
     fn harvest(&mut self, target: &Target) {
-        let is_race = self.fault == Some(Fault::Race);
-        let held = if is_race { None } else { self.stopper.hold().ok() };
+        let held = self.stopper.hold().ok();
         // Nothing is allocated from here on: the threads may hold any lock.
-        let is_certain = held.is_some() || is_race;
         for record in &mut self.records {
-            record.state = match record.look(target, &mut self.contents, self.fault != Some(Fault::Discard)) {
+            record.state = match record.look(target, &mut self.contents) {
                 Err(_) => State::Gone,
                 Ok(()) if record.state == State::Gone => State::Gone,
-                Ok(()) if !is_certain => State::Doubtful,
+                Ok(()) if held.is_none() => State::Doubtful,
                 Ok(()) => record.state,
             };
-        }
-        if is_race {
-            std::thread::sleep(std::time::Duration::from_millis(1)); // room for the mistake to show
         }
         // Where this fails the bits stay, and the pages are told once more.
         let _ = self.clear_refs.write(b"4");
@@ -116,7 +108,7 @@ impl SoftDirty {
 
 impl Record {
     /// Add to `found` what the entries tell, and renew `had`.
-    fn look(&self, target: &Target, contents: &mut Contents, discards: bool) -> std::io::Result<()> {
+    fn look(&self, target: &Target, contents: &mut Contents) -> std::io::Result<()> {
         for chunk in chunks(self.range, &self.had) {
             contents.read(target, chunk)?;
             let news = News::new(chunk, &self.had);
@@ -150,10 +142,10 @@ impl Record {
                     if had & mask != own {
                         stored.store(had & !mask | own, Relaxed);
                     }
-                    let gone = if discards { had & mask & !own } else { 0 };
+                    let gone = had & mask & !own;
                     written & own | gone | own & !had | unknown
                 } else {
-                    written | if discards { empty } else { 0 }
+                    written | empty
                 };
                 if dirty != 0 {
                     self.found.words()[word].fetch_or(dirty, Relaxed);

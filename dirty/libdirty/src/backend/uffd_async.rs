@@ -34,7 +34,6 @@ use linux_raw_sys::general::{
 use super::{Armed, Backend, Collection, Part};
 use crate::capability::BackendKind;
 use crate::extent::{Dirty, PageRange, Reason, page_size};
-use crate::fault::Fault;
 use crate::maps::Mapping;
 use crate::pagemap::{self, Entry, Regions, Scan};
 use crate::target::Target;
@@ -49,7 +48,6 @@ pub(super) struct UffdAsync {
     silent: Vec<PageRange>,
     /// Blocks of which a scan told something, joined.
     touched: Vec<PageRange>,
-    fault: Option<Fault>,
 }
 
 /// From here on a scan could not tell: the memory is not armed any more.
@@ -66,7 +64,7 @@ const WRITTEN: Scan = Scan {
 };
 
 impl UffdAsync {
-    pub(super) fn open(target: &Target, fault: Option<Fault>) -> Result<Self, String> {
+    pub(super) fn open(target: &Target) -> Result<Self, String> {
         if !pagemap::can_scan(target.pagemap()) {
             return Err("the kernel has no PAGEMAP_SCAN (Linux 6.7)".into());
         }
@@ -79,7 +77,6 @@ impl UffdAsync {
             entries: Vec::new(),
             silent: Vec::new(),
             touched: Vec::new(),
-            fault,
         })
     }
 
@@ -119,11 +116,9 @@ impl UffdAsync {
         run: PageRange,
         tell: &mut impl FnMut(PageRange),
     ) -> Result<(), Lost> {
-        let blind = self.fault == Some(Fault::Discard);
-        let what = if blind { Scan { tell: 0, ..WRITTEN } } else { WRITTEN_OR_EMPTY };
-        self.scan(target, run, what, |found, _| tell(found))?;
+        self.scan(target, run, WRITTEN_OR_EMPTY, |found, _| tell(found))?;
         for block in std::mem::take(&mut self.silent) {
-            if !blind && !self.is_marked(target, block) {
+            if !self.is_marked(target, block) {
                 tell(block);
                 part.bitmap.fill(block, false);
             }
@@ -148,9 +143,8 @@ impl UffdAsync {
                     .for_each(&mut *tell);
             }
         })?;
-        let blind = self.fault == Some(Fault::Discard);
         self.look_at_content(target, part, run, |page, had, entry| {
-            if had && entry.is_none() && !blind {
+            if had && entry.is_none() {
                 tell(page);
             }
             !entry.is_none()
@@ -170,10 +164,9 @@ impl UffdAsync {
             }
             tell(found);
         })?;
-        let blind = self.fault == Some(Fault::Discard);
         self.look_at_content(target, part, part.range, |page, had, entry| {
             let own = entry.is_present() && !entry.is_file();
-            if had && !own && !blind {
+            if had && !own {
                 tell(page);
             }
             own || (had && entry.is_swapped())
@@ -226,15 +219,7 @@ impl UffdAsync {
         let regions = &mut self.regions;
         // What an earlier step of the scan found is told, but its bits are not noted yet: all of the run is lost.
         let lost = |_| Lost(run.start());
-        if self.fault == Some(Fault::Race) {
-            let look = Scan { protect: false, ..what };
-            pagemap::scan(target.pagemap(), run, look, regions, note).map_err(lost)?;
-            // Long enough for a writer to run, on a busy machine too: a control must not depend on luck.
-            std::thread::sleep(std::time::Duration::from_micros(100));
-            pagemap::scan(target.pagemap(), run, what, regions, |_, _| ()).map_err(lost)?;
-        } else {
-            pagemap::scan(target.pagemap(), run, what, regions, note).map_err(lost)?;
-        }
+        pagemap::scan(target.pagemap(), run, what, regions, note).map_err(lost)?;
         if notes_silence && at < run.end() {
             silent.extend(blocks(PageRange::trusted(at, run.end())));
         }

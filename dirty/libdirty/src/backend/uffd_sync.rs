@@ -29,7 +29,6 @@ use linux_raw_sys::general::{UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_HUG
 use super::{Armed, Backend, Collection, Part};
 use crate::capability::BackendKind;
 use crate::extent::{PageRange, Reason, page_size};
-use crate::fault::Fault;
 use crate::maps::{Mapping, Object};
 use crate::own::Kept;
 use crate::pagemap::{self, Entry};
@@ -53,11 +52,10 @@ pub(super) struct UffdSync {
     /// The process that has the handler thread.
     owner: u32,
     entries: Vec<Entry>,
-    fault: Option<Fault>,
 }
 
 impl UffdSync {
-    pub(super) fn open(target: &Target, fault: Option<Fault>) -> Result<Self, String> {
+    pub(super) fn open(target: &Target) -> Result<Self, String> {
         let features = UFFD_FEATURE_PAGEFAULT_FLAG_WP;
         // Shared memory can be watched since Linux 5.19.
         let choices = [features | UFFD_FEATURE_WP_HUGETLBFS_SHMEM, features];
@@ -93,7 +91,6 @@ impl UffdSync {
             stack: Some(Kept::new(stack)),
             owner: std::process::id(),
             entries: Vec::with_capacity(BATCH),
-            fault,
         })
     }
 
@@ -114,8 +111,7 @@ impl UffdSync {
                 if exact && had != has {
                     part.bitmap.put(first + offset, has);
                 }
-                let discarded = had && !has && self.fault != Some(Fault::Discard);
-                let dirty = if has || !exact { !entry.is_write_protected() } else { discarded };
+                let dirty = if has || !exact { !entry.is_write_protected() } else { had };
                 if !dirty {
                     continue;
                 }
@@ -135,9 +131,6 @@ impl UffdSync {
                 self.uffd.write_protect(run, true)?;
                 tell(run);
             }
-        }
-        if self.fault == Some(Fault::Race) {
-            self.uffd.write_protect(part.range, true)?;
         }
         Ok(())
     }

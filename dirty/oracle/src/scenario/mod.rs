@@ -16,7 +16,7 @@ mod writes;
 
 pub(crate) use writes::huge_pages;
 
-use libdirty::{Capabilities, Fault, Sees};
+use libdirty::{Capabilities, Sees};
 
 use crate::judge::{Judge, Setup};
 use crate::outcome::{Outcome, Stop, Verdict};
@@ -82,20 +82,15 @@ impl Scenario {
         Scenario { targets, ..self }
     }
 
-    /// Whether a back end with this record and this fault must fail here.
+    /// Whether a mistake of a back end with this record shows here: where it is blind, or the kernel kills the
+    /// program, nothing more can go wrong.
     #[must_use]
-    pub fn must_catch(&self, fault: Fault, record: &Capabilities) -> bool {
-        // Blind or fatal by declaration: nothing more can go wrong.
-        let is_open =
-            (self.sees)(record) == Sees::Yes || (self.sees)(record) == Sees::Fails && !self.is_fatal(record);
-        is_open
-            && match fault {
-                Fault::Rearm => true,
-                Fault::Race => self.races,
-                Fault::Discard => self.discards,
-                Fault::Foreign => self.noisy && record.exact,
-                _ => false,
-            }
+    pub fn is_telling(&self, record: &Capabilities) -> bool {
+        match (self.sees)(record) {
+            Sees::Yes => true,
+            Sees::Fails => !self.is_fatal(record),
+            Sees::No => false,
+        }
     }
 
     /// Whether the kernel kills a program that does this under such a back end, as its record says: a signal
@@ -181,6 +176,8 @@ pub const ALL: &[Scenario] = &[
         .sees(|record| record.kernel_writes),
     scenario("pinned", "io_uring writes into buffers that were registered before", kernel::pinned)
         .sees(|record| record.pinned_writes),
+    scenario("guest", "a virtual machine of the program writes its memory (KVM)", kernel::guest)
+        .sees(|record| record.kernel_writes),
     scenario("dontneed", "MADV_DONTNEED of some pages, then reads, then writes", discard::some).discards(),
     scenario("dontneed-block", "the same of all pages of a page table", discard::block).discards(),
     scenario("dontneed-huge", "the same of a transparent huge page", discard::huge).discards(),

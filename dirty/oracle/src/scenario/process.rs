@@ -6,7 +6,7 @@ use libdirty::{Error, Reason};
 use crate::judge::{Area, Judge};
 use crate::op::{Backing, Op};
 use crate::outcome::Stop;
-use crate::perform::wait;
+use crate::sys::wait;
 
 const EPOCHS: u8 = 3;
 

@@ -5,15 +5,15 @@ use std::path::Path;
 
 use dirty_oracle::judge::Setup;
 use dirty_oracle::workload::Target;
-use libdirty::Fault;
 
 /// The binary that runs orders.
+#[allow(dead_code, reason = "the controls run the mutants'")]
 pub fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_dirty-oracle"))
 }
 
 /// Every back end that works here, on every process that it can track; says what is left out.
-pub fn setups(fault: Option<Fault>, seconds: f64) -> Vec<Setup> {
+pub fn setups(seconds: f64) -> Vec<Setup> {
     let mut setups = Vec::new();
     for finding in libdirty::survey() {
         let backend = finding.backend;
@@ -21,9 +21,9 @@ pub fn setups(fault: Option<Fault>, seconds: f64) -> Vec<Setup> {
             println!("{backend} does not work here: {why}");
             continue;
         }
-        setups.push(Setup { backend, fault, target: Target::Own, seconds });
+        setups.push(Setup { backend, target: Target::Own, seconds });
         if backend.capabilities().other_process {
-            setups.push(Setup { backend, fault, target: Target::Other, seconds });
+            setups.push(Setup { backend, target: Target::Other, seconds });
         }
     }
     assert!(!setups.is_empty(), "no back end works here: nothing was tested");

@@ -16,8 +16,6 @@ pub enum Shim {
     Absent,
     /// With it; "force", so that it answers on kernels with soft-dirty too.
     Present,
-    /// With it, and told to say "never dirty".
-    Faulty,
 }
 
 /// Whether the shim can track here; says so loudly if not.
@@ -65,7 +63,6 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>, shim: Shim) -> Command {
     let words = match shim {
         Shim::Absent => return command,
         Shim::Present => "force,verbose",
-        Shim::Faulty => "force,verbose,never-dirty",
     };
     command.env("LD_PRELOAD", library()).env("LIBDIRTY_SOFTDIRTY", words);
     command

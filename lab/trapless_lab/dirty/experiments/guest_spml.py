@@ -5,8 +5,8 @@ Invariant: every figure is of nested emulation. The inner guest's clock counts w
 processor executes, so the instructions of both guests are in it together: the inner kernel's and programs',
 and those of the outer kernel's KVM and of the VMM. None is a time, and no hardware has run any of it. What
 was missed is found by comparing memory. The outer processor is AMD's, whose KVM logs by write protection:
-each page logged is an exit, which a processor with PML does not take (dirty/tests/test_spml_bochs.py counts
-those).
+each page logged is an exit, which a processor with PML does not take
+(dirty/tests/machine/test_spml_bochs.py counts those).
 """
 
 import re

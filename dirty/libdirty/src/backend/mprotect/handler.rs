@@ -126,11 +126,6 @@ fn resolve(table: &Table, address: usize) -> bool {
             watch.written.put(watch.written.index(start), true);
         }
     };
-    if segment.watches.iter().any(|watch| watch.is_careless) {
-        mark();
-        std::thread::yield_now(); // room for the mistake to show
-        return protect(page, segment.protection);
-    }
     order::fault(|| protect(page, segment.protection), mark) || relieve(table, index)
 }
 

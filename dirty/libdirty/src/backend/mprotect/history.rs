@@ -53,8 +53,8 @@ impl History {
     }
 
     /// Enter what the pages of `news` have now, and add to it those that changed without a fault: content that is
-    /// gone (if `discards`), that came unseen, and what nobody can tell.
-    pub(super) fn update(&mut self, contents: &Contents, news: &mut News, discards: bool) {
+    /// gone, that came unseen, and what nobody can tell.
+    pub(super) fn update(&mut self, contents: &Contents, news: &mut News) {
         let mut page = 0;
         let mut own = [0; BLOCK_WORDS];
         let mut masks = [0; BLOCK_WORDS];
@@ -75,8 +75,7 @@ impl History {
             }
             now |= unknown;
             let had = self.had(word) & mask;
-            let gone = if discards { had & !now } else { 0 };
-            news.add(slot, unknown | gone | now & !had);
+            news.add(slot, unknown | had & !now | now & !had);
 
             own[word % BLOCK_WORDS] = now;
             masks[word % BLOCK_WORDS] = mask;

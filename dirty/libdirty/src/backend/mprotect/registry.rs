@@ -29,8 +29,6 @@ pub(super) struct Watch {
     pub(super) written: Arc<Bitmap>,
     /// Why everything must be told: a [`Reason`], or 0.
     pub(super) doubt: AtomicU32,
-    /// The handler marks before it lifts (fault injection).
-    pub(super) is_careless: bool,
 }
 
 impl Watch {
@@ -298,7 +296,7 @@ mod tests {
 
     fn watch(owner: usize) -> Arc<Watch> {
         let written = Arc::new(Bitmap::new(range(1, 100)).unwrap());
-        Arc::new(Watch { owner, written, doubt: AtomicU32::new(0), is_careless: false })
+        Arc::new(Watch { owner, written, doubt: AtomicU32::new(0) })
     }
 
     fn told(table: &Table) -> Vec<(PageRange, i32, Vec<usize>)> {

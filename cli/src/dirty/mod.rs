@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `trapless dirty`: the tracking of dirty pages on real programs.
+
+mod bench;
+mod names;
+mod plot;
+mod record;
+mod recording;
+mod sample;
+mod session;
+mod view;
+mod watch;
+mod working_set;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+/// The sub-commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show what a running process writes, live
+    Watch(watch::Arguments),
+    /// Write what a running process writes into a file
+    Record(record::Arguments),
+    /// Draw a recording
+    Plot(plot::Arguments),
+    /// What tracking costs on this host
+    Bench(bench::Arguments),
+}
+
+/// Run one.
+///
+/// # Errors
+/// Whatever kept it from its end.
+pub fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Watch(arguments) => watch::run(&arguments),
+        Command::Record(arguments) => record::run(&arguments),
+        Command::Plot(arguments) => plot::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+    }
+}

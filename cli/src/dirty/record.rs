@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `trapless dirty record`: samples into a file, a line at a time.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::Serialize;
+
+use super::recording::{FORMAT, Header};
+use super::session::{self, Next, Session};
+use crate::{destination, parse};
+
+const HELP: &str = "\
+Ends with exit code 0 after --duration, on Ctrl-C, SIGTERM, SIGHUP, and when the
+process exits or calls execve; else the process goes on untracked. Exit code 1
+if it cannot be tracked or the file cannot be written, 2 for wrong arguments.
+Draw the file with: trapless dirty plot
+";
+
+/// What to record, and where.
+#[derive(Debug, Args)]
+#[command(after_help = HELP, after_long_help = format!("{HELP}\n{FORMAT}"))]
+pub struct Arguments {
+    #[command(flatten)]
+    session: session::Arguments,
+    /// The file to write, which must not exist; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    force: bool,
+    /// Seconds to record [default: until something else ends it]
+    #[arg(long, value_name = "S", value_parser = parse::seconds)]
+    duration: Option<Duration>,
+}
+
+/// Record until an end.
+///
+/// # Errors
+/// No such process, no permission, no back end; or the file cannot be written: what it has is readable.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let path = &arguments.output;
+    if !arguments.force && destination::has_content(path) {
+        // Before the target is touched.
+        bail!("{} exists; choose another name, or replace it with --force", path.display());
+    }
+    let mut session = Session::begin(&arguments.session)?;
+    if let Some(most) = arguments.duration {
+        session.end_after(most);
+    }
+    let mut file = destination::create(path, arguments.force).with_context(|| unwritable(path))?;
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let header = Header::new(
+        session.pid,
+        session.command.clone(),
+        session.backend().to_string(),
+        arguments.session.interval.as_secs_f64(),
+        arguments.session.window.as_secs_f64(),
+        began.as_secs_f64(),
+    );
+    append(&mut file, path, &header)?;
+
+    let mut intervals = 0u64;
+    let gone = loop {
+        let next = session.wait(None)?;
+        // The last, shorter interval counts too.
+        let sample = session.sample()?;
+        append(&mut file, path, &sample)?;
+        intervals += 1;
+        if next == Next::Stop || sample.gone.is_some() {
+            break sample.gone;
+        }
+    };
+    let (pid, command) = (session.pid, session.command.clone());
+    drop(session);
+    if let Some(gone) = gone {
+        eprintln!("trapless: process {pid} ({command}) {gone}");
+    }
+    eprintln!("trapless: {intervals} intervals in {}", destination::name(path));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Write a line in one piece, so that no reader ever sees a half where the file has room.
+fn append(file: &mut dyn Write, path: &Path, line: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    file.write_all(&text).and_then(|()| file.flush()).with_context(|| unwritable(path))
+}
+
+fn unwritable(path: &Path) -> String {
+    format!("cannot write {}", destination::name(path))
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The `trapless` command: what the accelerators of this project can do on a real host.
+//!
+//! Exit codes, kept by every sub-command: 0 it ran to its end (a target that exits and a reader that goes away
+//! are ends like any other), 1 it could not, with one message that says why, 2 wrong arguments.
+
+mod destination;
+mod dirty;
+mod doctor;
+mod output;
+mod pagetable;
+mod parse;
+mod stop;
+#[cfg(test)]
+mod testing;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// What was asked.
+#[derive(Debug, Parser)]
+#[command(name = "trapless", version, about = "Fewer traps: page tables, dirty pages, exits", long_about = None)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What works on this host, and why the rest does not
+    Doctor(doctor::Arguments),
+    /// Watch, record and measure the tracking of dirty pages
+    #[command(subcommand)]
+    Dirty(dirty::Command),
+    /// Load, watch and unload the accelerator of Xen PV page tables
+    #[command(subcommand)]
+    Pagetable(pagetable::Command),
+    /// Print what a shell completes of this command: trapless completions bash
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Dirty(command) => dirty::run(command),
+        Command::Pagetable(command) => pagetable::run(&command),
+        Command::Completions { shell } => completions(shell),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) if output::reader_went_away(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("trapless: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Print the script that makes `shell` complete this command.
+fn completions(shell: Shell) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "trapless", &mut script);
+    output::line(String::from_utf8(script)?.trim_end())?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Questions to Xen, through its own stable library.
+//!
+//! libxencall is looked for when there is something to ask: this tool also runs where there is no Xen. The
+//! numbers are those of Xen's public headers and of pagetable/abi/trapless_pagetable.h; only questions are
+//! asked here, nothing is changed.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::fs::OpenOptions;
+use std::io;
+
+use libloading::{Library, Symbol};
+use serde::Serialize;
+
+const XEN_VERSION: c_uint = 17;
+const XENVER_COMMANDLINE: u64 = 9;
+const XENOPROF: c_uint = 31;
+const TPT_VERSION: u64 = 0x5450_0001;
+const TPT_STATS: u64 = 0x5450_0004;
+const TPT_GET_SWITCHES: u64 = 0x5450_0005;
+const TPT_FEAT_SYNC: u32 = 1;
+
+const DEVICE: &str = "/dev/xen/privcmd";
+
+/// The largest answer: Xen's command line.
+const ANSWER: usize = 1024;
+
+/// Xen could not be asked, and why.
+pub type Unasked = String;
+
+/// What the hypervisor half says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Payload {
+    pub abi: u32,
+    /// Whether the caller's IOMMU mappings follow page types: semi-writable pages save something.
+    pub iommu_follows: bool,
+    /// Only dom0 is told the rest.
+    pub switches: Option<u32>,
+    pub statistics: Option<Statistics>,
+}
+
+/// `struct tpt_stats`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Statistics {
+    pub semi_writable: u64,
+    pub held: u64,
+    pub marked: u64,
+    pub released: u64,
+    pub flushes: u64,
+    pub skipped_map: u64,
+    pub skipped_unmap: u64,
+}
+
+/// The command line that Xen was booted with.
+///
+/// # Errors
+/// When Xen cannot be asked or does not tell this domain.
+pub fn command_line() -> Result<String, Unasked> {
+    let bytes = ask(XEN_VERSION, XENVER_COMMANDLINE)?
+        .map_err(|error| format!("Xen does not tell its command line: {error}"))?;
+    let line: Vec<u8> = bytes.into_iter().take_while(|byte| *byte != 0).collect();
+    Ok(String::from_utf8_lossy(&line).into_owned())
+}
+
+/// What the payload says, if there is one for this domain.
+///
+/// # Errors
+/// When Xen cannot be asked. That stock Xen refuses the question is an answer: no payload.
+pub fn payload() -> Result<Option<Payload>, Unasked> {
+    let Ok(version) = ask(XENOPROF, TPT_VERSION)? else { return Ok(None) };
+    let numbers = |answer: &[u8]| -> Vec<u64> {
+        answer.chunks_exact(8).map(|chunk| u64::from_ne_bytes(chunk.try_into().unwrap_or_default())).collect()
+    };
+    let statistics = ask(XENOPROF, TPT_STATS)?.ok().map(|answer| numbers(&answer));
+    let switches = ask(XENOPROF, TPT_GET_SWITCHES)?.ok();
+    Ok(Some(Payload {
+        abi: number(&version, 0),
+        iommu_follows: number(&version, 2) & TPT_FEAT_SYNC != 0,
+        switches: switches.map(|answer| number(&answer, 0)),
+        statistics: statistics.map(|of| Statistics {
+            semi_writable: of[0],
+            held: of[1],
+            marked: of[2],
+            released: of[3],
+            flushes: of[4],
+            skipped_map: of[5],
+            skipped_unmap: of[6],
+        }),
+    }))
+}
+
+/// The n-th 32-bit number of an answer.
+fn number(answer: &[u8], n: usize) -> u32 {
+    u32::from_ne_bytes(answer[4 * n..][..4].try_into().unwrap_or_default())
+}
+
+type Open = unsafe extern "C" fn(*mut c_void, c_uint) -> *mut c_void;
+type Close = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Allocate = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+type Free = unsafe extern "C" fn(*mut c_void, *mut c_void);
+type Call2 = unsafe extern "C" fn(*mut c_void, c_uint, u64, u64) -> c_int;
+
+/// Ask one question whose answer fits into [`ANSWER`] bytes. The outer error: it could not be asked.
+fn ask(hypercall: c_uint, operation: u64) -> Result<io::Result<Vec<u8>>, Unasked> {
+    // The library would print its complaint; we tell it ourselves.
+    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| {
+        format!("Xen cannot be asked: {DEVICE}: {error} (modprobe xen-privcmd; only root may)")
+    })?;
+    // SAFETY: Xen's library has no initialiser that could disturb the process.
+    let library = unsafe { Library::new("libxencall.so.1") }
+        .map_err(|error| format!("Xen cannot be asked: {error} (Debian package libxencall1)"))?;
+    let missing = |error: libloading::Error| format!("Xen cannot be asked: {error}");
+    // SAFETY: the types are those of xencall.h, whose ABI the library's version 1 keeps.
+    let (open, close): (Symbol<'_, Open>, Symbol<'_, Close>) = unsafe {
+        (library.get(b"xencall_open\0").map_err(missing)?, library.get(b"xencall_close\0").map_err(missing)?)
+    };
+    // SAFETY: as above.
+    let (allocate, free): (Symbol<'_, Allocate>, Symbol<'_, Free>) = unsafe {
+        (
+            library.get(b"xencall_alloc_buffer\0").map_err(missing)?,
+            library.get(b"xencall_free_buffer\0").map_err(missing)?,
+        )
+    };
+    // SAFETY: as above.
+    let call: Symbol<'_, Call2> = unsafe { library.get(b"xencall2\0").map_err(missing)? };
+
+    // SAFETY: no logger and no flags are allowed; the handle is closed below on every way out.
+    let handle = unsafe { open(std::ptr::null_mut(), 0) };
+    if handle.is_null() {
+        return Err(format!("Xen cannot be asked: {}", io::Error::last_os_error()));
+    }
+    // SAFETY: the handle is open.
+    let buffer = unsafe { allocate(handle, ANSWER) };
+    let answer = if buffer.is_null() {
+        Err(format!("Xen cannot be asked: {}", io::Error::last_os_error()))
+    } else {
+        // SAFETY: the buffer has this many bytes.
+        unsafe { buffer.cast::<u8>().write_bytes(0, ANSWER) };
+        // SAFETY: the operations above write less than the buffer holds, and change nothing in Xen.
+        let rc = unsafe { call(handle, hypercall, operation, buffer as u64) };
+        let answer = if rc < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            // SAFETY: the buffer has this many bytes, all of them written.
+            Ok(unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), ANSWER) }.to_vec())
+        };
+        // SAFETY: it came from this handle and is not used again.
+        unsafe { free(handle, buffer) };
+        Ok(answer)
+    };
+    // SAFETY: nothing of the handle is used again.
+    unsafe { close(handle) };
+    answer
+}

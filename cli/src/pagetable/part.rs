@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The things that are loaded, and their order: the hypervisor's half first, its guest's half after it.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::host::Host;
+
+/// What is said while parts come and go, a line a part.
+pub type Say<'a> = &'a mut dyn FnMut(String);
+
+/// Name of the payload in Xen, and of its file before `.livepatch`.
+pub const PAYLOAD: &str = "trapless_pagetable";
+
+/// Control files of the pool.
+pub const POOL_FILES: &str = "/sys/kernel/trapless_pagetable";
+/// Control files of the other parts, one a switch.
+pub const SWITCH_FILES: &str = "/sys/kernel/trapless_pvmmu";
+
+/// One thing that is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// The hypervisor's payload (dom0)
+    Payload,
+    /// The cache of semi-writable page tables: module trapless_pagetable
+    Pool,
+    /// The parts against the rest of the PV tax: module trapless_pvmmu
+    Pvmmu,
+}
+
+/// Every part, in the order of loading.
+pub const PARTS: [Part; 3] = [Part::Payload, Part::Pool, Part::Pvmmu];
+
+impl Part {
+    /// The kernel module that it is, if it is one.
+    pub fn module(self) -> Option<&'static str> {
+        match self {
+            Part::Payload => None,
+            Part::Pool => Some("trapless_pagetable"),
+            Part::Pvmmu => Some("trapless_pvmmu"),
+        }
+    }
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Part::Payload => "payload",
+            Part::Pool => "pool",
+            Part::Pvmmu => "pvmmu",
+        })
+    }
+}
+
+/// Where files are looked for; each list from first to last.
+#[derive(Debug, Default, Clone)]
+pub struct Sources {
+    /// Named by the operator: nothing else is taken.
+    pub payload: Option<PathBuf>,
+    /// The same for modules; which is which stands in them.
+    pub modules: Vec<PathBuf>,
+    /// A folder that is looked into before the system's: of files, or a build tree.
+    pub from: Option<PathBuf>,
+}
+
+impl Sources {
+    /// Files that could be the payload, those that exist.
+    pub fn payloads(&self, host: &Host) -> Vec<PathBuf> {
+        if let Some(file) = &self.payload {
+            return vec![file.clone()];
+        }
+        let name = format!("{PAYLOAD}.livepatch");
+        let mut folders: Vec<PathBuf> = Vec::new();
+        if let Some(from) = &self.from {
+            folders.extend([from.clone(), from.join("pagetable/xen")]);
+        }
+        let installed = host.path("/usr/lib/trapless");
+        let mut versions: Vec<_> =
+            std::fs::read_dir(&installed).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        versions.sort();
+        folders.push(installed);
+        folders.extend(versions);
+        existing(folders, &name)
+    }
+
+    /// Files that could be this module, those that exist.
+    pub fn modules(&self, host: &Host, name: &str) -> Vec<PathBuf> {
+        if !self.modules.is_empty() {
+            return self.modules.clone();
+        }
+        let mut folders: Vec<PathBuf> = Vec::new();
+        if let Some(from) = &self.from {
+            folders.extend([from.clone(), from.join("pagetable/pool"), from.join("pagetable/pvmmu")]);
+        }
+        let installed = host.path(Path::new("/lib/modules").join(host.kernel.release()));
+        folders.extend(["updates/dkms", "updates", "extra"].map(|folder| installed.join(folder)));
+        existing(folders, &format!("{name}.ko"))
+    }
+}
+
+fn existing(folders: Vec<PathBuf>, name: &str) -> Vec<PathBuf> {
+    folders.into_iter().map(|folder| folder.join(name)).filter(|file| file.is_file()).collect()
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Taking the parts out, the guest's halves before the hypervisor's.
+//!
+//! Invariant: one part that cannot go does not keep another from going, unless that one is needed by it; and
+//! whatever stays is named together with the reason. What is not there needs nothing.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::control::put;
+use super::host::Host;
+use super::livepatch::{Livepatch, State};
+use super::part::{PARTS, POOL_FILES, Part, Say};
+use super::platform::Platform;
+
+/// Pages that are busy for a moment, and tasks that are on their way out of a module.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(400);
+
+/// Take out these parts, or all.
+///
+/// # Errors
+/// When something stays, with a line for each.
+pub fn unload(host: &Host, only: &[Part], say: Say<'_>) -> Result<()> {
+    if !host.kernel.is_root() {
+        bail!("refused, and nothing was changed:\n  only root may unload: try sudo");
+    }
+    let mut stays = Vec::new();
+    for part in PARTS.into_iter().rev().filter(|part| only.is_empty() || only.contains(part)) {
+        match take_out(host, part) {
+            Ok(true) => say(format!("{part:8} taken out")),
+            Ok(false) => say(format!("{part:8} is not loaded")),
+            Err(why) => stays.push(format!("{part} stays: {why:#}")),
+        }
+    }
+    if stays.is_empty() {
+        return Ok(());
+    }
+    bail!("not everything was taken out:\n  {}", stays.join("\n  "))
+}
+
+/// Say what [`unload`] would do.
+///
+/// # Errors
+/// When Xen cannot be asked for its payloads.
+pub fn rehearse(host: &Host, only: &[Part], say: Say<'_>) -> Result<()> {
+    for part in PARTS.into_iter().rev().filter(|part| only.is_empty() || only.contains(part)) {
+        let is_there = match part.module() {
+            Some(name) => host.has_module(name),
+            None => match livepatch(host)? {
+                Some(livepatch) => livepatch.state()?.is_some(),
+                None => false,
+            },
+        };
+        say(format!("{part:8} {}", if is_there { "would be taken out" } else { "is not loaded" }));
+    }
+    Ok(())
+}
+
+/// Take out one part; whether it was there.
+///
+/// # Errors
+/// When it stays.
+pub fn take_out(host: &Host, part: Part) -> Result<bool> {
+    match part.module() {
+        None => payload(host),
+        Some(name) => module(host, part, name),
+    }
+}
+
+fn module(host: &Host, part: Part, name: &str) -> Result<bool> {
+    if !host.has_module(name) {
+        return Ok(false);
+    }
+    if part == Part::Pool {
+        give_back(host)?;
+    }
+    for tries in 1.. {
+        let Err(error) = host.kernel.remove(name) else { break };
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => break,
+            Some(libc::EAGAIN | libc::EBUSY) if tries < TRIES && !host.kernel.stopped(PAUSE) => {}
+            Some(libc::EAGAIN) => bail!("module {name} is in use ({error}); see lsmod, and try again"),
+            Some(libc::EBUSY) => bail!(
+                "this kernel cannot remove {name} ({error}): it was built without module unloading, or its load did not end"
+            ),
+            _ => return Err(error).with_context(|| format!("module {name} cannot be removed")),
+        }
+    }
+    Ok(true)
+}
+
+/// Make every page of the pool an ordinary one, while its module is there to say which one is stuck.
+fn give_back(host: &Host) -> Result<()> {
+    let switch = host.path(Path::new(POOL_FILES).join("enabled"));
+    for tries in 1.. {
+        match put(&switch, "0") {
+            Ok(()) => break,
+            // A module without its files has no page either.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => break,
+            Err(_) if tries < TRIES && !host.kernel.stopped(PAUSE) => {}
+            Err(error) => {
+                return Err(error)
+                    .context("some pages cannot be given back, and dmesg names them; the pool is disabled");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn payload(host: &Host) -> Result<bool> {
+    let Some(livepatch) = livepatch(host)? else { return Ok(false) };
+    let Some(state) = livepatch.state()? else { return Ok(false) };
+    if state == State::Applied {
+        if host.has_module("trapless_pagetable") {
+            bail!("the pool uses it");
+        }
+        let marked = host.kernel.payload().ok().flatten().and_then(|payload| payload.statistics);
+        if let Some(statistics) = marked.filter(|statistics| statistics.semi_writable > 0) {
+            let held = statistics.held;
+            bail!(
+                "{} pages are semi-writable, {held} of them held after a failed flush: another domain's pool uses it, or pages could not be given back",
+                statistics.semi_writable
+            );
+        }
+    }
+    livepatch.unload()?;
+    Ok(true)
+}
+
+/// The way to Xen's payloads; nothing where we could have none: outside dom0.
+fn livepatch(host: &Host) -> Result<Option<Livepatch<'_>>> {
+    match Platform::look(host) {
+        Platform::Xen(xen) if xen.is_dom0 => Ok(Some(Livepatch::find(host, &xen)?)),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::control::Settings;
+    use super::super::fake::Fake;
+    use super::super::hypercall::{Payload, Statistics};
+    use super::super::load::load;
+    use super::super::plan::Wanted;
+    use super::*;
+
+    fn loaded(fake: Fake) -> Fake {
+        load(&fake.host(), &Wanted::default(), &Settings::default(), &mut |_| {}).unwrap();
+        fake
+    }
+
+    fn stays(fake: &Fake, says: &[&str]) {
+        let error = unload(&fake.host(), &[], &mut |_| {}).unwrap_err().to_string();
+        assert!(says.iter().all(|says| error.contains(says)), "{says:?} is missing in {error:?}");
+    }
+
+    #[test]
+    fn takes_out_what_is_there_in_reverse() {
+        let fake = loaded(Fake::dom0());
+        fake.kernel.borrow_mut().done.clear();
+        let mut said = Vec::new();
+        unload(&fake.host(), &[], &mut |line| said.push(line)).unwrap();
+        assert!(fake.loaded().is_empty());
+        assert_eq!(fake.kernel.borrow().done, ["-trapless_pvmmu", "-trapless_pagetable"]);
+        unload(&fake.host(), &[], &mut |line| said.push(line)).unwrap();
+        assert_eq!(said.len(), 6);
+        assert!(said[3..].iter().all(|line| line.contains("is not loaded")), "{said:?}");
+    }
+
+    #[test]
+    fn only_what_is_named() {
+        let fake = loaded(Fake::dom0());
+        rehearse(&fake.host(), &[], &mut |_| {}).unwrap();
+        unload(&fake.host(), &[Part::Pvmmu], &mut |_| {}).unwrap();
+        assert_eq!(fake.loaded(), ["payload", "pool"]);
+        let error = unload(&fake.host(), &[Part::Payload], &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains("the pool uses it"), "{error}");
+        assert_eq!(fake.loaded(), ["payload", "pool"]);
+    }
+
+    #[test]
+    fn what_stays_does_not_keep_the_rest() {
+        let fake = loaded(Fake::dom0());
+        fake.kernel.borrow_mut().stuck.insert("trapless_pvmmu", libc::EAGAIN);
+        stays(&fake, &["pvmmu stays: module trapless_pvmmu is in use"]);
+        assert_eq!(fake.loaded(), ["pvmmu"]);
+        let fake = loaded(Fake::dom0());
+        fake.kernel.borrow_mut().stuck.insert("trapless_pagetable", libc::EAGAIN);
+        stays(&fake, &["pool stays", "payload stays: the pool uses it"]);
+        assert_eq!(fake.loaded(), ["payload", "pool"]);
+        let fake = loaded(Fake::dom0());
+        fake.write("/state/refuse-revert", b"");
+        stays(&fake, &["payload stays: xen-livepatch revert"]);
+        assert_eq!(fake.loaded(), ["payload"]);
+    }
+
+    #[test]
+    fn pages_of_another_domain_keep_the_payload() {
+        let fake = loaded(Fake::dom0());
+        let statistics = Statistics {
+            semi_writable: 12,
+            held: 1,
+            marked: 0,
+            released: 0,
+            flushes: 0,
+            skipped_map: 0,
+            skipped_unmap: 0,
+        };
+        fake.kernel.borrow_mut().payload =
+            Some(Payload { abi: 2, iommu_follows: true, switches: None, statistics: Some(statistics) });
+        stays(&fake, &["12 pages are semi-writable"]);
+        assert_eq!(fake.loaded(), ["payload"]);
+    }
+
+    #[test]
+    fn pages_that_cannot_be_given_back_keep_the_pool() {
+        let fake = loaded(Fake::dom0());
+        // A write to a directory fails, as one to the file does when a page is stuck.
+        fake.remove(&format!("{POOL_FILES}/enabled"));
+        fake.write(&format!("{POOL_FILES}/enabled/x"), b"");
+        stays(&fake, &["pool stays: some pages cannot be given back", "payload stays"]);
+        assert_eq!(fake.loaded(), ["payload", "pool"]);
+    }
+
+    #[test]
+    fn a_domu_has_no_payload_to_take_out() {
+        let fake = loaded(Fake::domu());
+        assert_eq!(fake.loaded(), ["pool", "pvmmu"]);
+        unload(&fake.host(), &[], &mut |_| {}).unwrap();
+        assert!(fake.loaded().is_empty());
+        fake.kernel.borrow_mut().is_root = false;
+        assert!(unload(&fake.host(), &[], &mut |_| {}).unwrap_err().to_string().contains("only root"));
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Arguments, the doctor's answer, and a small bench.
+
+mod common;
+
+use common::{assert_refuses, run};
+use serde_json::Value;
+
+#[test]
+fn wrong_arguments_are_usage_errors() {
+    for (arguments, says) in [
+        (&["dirty", "watch", "x"][..], "invalid value 'x'"),
+        (&["dirty", "watch", "0"], "'0'"),
+        (&["dirty", "watch", "1", "--interval", "0"], "seconds go from"),
+        (&["dirty", "watch", "1", "--backend", "magic"], "no back end is called \"magic\"; there are epml"),
+        (&["dirty", "record", "1"], "--output"),
+        (&["dirty", "bench", "--size", "1"], "sizes go from"),
+        (&["dirty", "bench", "--density", "2"], "from 0.001 to 1"),
+        (&["dirty", "fly"], "fly"),
+        (&["pagetable", "load", "--only", "kernel"], "payload, pool, pvmmu"),
+        (&["pagetable", "load", "--prefill", "1,2,3"], "five numbers"),
+        (&["pagetable", "load", "--policy", "magic"], "none, number, proportion, both, adaptive"),
+        (&["pagetable", "shrink", "101%"], "from 0% to 100%"),
+        (&["pagetable", "shrink", "1", "--level", "p4d"], "pte, pmd, pud, pgd, user_pgd"),
+        (&["pagetable", "status", "--json", "--prometheus", "-"], "cannot be used with"),
+        (&[], "Usage"),
+    ] {
+        assert_refuses(&run(arguments), 2, says);
+    }
+}
+
+#[test]
+fn the_doctor_knows_every_back_end() {
+    let output = run(&["doctor", "--json"]);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(told["host"]["kernel"].as_str().unwrap().starts_with("Linux "));
+    for back_end in told["dirty"]["backends"].as_array().unwrap() {
+        assert_eq!(back_end["works"], back_end["rejected"].is_null(), "{back_end}");
+    }
+    for arguments in [&["doctor"][..], &["doctor", "--verbose"]] {
+        let text = String::from_utf8(run(arguments).stdout).unwrap();
+        for back_end in told["dirty"]["backends"].as_array().unwrap() {
+            assert!(text.contains(back_end["name"].as_str().unwrap()), "{text}");
+        }
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "wider than a terminal: {line}");
+        }
+    }
+    let pagetable = &told["pagetable"];
+    let mut refusals = pagetable["refusals"].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
+    let is_fine = pagetable["benefits"] == false || refusals.all(|text| text.starts_with("only root"));
+    let works = !told["dirty"]["auto"]["own"].is_null() && is_fine;
+    assert_eq!(output.status.code(), Some(i32::from(!works)));
+}
+
+#[test]
+fn a_host_without_pv_page_tables_is_told_so() {
+    let told: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).unwrap();
+    if told["pagetable"]["benefits"] == true {
+        return; // a PV domain: its tests are pagetable/tests/machine/test_tool.py's, in machines of their own
+    }
+    for arguments in [&["pagetable", "load"][..], &["pagetable", "load", "--dry-run"]] {
+        assert_refuses(&run(arguments), 1, "nothing was changed");
+    }
+    for arguments in [&["pagetable", "enable"][..], &["pagetable", "shrink", "1"], &["pagetable", "policy"]] {
+        assert_refuses(&run(arguments), 1, "the pool is not loaded");
+    }
+    let status: Value = serde_json::from_slice(&run(&["pagetable", "status", "--json"]).stdout).unwrap();
+    assert!(status["pool"].is_null() && status["pvmmu"].is_null());
+    let metrics = run(&["pagetable", "status", "--prometheus", "-"]).stdout;
+    assert!(String::from_utf8(metrics).unwrap().contains("trapless_pagetable_loaded{part=\"pool\"} 0"));
+}
+
+#[test]
+fn the_bench_judges_by_memory() {
+    let output =
+        run(&["dirty", "bench", "--quick", "--size", "8MiB", "--repeat", "2", "--density", "0.25", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = told["rows"].as_array().unwrap();
+    assert!(!rows.is_empty());
+    for row in rows {
+        assert_eq!((row["missed"].as_u64(), row["twin_missed"].as_u64()), (Some(0), Some(0)), "{row}");
+        assert!(row["tracked_ns_per_page"].as_f64() > Some(0.0));
+        assert_eq!(row["library_over_twin"]["n"], 2);
+    }
+    let named = rows.len() + told["rejected"].as_array().unwrap().len();
+    assert_eq!(named, 7, "each back end has a row or a reason");
+}
+
+#[test]
+fn shells_complete_it() {
+    for (shell, says) in
+        [("bash", "complete -F"), ("zsh", "#compdef trapless"), ("fish", "complete -c trapless")]
+    {
+        let output = run(&["completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && script.contains(says) && script.contains("pagetable"), "{shell}");
+    }
+}
+
+/// Pictures and metrics go where a FILE says, whatever it is.
+#[test]
+fn a_file_may_be_standard_output_or_a_link() {
+    let metrics = run(&["pagetable", "status", "--prometheus", "-"]).stdout;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+    std::os::unix::fs::symlink("file", &link).unwrap();
+    let output = run(&["pagetable", "status", "--prometheus", link.to_str().unwrap()]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(link.is_symlink());
+    let names = |text: &[u8]| String::from_utf8(text.to_vec()).unwrap().lines().count();
+    assert_eq!(names(&std::fs::read(&file).unwrap()), names(&metrics));
+    // Of the device of another name: the tests may run as root.
+    let output = run(&["pagetable", "status", "--prometheus", "/dev/stdout"]);
+    assert_eq!(names(&output.stdout), names(&metrics), "{output:?}");
+}
