@@ -50,6 +50,12 @@ def test_a_step_of_dom0_becomes_one_of_the_domu() -> None:
     assert inside == Step("name", DomU().run("true"), timeout_s=7, expect=None)
 
 
+def test_a_program_that_is_not_carried_is_missed_before_the_boot() -> None:
+    with pytest.raises(ValueError, match="domU two does not carry spawn: spawn fork-exit"):
+        DomU("two", programs=("pattern",)).step("fork", "spawn fork-exit")
+    assert DomU("two", programs=("spawn",)).step("fork", "spawn fork-exit").name == "fork"
+
+
 def test_a_domu_that_complains_is_heard() -> None:
     def transcript(console: bytes) -> Transcript:
         result = StepResult(domu.console(), console, 0, 0.1)

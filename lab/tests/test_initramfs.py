@@ -5,6 +5,7 @@ import gzip
 import os
 import stat
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -79,8 +80,15 @@ def test_guest_programs_are_static_and_not_rebuilt(tmp_path: Path, monkeypatch: 
     assert stale.stat().st_mtime > 0
 
 
-def test_every_program_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_may_need_a_program_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAPLESS_BUILD", str(tmp_path))
+    with ThreadPoolExecutor(4) as pool:
+        built = set(pool.map(guest.build, ["nothing"] * 4))
+    assert [path.name for path in built] == ["nothing"]
+    assert list((tmp_path / "lab" / "guest").iterdir()) == list(built)
+
+
+def test_every_program_compiles() -> None:
     names = guest.names()
     assert {"spawn", "mark", "dirtyparts", "cow", "dirtykill"} <= set(names)
     assert all(guest.build(name).exists() for name in names)

@@ -202,9 +202,10 @@ def _parts(_ctx: click.Context, _param: click.Parameter, names: tuple[str, ...])
 
 @main.command()
 @click.argument("parts", metavar="[PART]...", nargs=-1, callback=_parts)
-def demo(parts: list[Part]) -> None:
+@click.option("--logs", is_flag=True, help="Show the ends of a failed machine's logs.")
+def demo(parts: list[Part], logs: bool) -> None:
     """Show in some minutes what trapless is for, before and after; all parts, or those named."""
     with overall.for_terminal(demonstration.MACHINES_AT_A_TIME) as shown:
         outcomes = demonstration.run(parts, shown)
-    if not demonstration.show(Console(), outcomes):
+    if not demonstration.show(Console(), outcomes, logs=logs):
         raise SystemExit(1)

@@ -6,6 +6,7 @@ Invariant: a failed or interrupted build never leaves a target behind, nor one t
 
 import os
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,10 +14,15 @@ from . import host
 from .errors import LabError
 
 
+def unique(target: Path) -> Path:
+    """Return a path beside ``target`` to make it under: two labs, or threads of one, may do so at once."""
+    return target.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+
+
 def compile_c(source: Path, target: Path, flags: Sequence[str]) -> None:
     """Make ``target`` out of one file; directories are made."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_suffix(f".{os.getpid()}")  # two labs may build at once
+    fresh = unique(target)
     compiled = subprocess.run(
         [host.tool("gcc", "gcc"), *flags, "-o", fresh, source], capture_output=True, text=True, check=False
     )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -72,8 +73,11 @@ def _collect(
         shown.pulse()
 
 
-def show(console: Console, outcomes: Sequence[Outcome]) -> bool:
-    """Print the table and what it means. Return whether every claim held."""
+def show(console: Console, outcomes: Sequence[Outcome], *, logs: bool = False) -> bool:
+    """Print the table and what it means. Return whether every claim held.
+
+    With ``logs`` what failed is shown with the ends of its machine's logs.
+    """
     whole = [outcome for outcome in outcomes if not outcome.failed]
     if whole:
         console.print(_table(whole))
@@ -82,22 +86,27 @@ def show(console: Console, outcomes: Sequence[Outcome]) -> bool:
     for outcome in outcomes:
         for claim, why in outcome.failed.items():
             console.print(f"[red]FAILED[/]  {outcome.part.name}: ", end="", highlight=False)
-            console.print(f"{claim}: {brief(why)}", markup=False, highlight=False, soft_wrap=True)
+            console.print(
+                f"{claim}: {why if logs else brief(why)}", markup=False, highlight=False, soft_wrap=True
+            )
+    if len(whole) != len(outcomes) and not logs:
+        console.print("With --logs the ends of the failed machines' logs are shown.", highlight=False)
     return len(whole) == len(outcomes)
 
 
 def _table(outcomes: Sequence[Outcome]) -> Table:
-    table = Table(title="Before and after, in instructions", title_justify="left")
+    table = Table(title="Before and after, in instructions", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("what", overflow="fold")
-    for heading in ("before", "after", "ratio"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("for comparison")
+    for name in ("before", "after", "ratio", "to compare"):
+        table.add_column(name, justify="right", no_wrap=True)
     for outcome in outcomes:
-        table.add_row(f"[bold]{outcome.part.accelerator}[/]")
+        heading = outcome.part.heading
+        names = (heading.what, heading.before, heading.after, "", heading.beside)
+        table.add_row(*names, style="bold")
         for line in outcome.part.lines(outcome.facts):
-            table.add_row(
-                f"  {line.measure}", number(line.before), number(line.after), ratio(line), line.beside
-            )
+            beside = "" if line.beside is None else number(line.beside)
+            values = (number(line.before), number(line.after), ratio(line), beside)
+            table.add_row(f"  {line.measure}", *values)
         table.add_section()
     return table
 

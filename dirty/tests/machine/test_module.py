@@ -2,7 +2,7 @@
 """The guest module's device: who may do what, and what bad luck leaves behind.
 
 One boot of a stock kernel with its own debug options. What a case is held against is told at its place in
-the C programs of lab/trapless_lab/guest.
+the C programs of guest/ beside them.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """SPML for real: the guest module in a guest of trapless-vmm, on the stock kvm_amd of an emulated host.
 
-The witness is memory itself (guest/dirtyforwarded.c, dirty-oracle): a copy that is kept up to date by what is
+The witness is memory itself (the lab's forwarded.c, dirty-oracle): a copy that is kept up to date by what is
 told must equal it. What the VMM counts says only that it was the log that told.
 """
 

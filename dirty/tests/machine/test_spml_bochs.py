@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """SPML on a processor with real page-modification logging: trapless-vmm on the stock kvm_intel, in Bochs.
 
-The witnesses are memory itself (the VMM's self-test, guest/dirtyforwarded.c), and stock KVM's own tracepoint
+The witnesses are memory itself (the VMM's self-test, the lab's forwarded.c), and stock KVM's own tracepoint
 of exits: with PML a page that is written again is no exit, 512 of them are one. Without PML, the negative
 control, each is one.
 """

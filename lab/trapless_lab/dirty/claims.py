@@ -2,7 +2,7 @@
 """What the demonstration shows of dirty pages: what each way to find them costs, against memory itself."""
 
 from ..errors import LabError
-from ..experiment.claim import Claim, Facts, Line, Part
+from ..experiment.claim import Claim, Facts, Heading, Line, Part
 from ..experiment.experiment import Context
 from ..machines.script import Step
 from .experiments.guest import MODULE, SMALLEST, STOCK, bench_command, bench_row, files
@@ -37,11 +37,11 @@ def _lines(facts: Facts) -> list[Line]:
             what,
             facts[f"soft-dirty {key}"],
             facts[f"{_OURS} {key}"],
-            f"userfaultfd: {facts[f'uffd-sync {key}']:,.0f}",
+            facts[f"uffd-sync {key}"],
         )
         for what, key in (
-            ("a dirty page, for the program", "tracked"),
-            ("a dirty page, for the tracker", "collect"),
+            ("the program, a dirty page", "tracked"),
+            ("the tracker, a dirty page", "collect"),
         )
     ]
 
@@ -59,7 +59,7 @@ def _kept(facts: Facts) -> str:
 
 PART = Part(
     "dirty",
-    "dirty pages (before: /proc's soft-dirty bits)",
+    Heading("tracking dirty pages", "/proc", "trapless", "userfaultfd"),
     (_claim("soft-dirty", 15), _claim("uffd-sync", 15), _claim(_OURS, 12)),
     _lines,
     _gained,

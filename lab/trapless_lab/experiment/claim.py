@@ -25,12 +25,22 @@ class Claim:
 
 @dataclass(frozen=True)
 class Line:
-    """Something that costs less than before; ``beside`` is what to compare with."""
+    """Something that costs less than before; ``beside`` is what to compare with, if there is anything."""
 
     measure: str
     before: float
     after: float
-    beside: str = ""
+    beside: float | None = None
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What a system's lines are about, and what is in their columns."""
+
+    what: str
+    before: str
+    after: str
+    beside: str
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,7 @@ class Part:
     """
 
     name: str
-    accelerator: str
+    heading: Heading
     claims: Sequence[Claim]
     lines: Callable[[Facts], Sequence[Line]]
     gained: Callable[[Facts], str]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""How QEMU gets the model of EPML (plugin/epml.c), and what the model counted.
+"""How QEMU gets the model of EPML (plugins/epml.c), and what the model counted.
 
 The plugin is the server of an ivshmem device. QEMU opens the device's socket before it loads the plugin, so
 both get their ends from here.

@@ -25,7 +25,7 @@ _E500 = "e500v2_v30"
 
 @dataclass(frozen=True)
 class Epml:
-    """The model of a processor that logs what it stores (plugin/epml.c): entries of a ring, and mistakes."""
+    """The model of a processor that logs what it stores (plugins/epml.c): entries of a ring, and mistakes."""
 
     entries: int = 32768
     faults: tuple[EpmlFault, ...] = ()

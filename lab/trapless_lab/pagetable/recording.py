@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Runs of an experiment that are recorded by plugin/spans.c.
+"""Runs of an experiment that are recorded by plugins/spans.c.
 
 Invariant: the addresses that were watched are those of the kernel that ran.
 """

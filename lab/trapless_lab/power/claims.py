@@ -2,7 +2,7 @@
 """What the demonstration shows of Power: a guest that traps, and one that is translated in place."""
 
 from ..errors import LabError
-from ..experiment.claim import Claim, Facts, Line, Part
+from ..experiment.claim import Claim, Facts, Heading, Line, Part
 from ..experiment.experiment import Context
 from . import machine as power
 from .console import Console
@@ -41,7 +41,7 @@ def _lines(facts: Facts) -> list[Line]:
             words,
             facts[f"base {what}"],
             facts[f"inplace {what}"],
-            f"{facts[f'bare {what}']:,.0f} without KVM",
+            facts[f"bare {what}"],
         )
         for what, words in _WORDS.items()
     ]
@@ -59,7 +59,7 @@ def _kept(_facts: Facts) -> str:
 
 PART = Part(
     "power",
-    "a Power guest of KVM (before: each privileged instruction exits)",
+    Heading("a Power guest of KVM", "trapped", "in place", "no KVM"),
     (
         Claim("Power, stock KVM: a guest boots and works", 40, lambda context: _guest(context, "base")),
         Claim("Power, in place: a guest boots and works", 25, lambda context: _guest(context, "inplace")),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """How many instructions a host kernel executes in parts of its code, beside a guest that is the same kernel:
-what plugin/ranges.c is told, and what it found.
+what plugins/ranges.c is told, and what it found.
 
 Invariant: what is in no part is counted, too, so that the counts add up to all that the machine executed.
 """

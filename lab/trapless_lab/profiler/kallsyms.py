@@ -7,12 +7,11 @@ kernel lies elsewhere is refused.
 
 import gzip
 import hashlib
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
-from .. import artifacts, host
+from .. import artifacts, compiler, host
 from ..errors import LabError
 from ..machines import runner
 from ..machines.machine import MACHINES
@@ -48,7 +47,7 @@ def _keep(kept: Path, progress: Progress) -> None:
     transcript = runner.run(machine, [_TAKE], progress=progress)
     parse(gzip.decompress(transcript[_TAKE.name].raw).decode())
     kept.parent.mkdir(parents=True, exist_ok=True)
-    fresh = kept.with_suffix(f".{os.getpid()}")
+    fresh = compiler.unique(kept)
     fresh.write_bytes(transcript[_TAKE.name].raw)
     fresh.replace(kept)
 

@@ -67,5 +67,5 @@ def test_who_has_ended_cannot_be_killed() -> None:
 
 
 def test_a_machine_that_does_not_end_is_stopped() -> None:
-    with pytest.raises(LabError, match="bare metal timed out after 0 s"):
+    with pytest.raises(LabError, match="bare metal: timed out after 0 s"):
         power.bare(SOME, how=How(timeout_s=0))

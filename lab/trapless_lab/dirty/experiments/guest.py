@@ -2,7 +2,7 @@
 """What each way to track dirty pages costs in a stock Debian guest, in instructions: OoH's microbenchmark
 and its formulas.
 
-Invariant: every figure is of ``trapless dirty bench`` or of guest/dirtyparts.c, on the guest's clock, which
+Invariant: every figure is of ``trapless dirty bench`` or of guest/parts.c, on the guest's clock, which
 counts instructions. What was missed is found by comparing memory. Whatever EPML costs is a *model's* figure:
 no processor logs guest-virtual addresses. Instructions are not time: what a TLB flush or a fault costs the
 processor beyond its instructions is not in them.
@@ -55,7 +55,7 @@ REPEAT = 3
 
 PARTS_MIB = SMALLEST
 MECHANISMS = {"proc": "soft-dirty", "dbit": "dbit", EPML: EPML, "spml": "spml"}
-"""What guest/dirtyparts.c calls a technique -> the back end."""
+"""What guest/parts.c calls a technique -> the back end."""
 
 DBIT_TRACKED_AT_MOST = 5
 DBIT_COLLECT_AT_MOST = 150
@@ -374,7 +374,7 @@ def dirty_guest(context: Context) -> Result:
         method=f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction; trapless dirty bench, medians; one "
         "word of each page is written; tracked_insns_per_page: beyond the same writes untracked; missed and "
         "spurious by comparing memory. epml: MODEL of a processor with EPML (docs/epml.md). Formulas: "
-        f"guest/dirtyparts.c, {PARTS_MIB} MiB, all pages dirty; tracker and tracked take turns on one CPU",
+        f"guest/parts.c, {PARTS_MIB} MiB, all pages dirty; tracker and tracked take turns on one CPU",
         rows=rows,
         paper=PAPER,
         checks=checks(rows, parts),

@@ -152,7 +152,7 @@ def dirty_guest_spml(context: Context) -> Result:
         "trapless-vmm on the stock kvm_amd of an emulated stock host: NESTED EMULATION, instructions of both "
         "guests together, no times. trapless dirty bench, medians; one word of each page is written; "
         "tracked_insns_per_page: beyond the same writes untracked, an exit for each page by write "
-        "protection; missed and spurious by comparing memory. Formulas: guest/dirtyparts.c, "
+        "protection; missed and spurious by comparing memory. Formulas: guest/parts.c, "
         f"{PARTS_MIB} MiB, all pages dirty; a fault is an exit, its mean over one ring of KVM's, and as many "
         "as the log has entries; drain is the call and the copy of the ring",
         rows=rows,
