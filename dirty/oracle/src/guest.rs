@@ -74,9 +74,13 @@ impl Guest {
             rflags: 2,
             ..Default::default()
         })?;
+        let mut has_failed = false;
         loop {
             match self.vcpu.run() {
+                Ok(VcpuExit::Hlt) if has_failed => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
                 Ok(VcpuExit::Hlt) => return Ok(length as i64),
+                // Where KVM emulates the store it does not fail: what cannot be written is handed to us.
+                Ok(VcpuExit::MmioWrite(..)) => has_failed = true,
                 Ok(other) => return Err(io::Error::other(format!("the guest ended with {other:?}"))),
                 Err(error) if error.errno() == libc::EINTR => {}
                 Err(error) => return Err(error.into()),
