@@ -42,6 +42,11 @@ def test_power_is_deterministic_and_has_one_console(name: str) -> None:
     assert "-d int" in line(replace(MACHINES[name], exceptions=True)) and "-d int" not in made
 
 
+def test_power_with_two_cpus_runs_them_at_once() -> None:
+    made = line(MACHINES["power-kvm-smp"])
+    assert "-accel tcg,thread=multi -smp 2" in made and "-icount" not in made
+
+
 def test_bochs_boots_what_qemu_boots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = replace(IMAGES, kernel=tmp_path / "k", initramfs=tmp_path / "i")
     for path in (images.kernel, images.initramfs, made := tmp_path / "made"):
@@ -126,7 +131,8 @@ def test_commas_in_paths_are_doubled() -> None:
         ({"icount": True, "cpus": 2}, "one CPU"),
         ({"iommu": "strict"}, "Xen option"),
         ({"xen_args": ("x",)}, "without Xen"),
-        ({"architecture": "power", "disk": True}, "has memory and a console"),
+        ({"architecture": "power", "disk": True}, "memory and a console"),
+        ({"emulator": "bochs", "disk": True}, "memory and a console"),
         ({"emulator": "bochs", "cpus": 2}, "with one CPU"),
         ({"emulator": "bochs", "icount": True}, "its own clock"),
         ({"emulator": "bochs", "architecture": "power"}, "Bochs has a PC"),
