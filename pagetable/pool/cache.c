@@ -86,10 +86,6 @@ void tpt_cache_init(bool bare)
 
 static bool charge(struct tpt_cache *cache, struct page *page)
 {
-#ifdef TPT_NEGATIVE_CONTROL_NO_CHARGE
-	/* A build that breaks the second invariant, to prove the tests see it. */
-	return true;
-#endif
 	/* No waiting here: the kernel's allocator can, and reports the limit. */
 	return !(cache->gfp & __GFP_ACCOUNT) || !memcg_kmem_enabled() ||
 	       !tpt_stock.memcg_kmem_charge_page(page, GFP_NOWAIT |
@@ -100,9 +96,6 @@ static bool charge(struct tpt_cache *cache, struct page *page)
 static __always_inline void uncharge(struct tpt_cache *cache,
 				     struct page *page)
 {
-#ifdef TPT_NEGATIVE_CONTROL_NO_UNCHARGE
-	return;
-#endif
 	if (memcg_kmem_enabled() && PageMemcgKmem(page))
 		tpt_stock.memcg_kmem_uncharge_page(page, cache->order);
 }
@@ -251,10 +244,6 @@ bool tpt_cache_return(enum tpt_level level, struct page *page)
 {
 	struct tpt_cache *cache = &tpt_caches[level];
 
-#ifdef TPT_NEGATIVE_CONTROL_DIRTY_TABLE
-	/* A build that breaks what the head of this file relies on. */
-	*((u64 *)page_address(page) + 7) = 0xbad0;
-#endif
 	if (unlikely(verify) && cache->comes_zero)
 		verify_zero(level, page);
 	uncharge(cache, page);

@@ -226,9 +226,6 @@ static struct direct_hook hooks[] = {
 	{ .symbol = "pgd_alloc" },
 	{ .symbol = "___pte_free_tlb" },
 	{ .symbol = "___pud_free_tlb" },
-#ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_FUNCTION
-	{ .symbol = "trapless_no_such_function" },
-#endif
 };
 
 /* Where each of them goes on behind its hook, for entry.S. */

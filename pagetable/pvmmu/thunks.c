@@ -71,9 +71,6 @@ static const u8 pushes[] = {
 };
 
 static const u8 pops[] = {
-#ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_THUNK
-	0x90,
-#endif
 	0x41, 0x5b, 0x41, 0x5a, 0x41, 0x59, 0x41, 0x58, 0x5f, 0x5e, 0x5a, 0x59,
 };
 
@@ -101,9 +98,6 @@ int pvmmu_thunks_resolve(void)
 		{ "stop_machine_cpuslocked", &stock_stop_machine_cpuslocked },
 		{ "xen_pte_val", &pvmmu_stock_val },
 		{ "xen_make_pte", &pvmmu_stock_make },
-#ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_SYMBOL
-		{ "trapless_no_such_symbol", &pvmmu_stock_make },
-#endif
 	};
 	struct thunk *thunk;
 	int rc = stock_symbols_resolve(symbols, ARRAY_SIZE(symbols));
