@@ -214,6 +214,7 @@ static bool lock_live_table(struct page_info *page)
 					      old + (1 | PGT_locked), false,
 					      __ATOMIC_SEQ_CST,
 					      __ATOMIC_RELAXED));
+	block_speculation();	/* as in Xen's own locks since XSA-453 */
 	return true;
 }
 
