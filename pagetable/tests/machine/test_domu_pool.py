@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 import hypercalls
-from machines import GUEST, insmod, payload_file, tester_file
+from machines import GUEST, helper_file, insmod, payload_file
 from trapless_lab import domu, pagetable, runner
 from trapless_lab.domu import DomU
 from trapless_lab.experiments import pagetable_dma as dma
@@ -33,8 +33,8 @@ DOMU = DomU(
     memory_mib=192,  # 64 of it are bounce buffers for the device
     passthrough=True,
     files={
-        **tester_file("hypercall_test"),
-        **tester_file(hypercalls.MODULE),
+        **helper_file("hypercall_test"),
+        **helper_file(hypercalls.MODULE),
         **pagetable.files([pagetable.POOL_PART]),
     },
 )
@@ -83,7 +83,7 @@ def _run_with_disk(steps: Sequence[Step]) -> Transcript:
     return runner.run(
         dma.MACHINE,
         [*before, *steps, domu.console(), _UNLOAD],
-        files={**domu.tree(guest), **payload_file(), **tester_file("hypercall_test")},
+        files={**domu.tree(guest), **payload_file(), **helper_file("hypercall_test")},
         modules=domu.PCI_MODULES,
         make_disk=dma.disk,
     )
@@ -193,7 +193,7 @@ def with_pool() -> Transcript:
             **domu.tree(guest),
             **payload_file(),
             **payload_file(ZOMBIE),
-            **tester_file("hypercall_test"),
+            **helper_file("hypercall_test"),
         },
         modules=domu.MODULES,
     )

@@ -11,11 +11,11 @@ from machines import (
     GUEST,
     STOP_FORKERS,
     forkers,
+    helper_file,
     insmod,
     payload_file,
     pool_file,
     refused,
-    tester_file,
 )
 from trapless_lab import pagetable, runner
 from trapless_lab.initramfs import Tree
@@ -286,7 +286,7 @@ def test_refused_in_a_relaxed_dom0() -> None:
             insmod("hypercall_test"),
             _step("mark", f"echo mark >{case} || {{ dmesg | grep hypercall_test; false; }}"),
         ],
-        files={**pagetable.files(), **tester_file("hypercall_test")},
+        files={**pagetable.files(), **helper_file("hypercall_test")},
     )
     assert refused(transcript["relaxed"].output, "does not follow page types")
     assert transcript["mark"].rc != 0

@@ -12,7 +12,7 @@ import pytest
 import control_files
 import robustness as r
 from control_files import SETTLE, STATE, Outcome
-from machines import GUEST, insmod, pool_file, tester_file
+from machines import GUEST, helper_file, insmod, pool_file
 from trapless_lab import pagetable, pool_model, runner
 from trapless_lab.machine import MACHINES
 from trapless_lab.pagetable import LEVELS, NAME, SYSFS
@@ -168,7 +168,7 @@ def scarce() -> Transcript:
             r.step("remove the test", "rmmod fault_injection"),
             unload[-1],
         ],
-        files={**pagetable.files(), **pool_file(), **tester_file("fault_injection")},
+        files={**pagetable.files(), **pool_file(), **helper_file("fault_injection")},
     )
 
 

@@ -330,7 +330,7 @@ class Hypervisor:
         Near jumps and calls are looked for at every byte, decoded or not, so none is missed.
         Short jumps reach 128 bytes; see `short_branches_near`.
         """
-        found = []
+        found: list[tuple[int, int]] = []
         for section in self.sections:
             if section.executable:
                 found += near_branches(self.read(section.address, len(section.data)), section.address)
