@@ -7,10 +7,10 @@
  *
  *  - A page on a list is semi-writable, owned by the pool (pool.c), referenced
  *    twice (the pool's ownership and the possession that the next user gets),
- *    charged to nobody, and in nobody's page tables.
- *  - What pop hands out looks as if it came from the kernel's allocator: zero,
- *    charged to the current memory cgroup where the kernel would charge it,
- *    with the struct page fields that page tables use at rest.
+ *    charged to no memory cgroup, and in no page table.
+ *  - A page that was popped and prepared looks as if it came from the kernel's
+ *    allocator: zero, charged to the current memory cgroup where the kernel
+ *    would charge it, with the struct page fields that page tables use at rest.
  *  - A page enters a list only while the cache serves: tpt_cache_serve(false)
  *    is final once it has returned.
  *
@@ -86,10 +86,6 @@ void tpt_cache_init(bool bare)
 
 static bool charge(struct tpt_cache *cache, struct page *page)
 {
-#ifdef TPT_NEGATIVE_CONTROL_NO_CHARGE
-	/* A build that breaks the second invariant, to prove the tests see it. */
-	return true;
-#endif
 	/* No waiting here: the kernel's allocator can, and reports the limit. */
 	return !(cache->gfp & __GFP_ACCOUNT) || !memcg_kmem_enabled() ||
 	       !tpt_stock.memcg_kmem_charge_page(page, GFP_NOWAIT |
@@ -100,9 +96,6 @@ static bool charge(struct tpt_cache *cache, struct page *page)
 static __always_inline void uncharge(struct tpt_cache *cache,
 				     struct page *page)
 {
-#ifdef TPT_NEGATIVE_CONTROL_NO_UNCHARGE
-	return;
-#endif
 	if (memcg_kmem_enabled() && PageMemcgKmem(page))
 		tpt_stock.memcg_kmem_uncharge_page(page, cache->order);
 }
@@ -147,14 +140,6 @@ static void clear_for(enum tpt_level level, struct page *page)
 		       XEN_SLOTS * sizeof(u64));
 }
 
-/* Nothing there. entry.S does the same for itself. */
-static struct page *miss(enum tpt_level level)
-{
-	this_cpu_inc(tpt_misses[level]);
-	tpt_pool_wants_more();
-	return NULL;
-}
-
 static struct llist_node *node_of(struct page *page)
 {
 	BUILD_BUG_ON(sizeof(struct llist_node) > sizeof(page->lru));
@@ -193,11 +178,12 @@ unsigned int tpt_cache_cached(const struct tpt_cache *cache)
 /**
  * tpt_cache_pop - take a page table
  * @level: its level
+ * @low:   set to whether fewer are left than the level keeps in reserve
  *
- * Return: a zeroed page that the caller now possesses, or NULL: use the
- * kernel's allocator. Does not sleep.
+ * Return: a page that the caller now possesses, for tpt_cache_prepare(), or NULL.
+ * Does not sleep.
  */
-struct page *tpt_cache_pop(enum tpt_level level)
+struct page *tpt_cache_pop(enum tpt_level level, bool *low)
 {
 	struct tpt_cache *cache = &tpt_caches[level];
 	struct page *page;
@@ -207,32 +193,44 @@ struct page *tpt_cache_pop(enum tpt_level level)
 	page = take(cache, &left);
 	if (unlikely(!page)) {
 		spin_unlock(&cache->pop);
-		return miss(level);
+		this_cpu_inc(tpt_misses[level]); /* as entry.S does */
+		*low = true;
+		return NULL;
 	}
 	if (left < (int)cache->lowest)
 		cache->lowest = max(left, 0);
-	if (unlikely(left < cache->reserve))
+	*low = left < cache->reserve;
+	if (unlikely(*low))
 		cache->wanting = max(cache->wanting,
 				     cache->reserve - max(left, 0));
 	cache->hits++;
 	spin_unlock(&cache->pop);
+	return page;
+}
 
-	if (unlikely(left < cache->reserve))
-		tpt_pool_wants_more();
+/**
+ * tpt_cache_prepare - make a page what the kernel's allocator would hand out
+ * @level: its level
+ * @page:  as tpt_cache_pop() returned it
+ *
+ * Return: true, or false if the memory cgroup refuses to be charged; the page is
+ * as before then. Does not sleep.
+ */
+bool tpt_cache_prepare(enum tpt_level level, struct page *page)
+{
+	struct tpt_cache *cache = &tpt_caches[level];
+
 	if (unlikely(!charge(cache, page))) {
 		spin_lock(&cache->pop);
 		cache->hits--;
 		cache->refused++;
 		spin_unlock(&cache->pop);
-		if (!tpt_pool_return(page))
-			__free_pages(page, cache->order);
-		tpt_pool_wants_sweep();
-		return NULL;
+		return false;
 	}
 	clear_for(level, page);
 	set_page_private(page, 0);
 	page->index = 0;
-	return page;
+	return true;
 }
 
 /**
@@ -251,10 +249,6 @@ bool tpt_cache_return(enum tpt_level level, struct page *page)
 {
 	struct tpt_cache *cache = &tpt_caches[level];
 
-#ifdef TPT_NEGATIVE_CONTROL_DIRTY_TABLE
-	/* A build that breaks what the head of this file relies on. */
-	*((u64 *)page_address(page) + 7) = 0xbad0;
-#endif
 	if (unlikely(verify) && cache->comes_zero)
 		verify_zero(level, page);
 	uncharge(cache, page);
@@ -266,8 +260,8 @@ bool tpt_cache_return(enum tpt_level level, struct page *page)
  * @level: the level
  * @page:  a page of the pool that we possess
  *
- * If the cache does not serve, possession is dropped and the page is left to the
- * pool's next look.
+ * If the cache does not serve, our reference is dropped; the pool's next sweep
+ * reclaims the page.
  */
 void tpt_cache_put(enum tpt_level level, struct page *page)
 {

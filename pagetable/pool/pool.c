@@ -246,7 +246,7 @@ static void grow(enum tpt_level level, unsigned int count)
 	}
 }
 
-/* Pages whose user freed them behind our back: possession is ours again. */
+/* Take back the pages that were freed without our seeing it. */
 static void sweep(void)
 {
 	unsigned long pfn;
@@ -326,7 +326,7 @@ static void growth_allow_work(struct work_struct *work)
  * A memory cgroup is at its limit, and tables that were freed behind our back
  * are still charged to it: find them now.
  */
-void tpt_pool_wants_sweep(void)
+static void wants_sweep(void)
 {
 	WRITE_ONCE(sweep_asked, true);
 	schedule_work(&growth);
@@ -339,6 +339,28 @@ void tpt_pool_wants_more(void)
 		return;
 	WRITE_ONCE(tpt_growth_asked, true);
 	schedule_work(&growth);
+}
+
+/**
+ * tpt_pool_alloc - a page table is needed
+ * @level: its level
+ *
+ * Return: a zeroed page that the caller now possesses, or NULL: use the
+ * kernel's allocator. Does not sleep.
+ */
+struct page *tpt_pool_alloc(enum tpt_level level)
+{
+	bool low;
+	struct page *page = tpt_cache_pop(level, &low);
+
+	if (unlikely(low))
+		tpt_pool_wants_more();
+	if (!page || likely(tpt_cache_prepare(level, page)))
+		return page;
+	if (!tpt_pool_return(page))
+		__free_pages(page, tpt_caches[level].order);
+	wants_sweep();
+	return NULL;
 }
 
 /**

@@ -26,9 +26,6 @@ int tpt_stock_resolve(void)
 		  &tpt_stock.memcg_kmem_charge_page },
 		{ "__memcg_kmem_uncharge_page",
 		  &tpt_stock.memcg_kmem_uncharge_page },
-#ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_SYMBOL
-		{ "trapless_no_such_symbol", &tpt_stock.init_mm },
-#endif
 	};
 
 	return stock_symbols_resolve(symbols, ARRAY_SIZE(symbols));

@@ -57,7 +57,7 @@ static void table_free(struct page *page, enum tpt_level level)
 pgtable_t tpt_pte_alloc_one(struct mm_struct *mm);
 pgtable_t tpt_pte_alloc_one(struct mm_struct *mm)
 {
-	struct page *page = tpt_cache_pop(TPT_PTE);
+	struct page *page = tpt_pool_alloc(TPT_PTE);
 
 	if (!page)
 		return NULL;
@@ -77,7 +77,7 @@ long tpt_pmd_alloc(struct mm_struct *mm, pud_t *pud, unsigned long address)
 
 	if (mm == tpt_stock.init_mm)
 		return false;
-	page = tpt_cache_pop(TPT_PMD);
+	page = tpt_pool_alloc(TPT_PMD);
 	if (!page)
 		return false;
 	if (!pgtable_pmd_page_ctor(page)) {
@@ -106,7 +106,7 @@ long tpt_pud_alloc(struct mm_struct *mm, p4d_t *p4d, unsigned long address)
 
 	if (mm == tpt_stock.init_mm)
 		return false;
-	page = tpt_cache_pop(TPT_PUD);
+	page = tpt_pool_alloc(TPT_PUD);
 	if (!page)
 		return false;
 
@@ -125,7 +125,7 @@ long tpt_pud_alloc(struct mm_struct *mm, p4d_t *p4d, unsigned long address)
 /* Xen PV runs user mode on a top table of its own, kept in page->private. */
 static struct page *user_pgd_alloc(void)
 {
-	struct page *page = tpt_cache_pop(TPT_USER_PGD);
+	struct page *page = tpt_pool_alloc(TPT_USER_PGD);
 	pgd_t *user_pgd;
 
 	if (!page)
@@ -143,7 +143,7 @@ pgd_t *tpt_pgd_alloc(struct mm_struct *mm)
 	struct page *page, *user_page = NULL;
 	pgd_t *pgd;
 
-	page = tpt_cache_pop(TPT_PGD);
+	page = tpt_pool_alloc(TPT_PGD);
 	if (!page)
 		return NULL;
 	if (user_pgds) {
@@ -226,9 +226,6 @@ static struct direct_hook hooks[] = {
 	{ .symbol = "pgd_alloc" },
 	{ .symbol = "___pte_free_tlb" },
 	{ .symbol = "___pud_free_tlb" },
-#ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_FUNCTION
-	{ .symbol = "trapless_no_such_function" },
-#endif
 };
 
 /* Where each of them goes on behind its hook, for entry.S. */

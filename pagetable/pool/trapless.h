@@ -92,7 +92,8 @@ extern bool tpt_growth_asked;
 
 /* cache.c */
 void tpt_cache_init(bool bare);
-struct page *tpt_cache_pop(enum tpt_level level);
+struct page *tpt_cache_pop(enum tpt_level level, bool *low);
+bool tpt_cache_prepare(enum tpt_level level, struct page *page);
 bool tpt_cache_return(enum tpt_level level, struct page *page);
 void tpt_cache_put(enum tpt_level level, struct page *page);
 void tpt_cache_serve(bool on);
@@ -102,9 +103,9 @@ u64 tpt_cache_misses(enum tpt_level level);
 
 /* pool.c */
 bool tpt_pool_owns(struct page *page);
+struct page *tpt_pool_alloc(enum tpt_level level);
 bool tpt_pool_return(struct page *page);
 void tpt_pool_wants_more(void);
-void tpt_pool_wants_sweep(void);
 int tpt_pool_init(void);
 int tpt_pool_enable(void);
 int tpt_pool_disable(void);
@@ -153,7 +154,7 @@ void tpt_tables_unhook(void);
 int tpt_pressure_init(void);
 void tpt_pressure_exit(void);
 
-/* suspend.c*/
+/* suspend.c */
 int tpt_suspend_init(void);
 void tpt_suspend_exit(void);
 

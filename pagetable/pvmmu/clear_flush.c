@@ -59,12 +59,6 @@ static bool is_elsewhere(struct mm_struct *mm)
 	       nr_cpu_ids;
 }
 
-#ifdef TPT_NEGATIVE_CONTROL_NO_FLUSH
-#define FLUSH	UVMF_NONE
-#else
-#define FLUSH	(UVMF_INVLPG | UVMF_LOCAL)
-#endif
-
 /* Called by entry.S with the arguments of ptep_clear_flush(). */
 clear_flush_t pvmmu_clear_flush;
 pte_t pvmmu_clear_flush(struct vm_area_struct *vma, unsigned long address,
@@ -79,7 +73,8 @@ pte_t pvmmu_clear_flush(struct vm_area_struct *vma, unsigned long address,
 	if (!is_protected(pte) || mm != current->mm || is_elsewhere(mm) ||
 	    !PagePinned(virt_to_page(ptep)) ||
 	    stock_get_lazy_mode() != PARAVIRT_LAZY_NONE ||
-	    HYPERVISOR_update_va_mapping(address, __pte_ma(0), FLUSH))
+	    HYPERVISOR_update_va_mapping(address, __pte_ma(0),
+					 UVMF_INVLPG | UVMF_LOCAL))
 		return stock(vma, address, ptep);
 
 	smp_mb(); /* the entry cleared before the mask is read: see above */

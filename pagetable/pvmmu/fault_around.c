@@ -18,7 +18,6 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/delay.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
 #include <linux/pgtable.h>
@@ -110,9 +109,6 @@ static bool folio_has_more(struct folio *folio, pgoff_t index, pgoff_t max)
 /* inc_mm_counter_fast(): the task's share is added to the mm's by the stock code. */
 static void count_page(struct mm_struct *mm, int member)
 {
-#ifdef TPT_NEGATIVE_CONTROL_NO_COUNT
-	return;
-#endif
 	if (likely(current->mm == mm))
 		current->rss_stat.count[member]++;
 	else
@@ -213,14 +209,8 @@ unlock:
 						   mapping, &xas,
 						   end_pgoff)) != NULL);
 
-#ifndef TPT_NEGATIVE_CONTROL_LATE_BATCH
 	batch_flush(&batch);
-#endif
 	pte_unmap_unlock(vmf->pte, vmf->ptl);
-#ifdef TPT_NEGATIVE_CONTROL_LATE_BATCH
-	mdelay(1);	/* room for the mistake to show */
-	batch_flush(&batch);
-#endif
 out:
 	rcu_read_unlock();
 	WRITE_ONCE(file->f_ra.mmap_miss, mmap_miss);

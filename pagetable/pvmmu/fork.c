@@ -32,15 +32,8 @@
 
 static void protect_entry(struct batch *batch, const pte_t *ptep)
 {
-#ifdef TPT_NEGATIVE_CONTROL_FORK_CARELESS
-	/* Loses writes, and leaves pinned pages to whoever writes last. */
-	ClearPageAnonExclusive(pte_page(*ptep));
-	batch_add(batch, ptep, ptep->pte & ~(_PAGE_RW | _PAGE_DIRTY),
-		  MMU_NORMAL_PT_UPDATE);
-#else
 	batch_add(batch, ptep, ptep->pte & ~_PAGE_RW,
 		  MMU_PT_UPDATE_PRESERVE_AD);
-#endif
 }
 
 static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,

@@ -40,12 +40,6 @@
 /* Entries that one fault looks at: an aligned block. */
 #define AROUND	16
 
-#ifdef TPT_NEGATIVE_CONTROL_REUSE_UNTRACKED
-#define HEEDS_TRACKING	false
-#else
-#define HEEDS_TRACKING	true
-#endif
-
 typedef int set_access_flags_t(struct vm_area_struct *vma,
 			       unsigned long address, pte_t *ptep, pte_t entry,
 			       int dirty);
@@ -71,8 +65,7 @@ static bool is_plain_area(const struct vm_area_struct *vma)
 {
 	return (vma->vm_flags & (VM_WRITE | VM_SHARED)) == VM_WRITE &&
 	       !(vma->vm_flags & (VM_HUGETLB | VM_PFNMAP | VM_MIXEDMAP)) &&
-	       !(HEEDS_TRACKING &&
-		 userfaultfd_wp((struct vm_area_struct *)vma));
+	       !userfaultfd_wp((struct vm_area_struct *)vma);
 }
 
 /* As do_wp_page() decides: is the page its only user's, once it is locked? */
@@ -85,9 +78,6 @@ static bool make_exclusive(struct page *page, struct vm_area_struct *vma)
 {
 	bool alone;
 
-#ifdef TPT_NEGATIVE_CONTROL_REUSE_SHARED
-	return true; /* an oracle that does not notice is worth nothing */
-#endif
 	if (PageAnonExclusive(page))
 		return true;
 	if (!is_ours_alone(page) || !trylock_page(page))
@@ -104,8 +94,7 @@ static bool is_reusable(pte_t pte, struct vm_area_struct *vma)
 	struct page *page;
 
 	if (!is_protected(pte) || pte_special(pte) || pte_devmap(pte) ||
-	    (HEEDS_TRACKING && IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) &&
-	     !pte_soft_dirty(pte)) ||
+	    (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && !pte_soft_dirty(pte)) ||
 	    !pfn_valid(pte_pfn(pte)))
 		return false;
 	page = pte_page(pte);

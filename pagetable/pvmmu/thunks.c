@@ -7,7 +7,9 @@
  * Invariants:
  *
  *  - A thunk is touched only if all of its bytes are the ones we know: eight
- *    pushes, a call of the function it is named for, eight pops, a return.
+ *    pushes, a call of the function it is named for, eight pops, a return. They
+ *    are compared when the module is loaded, and again while every other CPU is
+ *    stopped, before the first thunk is written: all are led to ours, or none.
  *  - Nobody is between the bytes that are overwritten. They are the ends of
  *    several instructions, so the jump is written while every other CPU is
  *    stopped, and only where tasks are not preempted inside the kernel, nor have
@@ -41,6 +43,7 @@ struct thunk {
 	const char *symbol;
 	void (*ours)(void);
 	u8 *address;
+	unsigned long callee;
 	u8 stock[JMP32_INSN_SIZE];
 };
 
@@ -71,20 +74,18 @@ static const u8 pushes[] = {
 };
 
 static const u8 pops[] = {
-#ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_THUNK
-	0x90,
-#endif
 	0x41, 0x5b, 0x41, 0x5a, 0x41, 0x59, 0x41, 0x58, 0x5f, 0x5e, 0x5a, 0x59,
 };
 
-static bool is_known(const struct thunk *thunk, unsigned long function)
+static bool is_known(const struct thunk *thunk)
 {
 	const u8 *call = thunk->address + sizeof(pushes);
 	const u8 *after = call + CALL_INSN_SIZE;
 
 	return !memcmp(thunk->address, pushes, sizeof(pushes)) &&
 	       *call == CALL_INSN_OPCODE &&
-	       (unsigned long)after + *(const s32 *)(call + 1) == function &&
+	       (unsigned long)after + *(const s32 *)(call + 1) ==
+		       thunk->callee &&
 	       !memcmp(after, pops, sizeof(pops));
 }
 
@@ -101,23 +102,19 @@ int pvmmu_thunks_resolve(void)
 		{ "stop_machine_cpuslocked", &stock_stop_machine_cpuslocked },
 		{ "xen_pte_val", &pvmmu_stock_val },
 		{ "xen_make_pte", &pvmmu_stock_make },
-#ifdef TPT_NEGATIVE_CONTROL_UNKNOWN_SYMBOL
-		{ "trapless_no_such_symbol", &pvmmu_stock_make },
-#endif
 	};
 	struct thunk *thunk;
 	int rc = stock_symbols_resolve(symbols, ARRAY_SIZE(symbols));
 
 	for (thunk = thunks; !rc && thunk < thunks + ARRAY_SIZE(thunks);
 	     thunk++) {
-		unsigned long function;
 		const struct stock_symbol two[] = {
-			{ thunk->function, &function },
+			{ thunk->function, &thunk->callee },
 			{ thunk->symbol, &thunk->address },
 		};
 
 		rc = stock_symbols_resolve(two, ARRAY_SIZE(two));
-		if (!rc && !is_known(thunk, function)) {
+		if (!rc && !is_known(thunk)) {
 			pr_err("unknown kernel: %s is not the thunk we know\n",
 			       thunk->symbol);
 			rc = -ENOENT;
@@ -132,8 +129,19 @@ int pvmmu_thunks_resolve(void)
 struct poke {
 	bool to_ours;
 	atomic_t arrived;
+	bool refused;
 	bool done;
 };
+
+static bool are_known(void)
+{
+	const struct thunk *thunk;
+
+	for (thunk = thunks; thunk < thunks + ARRAY_SIZE(thunks); thunk++)
+		if (!is_known(thunk))
+			return false;
+	return true;
+}
 
 static void poke_all(bool to_ours)
 {
@@ -159,7 +167,9 @@ static int poke_together(void *data)
 	struct poke *poke = data;
 
 	if (atomic_inc_return(&poke->arrived) == 1) {
-		poke_all(poke->to_ours);
+		poke->refused = poke->to_ours && !are_known();
+		if (!poke->refused)
+			poke_all(poke->to_ours);
 		smp_store_release(&poke->done, true); /* after the code */
 	} else {
 		while (!smp_load_acquire(&poke->done)) /* before it */
@@ -169,8 +179,12 @@ static int poke_together(void *data)
 	return 0;
 }
 
-/* The CPUs before the text, as everywhere: bringing up a CPU changes code too. */
-static void poke(bool to_ours)
+/*
+ * The CPUs before the text, as everywhere: bringing up a CPU changes code too.
+ *
+ * Return: false if a thunk is not the one we know any more; none is changed then.
+ */
+static bool poke(bool to_ours)
 {
 	struct poke poke = { .to_ours = to_ours };
 
@@ -179,13 +193,15 @@ static void poke(bool to_ours)
 	stock_stop_machine_cpuslocked(poke_together, &poke, cpu_online_mask);
 	mutex_unlock(stock_text_mutex);
 	cpus_read_unlock();
+	return !poke.refused;
 }
 
 /**
  * pvmmu_thunks_enable - lead the thunks to ours
  * @part: the switch
  *
- * Return: 0, or -EOPNOTSUPP if this kernel preempts its own code.
+ * Return: 0, -EOPNOTSUPP if this kernel preempts its own code, or -EBUSY if
+ * someone else has changed a thunk.
  */
 int pvmmu_thunks_enable(struct pvmmu_switch *part)
 {
@@ -193,8 +209,11 @@ int pvmmu_thunks_enable(struct pvmmu_switch *part)
 	if (!preempt_model_preemptible()) {
 		synchronize_rcu_tasks();
 		if (!preempt_model_preemptible()) {
-			poke(true);
-			return 0;
+			if (poke(true))
+				return 0;
+			pr_err("%s: someone else has changed a thunk\n",
+			       part->name);
+			return -EBUSY;
 		}
 	}
 	pr_err("%s: not while the kernel preempts itself (preempt=full)\n",

@@ -68,9 +68,6 @@ static void walk_pmds(struct mm_struct *mm, pmd_t *pmd, pvmmu_visit_t *visit,
 {
 	unsigned int i = skip_zeroes((u64 *)pmd, 0, nr);
 
-#ifdef TPT_NEGATIVE_CONTROL_WALK_SKIPS
-	i = skip_zeroes((u64 *)pmd, i + 1, nr);
-#endif
 	for (; i < nr; i = skip_zeroes((u64 *)pmd, i + 1, nr))
 		if (!pmd_none(pmd[i]))
 			visit(mm, pmd_page(pmd[i]), PT_PTE);

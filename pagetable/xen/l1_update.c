@@ -185,10 +185,8 @@ static bool l1_update(u64 *entry, u64 new, bool preserve_ad, struct domain *d)
 	}
 	if (!(new & PTE_PRESENT))
 		return false;
-#ifndef TPT_NEGATIVE_CONTROL_L1_UNCHECKED
 	if (new & ~(plain_bits | PTE_FRAME))
 		return false;
-#endif
 
 	/* As stock marks the entries of a PV guest's kernel and of its users. */
 	if (!(new & PTE_USER))

@@ -55,22 +55,11 @@ struct livepatch_func {
 
 _Static_assert(sizeof(struct livepatch_func) == 104, "livepatch_func");
 
-/*
- * The build whose application must be refused: one expected byte is wrong and
- * nothing else differs.
- */
-#ifdef TPT_NEGATIVE_CONTROL_WRONG_PROLOGUE
-#define LIVEPATCH_SPOIL			0xff
-#else
-#define LIVEPATCH_SPOIL			0x00
-#endif
-
-#define LIVEPATCH_BYTES(first, ...)	{ (first) ^ LIVEPATCH_SPOIL, __VA_ARGS__ }
 #define LIVEPATCH_EXPECT(...)						\
 	{								\
 		.enabled = 1,						\
 		.len = sizeof((unsigned char[]){ __VA_ARGS__ }),	\
-		.data = LIVEPATCH_BYTES(__VA_ARGS__),			\
+		.data = { __VA_ARGS__ },				\
 	}
 
 #define LIVEPATCH_SECTION(section_name) \

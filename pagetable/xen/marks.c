@@ -12,15 +12,15 @@
  *  - Only a valid frame of RAM has bits: the PDX of MMIO may alias a frame's.
  *  - The bits are read without a lock, hence atomic operations. They change
  *    under the lock of the frame's owner.
- *  - One domain cannot delay another: no lock and no cache line is shared, and
- *    a lock is served in turn. How long a turn is, is for the callers.
+ *  - Domains share no lock and no cache line. A domain's lock is a ticket lock
+ *    (FIFO); callers bound how long it is held. Its waiters spin, so a domain
+ *    delays others only as far as its vCPUs keep physical CPUs busy.
  *  - A domain's entry is zero whenever its id is free. A mark and a hold refer
  *    to a frame, a domain with frames is not destroyed, and an id is given out
  *    again only when its domain is; so the counts are 0, the lock is free, and
  *    @scanned is 0, since a teardown sets it back as it ends.
  */
 #include "marks.h"
-
 
 static struct mark_map {
 	struct domain_marks domains[XEN_DOMID_LAST + 1];
@@ -72,6 +72,7 @@ void marks_lock(struct domain_marks *own)
 
 	while (__atomic_load_n(&own->serving, __ATOMIC_ACQUIRE) != ticket)
 		cpu_relax();
+	block_speculation();	/* as in Xen's own locks since XSA-453 */
 }
 
 void marks_unlock(struct domain_marks *own)

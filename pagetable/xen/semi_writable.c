@@ -81,10 +81,6 @@ static bool time_to_leave(const struct domain_marks *own, u32 i)
 
 static int flush_iotlb(struct domain *d, u32 flush_flags)
 {
-#ifdef TPT_NEGATIVE_CONTROL_NO_FLUSH
-	/* A build that breaks I4 and I1, kept to prove that the tests see it. */
-	return 0;
-#endif
 	if (!flush_flags)
 		return 0;
 	semi_writable_count(&semi_writable_stats.flushes, 1);
@@ -189,11 +185,6 @@ int semi_writable_mark(struct domain *d, const u64 *mfns, u32 count, u32 *done)
 	semi_writable_count(&semi_writable_stats.semi_writable, n);
 	semi_writable_count(&semi_writable_stats.marked, n);
 	*done = n;
-#ifdef TPT_NEGATIVE_CONTROL_WRONG_DONE
-	/* A build that forgets a frame, kept to prove that the fuzzer sees it. */
-	if (rc && n > 1)
-		*done = n - 1;
-#endif
 out:
 	marks_unlock(own);
 	return rc;
@@ -223,6 +214,7 @@ static bool lock_live_table(struct page_info *page)
 					      old + (1 | PGT_locked), false,
 					      __ATOMIC_SEQ_CST,
 					      __ATOMIC_RELAXED));
+	block_speculation();	/* as in Xen's own locks since XSA-453 */
 	return true;
 }
 

@@ -93,10 +93,6 @@ static int new_domain_kill(struct domain *d)
 		return rc;
 	/* Still there, though dead: our caller is in an RCU read section. */
 	own = marks_of(d);
-#ifdef TPT_NEGATIVE_CONTROL_ZOMBIE
-	/* A build that drops nothing, kept to prove that the tests see it. */
-	return 0;
-#endif
 	return own && any_left(own) ? drop_all(d, own) : 0;
 }
 

@@ -36,18 +36,7 @@
  */
 #define NEXT_LINES	8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, \
 			20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31
-#ifdef TPT_NEGATIVE_CONTROL_SKIP_UNCHECKED
-#define OTHER_SLOTS	1, 2, 3, 4, 5, 6
-#else
 #define OTHER_SLOTS	1, 2, 3, 4, 5, 6, 7
-#endif
-
-/* The first loop is guarded by a byte that does not stand there. */
-#ifdef TPT_NEGATIVE_CONTROL_WRONG_LOOP
-	.set	spoil_next, 0xff
-#else
-	.set	spoil_next, 0
-#endif
 
 	/* Go @count entries further, back if negative. */
 	.macro go count, step, index, pointer
@@ -67,11 +56,6 @@
 	lea	\unit(\key), \scratch
 	test	$((\slots - 1) * \unit), \scratch
 	.endif
-	.endm
-
-	.macro expect_bytes first, rest:vararg
-	.byte	\first ^ spoil_next, \rest
-	.set	spoil_next, 0
 	.endm
 
 	/*
@@ -169,7 +153,7 @@ zero_run_\name:
 	.byte	LIVEPATCH_PAYLOAD_VERSION
 	.zero	LIVEPATCH_PAD
 	.byte	1 | \size << 1	/* enabled, len */
-	expect_bytes \bytes
+	.byte	\bytes
 	.zero	LIVEPATCH_MAX_EXPECT - \size
 	.endm
 

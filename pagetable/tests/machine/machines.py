@@ -50,7 +50,7 @@ def pvmmu_file(mistake: str = "") -> dict[str, File]:
     return _file("pvmmu", f"{PVMMU}.ko", artifacts.module("pagetable", "pvmmu", PVMMU), mistake)
 
 
-def tester_file(name: str) -> dict[str, File]:
+def helper_file(name: str) -> dict[str, File]:
     """Return one of the modules that only test."""
     return {f"{GUEST}/{name}.ko": File(artifacts.module("pagetable", "tests/module", name))}
 

@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from machines import GUEST, payload_file, tester_file
+from machines import GUEST, helper_file, payload_file
 from trapless_lab.machines import domu, runner
 from trapless_lab.machines.domu import DomU
 from trapless_lab.machines.machine import MACHINES
@@ -27,7 +27,7 @@ DOMU = DomU(
     programs=("pattern", "spawn"),
     memory_mib=128,
     vcpus=2,
-    files={**tester_file("hypercall_test"), **pagetable.files([pagetable.PVMMU_PART])},
+    files={**helper_file("hypercall_test"), **pagetable.files([pagetable.PVMMU_PART])},
 )
 PATTERN_MIB = 8
 PATTERN_PAGES = PATTERN_MIB << 8

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 import hypercalls
-from machines import GUEST, insmod, payload_file, tester_file
+from machines import GUEST, helper_file, insmod, payload_file
 from trapless_lab.machines import domu, runner
 from trapless_lab.machines.domu import DomU
 from trapless_lab.machines.machine import MACHINES
@@ -35,8 +35,8 @@ DOMU = DomU(
     memory_mib=192,  # 64 of it are bounce buffers for the device
     passthrough=True,
     files={
-        **tester_file("hypercall_test"),
-        **tester_file(hypercalls.MODULE),
+        **helper_file("hypercall_test"),
+        **helper_file(hypercalls.MODULE),
         **pagetable.files([pagetable.POOL_PART]),
     },
 )
@@ -85,7 +85,7 @@ def _run_with_disk(steps: Sequence[Step]) -> Transcript:
     return runner.run(
         dma.MACHINE,
         [*before, *steps, domu.console(), _UNLOAD],
-        files={**domu.tree(guest), **payload_file(), **tester_file("hypercall_test")},
+        files={**domu.tree(guest), **payload_file(), **helper_file("hypercall_test")},
         modules=domu.PCI_MODULES,
         make_disk=dma.disk,
     )
@@ -195,7 +195,7 @@ def with_pool() -> Transcript:
             **domu.tree(guest),
             **payload_file(),
             **payload_file(ZOMBIE),
-            **tester_file("hypercall_test"),
+            **helper_file("hypercall_test"),
         },
         modules=domu.MODULES,
     )

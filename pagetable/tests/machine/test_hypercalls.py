@@ -4,7 +4,7 @@
 import pytest
 
 import hypercalls
-from machines import GUEST, insmod, payload_file, tester_file
+from machines import GUEST, helper_file, insmod, payload_file
 from trapless_lab.machines import runner
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
@@ -81,8 +81,8 @@ def transcript() -> Transcript:
         files={
             **pagetable.files([pagetable.PAYLOAD_PART]),
             **payload_file(WRONG),
-            **tester_file("hypercall_test"),
-            **tester_file(hypercalls.MODULE),
+            **helper_file("hypercall_test"),
+            **helper_file(hypercalls.MODULE),
         },
     )
 

@@ -11,11 +11,11 @@ from machines import (
     GUEST,
     STOP_FORKERS,
     forkers,
+    helper_file,
     insmod,
     payload_file,
     pool_file,
     refused,
-    tester_file,
 )
 from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import Tree
@@ -287,7 +287,7 @@ def test_refused_in_a_relaxed_dom0() -> None:
             insmod("hypercall_test"),
             _step("mark", f"echo mark >{case} || {{ dmesg | grep hypercall_test; false; }}"),
         ],
-        files={**pagetable.files(), **tester_file("hypercall_test")},
+        files={**pagetable.files(), **helper_file("hypercall_test")},
     )
     assert refused(transcript["relaxed"].output, "does not follow page types")
     assert transcript["mark"].rc != 0

@@ -12,7 +12,7 @@ import pytest
 import control_files
 import robustness as r
 from control_files import SETTLE, STATE, Outcome
-from machines import GUEST, insmod, pool_file, tester_file
+from machines import GUEST, helper_file, insmod, pool_file
 from trapless_lab.machines import runner
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
@@ -170,7 +170,7 @@ def scarce() -> Transcript:
             r.step("remove the test", "rmmod fault_injection"),
             unload[-1],
         ],
-        files={**pagetable.files(), **pool_file(), **tester_file("fault_injection")},
+        files={**pagetable.files(), **pool_file(), **helper_file("fault_injection")},
     )
 
 

@@ -7,7 +7,7 @@ the breakpoint by which a kernel changes its text.
 
 import pytest
 
-from machines import STOP_FORKERS, forkers, insmod, tester_file
+from machines import STOP_FORKERS, forkers, helper_file, insmod
 from trapless_lab.machines import runner
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
@@ -63,7 +63,7 @@ def test_calls_that_overlap() -> None:
             Step("remove the test", "rmmod hypercall_test"),
             pagetable.unload_steps()[-1],
         ],
-        files={**pagetable.files(), **tester_file("hypercall_test")},
+        files={**pagetable.files(), **helper_file("hypercall_test")},
     )
     assert transcript.counts("race").domain > 1000
     assert transcript.kernel_warnings() == []

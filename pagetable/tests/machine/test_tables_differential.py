@@ -8,7 +8,7 @@ middle, stock Xen again. The negative controls are payloads without one of their
 import pytest
 
 import tables
-from machines import GUEST, insmod, payload_file, refused, tester_file
+from machines import GUEST, helper_file, insmod, payload_file, refused
 from trapless_lab.machines import domu, runner
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
@@ -65,7 +65,7 @@ def dom0() -> Transcript:
             Step("remove the test", f"rmmod {tables.MODULE}"),
         ],
         files={
-            **tester_file(tables.MODULE),
+            **helper_file(tables.MODULE),
             **payload_file(),
             **{path: file for variant in CONTROLS for path, file in payload_file(variant).items()},
         },
@@ -75,7 +75,7 @@ def dom0() -> Transcript:
 @pytest.fixture(scope="module")
 def guest() -> Transcript:
     """The same in a domU, whose wishes Xen grants fewer of, and in a dom0 that knows a frame of the domU."""
-    other = domu.DomU(files=tester_file(tables.MODULE))
+    other = domu.DomU(files=helper_file(tables.MODULE))
 
     def inside(name: str, mode: str, preempt: bool = False) -> Step:
         return other.inside(tables.leg(name, DOMU_SEEDS, ROUNDS, mode, preempt))
@@ -101,7 +101,7 @@ def guest() -> Transcript:
             domu.console(),
             other.destroy(),
         ],
-        files={**domu.tree(other), **tester_file(tables.MODULE), **payload_file()},
+        files={**domu.tree(other), **helper_file(tables.MODULE), **payload_file()},
         modules=domu.MODULES,
     )
 
@@ -119,7 +119,7 @@ def races() -> Transcript:
             _UNLOAD,
             Step("remove the test", f"rmmod {tables.MODULE}"),
         ],
-        files={**tester_file(tables.MODULE), **payload_file()},
+        files={**helper_file(tables.MODULE), **payload_file()},
     )
 
 
@@ -228,6 +228,6 @@ def test_refused_outside_xen() -> None:
     transcript = runner.run(
         MACHINES["bare"],
         [insmod(tables.MODULE, name="not Xen", expect=None)],
-        files=tester_file(tables.MODULE),
+        files=helper_file(tables.MODULE),
     )
     assert refused(transcript["not Xen"].output, "not a Xen PV guest")

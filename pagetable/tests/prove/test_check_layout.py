@@ -27,15 +27,18 @@ XEN_DIR = Path(__file__).resolve().parents[2] / "xen"
 sys.path.insert(0, str(XEN_DIR / "prove"))
 
 from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS, main  # noqa: E402
+from layout_checker import hypervisor as hypervisor_module  # noqa: E402
 from layout_checker import payload, proofs  # noqa: E402
 from layout_checker.facts import check_all, same_build  # noqa: E402
-from layout_checker.header import parse_header, read_header  # noqa: E402
-from layout_checker.hypervisor import Hypervisor  # noqa: E402
+from layout_checker.header import Header, parse_header, read_header  # noqa: E402
+from layout_checker.hypervisor import Hypervisor, near_branches, relative_pointers  # noqa: E402
 from layout_checker.loops import read_loops  # noqa: E402
 from layout_checker.report import Refused, Report, UnusableInput  # noqa: E402
+from variants import Variant, installed  # noqa: E402
 
 LAYOUT = XEN_DIR / "layout.h"
-SITES = XEN_DIR.parents[1] / "build/pagetable/xen/zero_run_sites.h"
+PROVEN = XEN_DIR.parents[1] / "build/pagetable/xen"
+SITES = PROVEN / "zero_run_sites.h"
 HEADER = read_header(LAYOUT)
 
 needs_xen = pytest.mark.skipif(
@@ -45,29 +48,18 @@ needs_xen = pytest.mark.skipif(
 pytestmark = needs_xen
 
 
-@cache
-def installed() -> tuple[bytes, bytes, Hypervisor]:
-    """Return the image, the symbols and what is read from them, for no test to change."""
-    image = gzip.decompress(DEFAULT_IMAGE.read_bytes())
-    return image, DEFAULT_SYMBOLS.read_bytes(), Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
-
-
-class Build:
-    """Both files of the hypervisor in memory, to be changed alike or apart."""
+class Files:
+    """Both files of the hypervisor, to be changed alike or apart. A Variant is as good, and quick."""
 
     def __init__(self, directory: Path) -> None:
         self.image_path = directory / "xen.gz"
         self.symbols_path = directory / "xen-syms"
-        image, symbols, hypervisor = installed()
-        self.image = bytearray(image)
-        self.symbols = bytearray(symbols)
-        self.hypervisor = hypervisor
-        self.image_start = self.image.find(hypervisor.image.flat) - hypervisor.base
-        self.symbols_start = self.symbols.find(hypervisor.image.flat) - hypervisor.base
-        assert min(self.image_start, self.symbols_start) > -hypervisor.base
-
-    def address(self, name: str, offset: int = 0) -> int:
-        return self.hypervisor.symbol(name).address + offset
+        self.hypervisor = installed()
+        self.image = bytearray(gzip.decompress(DEFAULT_IMAGE.read_bytes()))
+        self.symbols = bytearray(DEFAULT_SYMBOLS.read_bytes())
+        self.image_start = self.image.find(self.hypervisor.image.flat) - self.hypervisor.base
+        self.symbols_start = self.symbols.find(self.hypervisor.image.flat) - self.hypervisor.base
+        assert min(self.image_start, self.symbols_start) > -self.hypervisor.base
 
     def poke(self, address: int, data: bytes) -> None:
         """The same hypervisor, compiled differently."""
@@ -77,35 +69,48 @@ class Build:
         ):
             content[start + address : start + address + len(data)] = data
 
-    def instruction(self, function: str, text: str) -> tuple[int, int]:
-        found = [i for i in self.hypervisor.function(function) if re.fullmatch(text, i.text)]
-        assert found, f"{function} has no {text}"
-        return found[0].address, found[0].size
-
-    def rename(self, symbol: str, name: int | None) -> int:
-        """Give a symbol another name, an offset in the string table; returns the old one."""
+    def rename(self, symbol: str, other: str) -> None:
+        """Give a symbol the name of another, or none."""
         table = ELFFile(io.BytesIO(bytes(self.symbols))).get_section_by_name(".symtab")
         assert isinstance(table, SymbolTableSection)
-        (index,) = (i for i, entry in enumerate(table.iter_symbols()) if entry.name == symbol)
-        place = table["sh_offset"] + index * table["sh_entsize"]
-        old = int.from_bytes(self.symbols[place : place + 4], "little")
-        if name is not None:
-            self.symbols[place : place + 4] = name.to_bytes(4, "little")
-        return old
+        places = {
+            entry.name: table["sh_offset"] + index * table["sh_entsize"]
+            for index, entry in enumerate(table.iter_symbols())
+            if entry.name in (symbol, other)
+        }
+        name = self.symbols[places[other] :][:4] if other else bytes(4)
+        self.symbols[places[symbol] : places[symbol] + 4] = name
 
-    def run(self, layout: Path = LAYOUT) -> int:
+    def run(self, layout: Path = LAYOUT, *more: str) -> int:
         self.image_path.write_bytes(gzip.compress(bytes(self.image), 1))
         self.symbols_path.write_bytes(self.symbols)
-        return check(self.image_path, self.symbols_path, layout)
+        return check(self.image_path, self.symbols_path, layout, *more)
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Build:
-    return Build(tmp_path)
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def build() -> Variant:
+    return Variant()
+
+
+def instruction(hypervisor: Hypervisor, function: str, text: str) -> tuple[int, int]:
+    found = [i for i in hypervisor.function(function) if re.fullmatch(text, i.text)]
+    assert found, f"{function} has no {text}"
+    return found[0].address, found[0].size
 
 
 def check(image: Path, symbols: Path, layout: Path, *more: str) -> int:
     return main(["--xen", str(image), "--syms", str(symbols), "--layout", str(layout), *more])
+
+
+def refusals(build: Variant, header: Header = HEADER) -> dict[str, str]:
+    """What is refused of a changed hypervisor, and why."""
+    verdicts = check_all(header, build).verdicts
+    return {item.removeprefix("assumption: "): why for item, why in verdicts if why is not None}
 
 
 def refused(output: str) -> set[str]:
@@ -115,7 +120,7 @@ def refused(output: str) -> set[str]:
 @pytest.fixture(scope="module")
 def with_layout() -> Callable[[str, str], set[str]]:
     """The items refused after a textual change of layout.h."""
-    hypervisor = installed()[2]
+    hypervisor = installed()
 
     def change(old: str, new: str) -> set[str]:
         text = LAYOUT.read_text()
@@ -147,16 +152,14 @@ def test_the_installed_hypervisor_is_accepted(tmp_path: Path, capsys: pytest.Cap
     assert not refused(output)
 
 
-def test_an_unchanged_copy_is_accepted(build: Build) -> None:
-    assert build.run() == 0
+def test_an_unchanged_copy_is_accepted(files: Files) -> None:
+    assert files.run() == 0
 
 
-def test_no_build_id_is_written_when_something_is_refused(build: Build, tmp_path: Path) -> None:
-    build.poke(build.address("iommu_legacy_map"), b"\x90")
-    build.run()
+def test_no_build_id_is_written_when_something_is_refused(files: Files, tmp_path: Path) -> None:
+    files.poke(installed().symbol("iommu_legacy_map").address, b"\x90")
     path = tmp_path / "build-id"
-    more = ["--emit-build-id", str(path)]
-    assert check(build.image_path, build.symbols_path, LAYOUT, *more) == 1
+    assert files.run(LAYOUT, "--emit-build-id", str(path)) == 1
     assert not path.exists()
 
 
@@ -226,62 +229,50 @@ def test_a_change_of_the_header_is_refused_by_name(
 
 
 @pytest.mark.parametrize("name", HEADER.replaced)
-def test_a_changed_prologue_byte_is_refused(
-    name: str, build: Build, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_prologue_byte_is_refused(name: str, build: Variant) -> None:
     last = len(HEADER.prologues[name]) - 1
     byte = HEADER.prologues[name][last] ^ 1
-    build.poke(build.address(name, last), bytes([byte]))
-    assert build.run() == 1
-    assert f"XEN_PROLOGUE_{name}" in refused(capsys.readouterr().out)
+    build.poke(build.symbol(name).address + last, bytes([byte]))
+    assert f"XEN_PROLOGUE_{name}" in refusals(build)
 
 
 @pytest.mark.parametrize("which", ["image", "symbols"])
 def test_files_of_two_builds_are_refused(
-    which: str, build: Build, capsys: pytest.CaptureFixture[str]
+    which: str, files: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content = getattr(build, which)
-    place = content.find(build.hypervisor.build_id)
+    content = getattr(files, which)
+    place = content.find(installed().build_id)
     content[place] ^= 1
-    assert build.run() == 1
+    assert files.run() == 1
     assert "build-id" in refused(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("section", [".text", ".rodata", ".init.text", ".data"])
-def test_an_image_that_differs_from_its_symbols_is_refused(
-    section: str, build: Build, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (address,) = (s.address for s in build.hypervisor.sections if s.name == section)
-    build.image[build.image_start + address + 100] ^= 0x10
-    assert build.run() == 1
-    assert f"image {section}" in refused(capsys.readouterr().out)
+def test_an_image_that_differs_from_its_symbols_is_refused(section: str, build: Variant) -> None:
+    (address,) = (s.address + 100 for s in build.sections if s.name == section)
+    build.poke(address, bytes([build.read(address, 1)[0] ^ 0x10]), image_only=True)
+    assert f"image {section}" in refusals(build)
 
 
 @pytest.mark.parametrize("name", HEADER.replaced)
 @pytest.mark.parametrize("form", ["call", "jcc", "short", "pointer", "offset"])
-def test_a_way_into_a_prologue_is_refused(
-    form: str, name: str, build: Build, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = build.address(name, 2)
+def test_a_way_into_a_prologue_is_refused(form: str, name: str, build: Variant) -> None:
+    target = build.symbol(name).address + 2
     if form == "short":
-        place, _ = build.instruction(name, r"(push|mov|sub|lea) .*")
         place = next(
-            i.address
-            for i in build.hypervisor.function(name)
-            if i.size >= 2 and 16 < i.address - build.address(name) < 120
+            i.address for i in build.function(name) if i.size >= 2 and 16 < i.address - target + 2 < 120
         )
         build.poke(place, struct.pack("<Bb", 0xEB, target - place - 2))
     elif form in ("call", "jcc"):
-        place = build.address("vzalloc")
+        place = build.symbol("vzalloc").address
         code = b"\xe8" if form == "call" else b"\x0f\x84"
         offset = target - place - len(code) - 4
         build.poke(place, code + struct.pack("<i", offset))
     else:
-        (place,) = (s.address + 64 for s in build.hypervisor.sections if s.name == ".data")
+        (place,) = (s.address + 64 for s in build.sections if s.name == ".data")
         data = struct.pack("<Q", target) if form == "pointer" else struct.pack("<i", target - place)
         build.poke(place, data)
-    assert build.run() == 1
-    assert f"XEN_PROLOGUE_{name}" in refused(capsys.readouterr().out)
+    assert f"XEN_PROLOGUE_{name}" in refusals(build)
 
 
 @pytest.mark.parametrize(
@@ -297,34 +288,24 @@ def test_a_way_into_a_prologue_is_refused(
         ("cccccccccc", "branch"),
     ],
 )
-def test_a_prologue_that_cannot_move_is_refused(
-    code: str, why: str, build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_prologue_that_cannot_move_is_refused(code: str, why: str, build: Variant) -> None:
     """Header and hypervisor agree, and still the bytes must not be copied."""
     data = bytes.fromhex(code)
-    build.poke(build.address("do_xenoprof_op"), data)
-    layout = tmp_path / "layout.h"
+    build.poke(build.symbol("do_xenoprof_op").address, data)
     values = ", ".join(f"{byte:#04x}" for byte in data)
-    layout.write_text(re.sub(r"(XEN_PROLOGUE_do_xenoprof_op\s+).*", rf"\g<1>{values}", LAYOUT.read_text()))
-    assert build.run(layout) == 1
-    output = capsys.readouterr().out
-    assert re.search(rf"REFUSED XEN_PROLOGUE_do_xenoprof_op: .*{why}", output)
+    header = re.sub(r"(XEN_PROLOGUE_do_xenoprof_op\s+).*", rf"\g<1>{values}", LAYOUT.read_text())
+    assert why in refusals(build, parse_header(header))["XEN_PROLOGUE_do_xenoprof_op"]
 
 
 @pytest.mark.parametrize("name", [*sorted(proofs.SYMBOLS), *HEADER.replaced])
-def test_a_missing_symbol_is_refused_by_name(
-    name: str, build: Build, capsys: pytest.CaptureFixture[str]
-) -> None:
-    build.rename(name, 0)
-    assert build.run() == 1
-    output = capsys.readouterr().out
-    assert {name, f"XEN_PROLOGUE_{name}"} & refused(output)
+def test_a_missing_symbol_is_refused_by_name(name: str, build: Variant) -> None:
+    build.rename(name, "")
+    assert {name, f"XEN_PROLOGUE_{name}"} & refusals(build).keys()
 
 
-def test_a_symbol_that_is_there_twice_is_refused(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
-    build.rename("panic", build.rename("max_page", None))
-    assert build.run() == 1
-    assert "max_page" in refused(capsys.readouterr().out)
+def test_a_symbol_that_is_there_twice_is_refused(build: Variant) -> None:
+    build.rename("panic", "max_page")
+    assert "max_page" in refusals(build)
 
 
 # Function, instruction, offset of the byte from its end, new byte, items that see it.
@@ -361,18 +342,16 @@ def test_changed_code_is_refused_by_the_items_it_proves(
     offset: int,
     byte: int,
     items: set[str],
-    build: Build,
-    capsys: pytest.CaptureFixture[str],
+    build: Variant,
 ) -> None:
-    address, size = build.instruction(function, text)
+    address, size = instruction(build, function, text)
     build.poke(address + size + offset, bytes([byte]))
-    assert build.run() == 1
-    assert items <= refused(capsys.readouterr().out)
+    assert items <= refusals(build).keys()
 
 
-def test_validation_before_the_iommu_is_refused(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validation_before_the_iommu_is_refused(build: Variant) -> None:
     """The path behind the store of PGT_validated is bent back to the IOMMU call."""
-    code = build.hypervisor.function("_get_page_type")
+    code = build.function("_get_page_type")
     store = next(
         index for index, i in enumerate(code)
         if i.text == "mov qword ptr [rbx + 0x10], rax" and "or rax" in code[index - 2].text
@@ -380,18 +359,13 @@ def test_validation_before_the_iommu_is_refused(build: Build, capsys: pytest.Cap
     call = next(i for i in code if i.text == "call iommu_legacy_map")
     behind = code[store + 1].address
     build.poke(behind, b"\xe9" + struct.pack("<i", call.address - behind - 5))
-    assert build.run() == 1
-    output = capsys.readouterr().out
-    assert "REFUSED assumption: validated-last: 3:" in output
+    assert refusals(build)["validated-last"].startswith("3:")
 
 
-def test_a_new_caller_of_the_iommu_functions_is_refused(
-    build: Build, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place, target = build.address("vfree", 40), build.address("iommu_legacy_map")
+def test_a_new_caller_of_the_iommu_functions_is_refused(build: Variant) -> None:
+    place, target = build.symbol("vfree").address + 40, build.symbol("iommu_legacy_map").address
     build.poke(place, b"\xe8" + struct.pack("<i", target - place - 5))
-    assert build.run() == 1
-    assert "iommu-callers: vfree" in capsys.readouterr().out
+    assert refusals(build)["iommu-callers"].startswith("vfree")
 
 
 # -- garbage ------------------------------------------------------------------------------------
@@ -443,10 +417,21 @@ def one_clear_line(capsys: pytest.CaptureFixture[str], *needed: object) -> None:
     assert not captured.out
 
 
-def test_mutated_elf_headers_never_give_a_traceback(
-    tmp_path: Path,
-) -> None:
+@cache
+def branches_once(code: bytes, address: int) -> list[tuple[int, int]]:
+    return list(near_branches(code, address))
+
+
+@cache
+def pointers_once(data: bytes, address: int, start: int, end: int) -> list[tuple[int, int]]:
+    return list(relative_pointers(data, address, start, end))
+
+
+def test_mutated_elf_headers_never_give_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever stands in the headers, there is a verdict."""
+    # The code is the same each time and need not be searched again.
+    monkeypatch.setattr(hypervisor_module, "near_branches", branches_once)
+    monkeypatch.setattr(hypervisor_module, "relative_pointers", pointers_once)
     chance = random.Random(417)
     image = gzip.decompress(DEFAULT_IMAGE.read_bytes())
     symbols = DEFAULT_SYMBOLS.read_bytes()
@@ -530,7 +515,6 @@ LIVEPATCH_PREREVERT_HOOK(before_revert);
 # Payload, and what the checker refuses of it.
 VARIANTS = {
     "trapless_pagetable": None,
-    "no-flush": None,
     "wrong-build-id": "payload: build-ids",
     "wrong-prologue": "payload: .livepatch.funcs",
     "wrong-loop": "payload: .livepatch.funcs",
@@ -539,24 +523,34 @@ VARIANTS = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The payloads, built from a stub by the Makefile."""
+    """A payload and mutants of it, built from a stub by the Makefile."""
     directory = tmp_path_factory.mktemp("payload")
     (directory / "payload.c").write_text(STUB)
     (directory / "switches.c").write_text("unsigned char zero_runs_enabled;\n")
-    make(directory)
+    for name in VARIANTS:
+        make(directory, name)
     return directory
 
 
-def make(directory: Path) -> None:
+def make(directory: Path, name: str) -> None:
     """All but running the trampolines, which is for test_find_zero_runs.py."""
-    command = ["make", "-s", "-C", str(XEN_DIR), f"SRC={directory}", f"O={directory}"]
-    command += ["SOURCES=payload.c switches.c original.S zero_runs.S"]
-    command += [f"PAYLOADS={' '.join(VARIANTS)}", "trapless_pagetable_RUN="]
     if not shutil.which("make"):
         pytest.skip("make is not installed")
-    if SITES.exists():  # proven already
-        shutil.copy(SITES, directory)
-    subprocess.run([*command, f"PYTHON={sys.executable}"], check=True)
+    sources, out = XEN_DIR, directory
+    if name.startswith("wrong-"):
+        out = directory / name
+        script = XEN_DIR.parents[1] / "scripts/mutant"
+        subprocess.run([script, "pagetable", out / "source", f"payload-{name}"], check=True)
+        sources = out / "source/pagetable/xen"
+    for proof in ("layout.h", "build-id", SITES.name):  # proven already
+        if (PROVEN / proof).exists():
+            shutil.copy(PROVEN / proof, out)
+    command = ["make", "-s", "-C", str(sources), "payload", f"SRC={directory}", f"O={out}"]
+    command += ["SOURCES=payload.c switches.c original.S zero_runs.S", "RUN="]
+    command += [f"REFUSED={'y' if VARIANTS[name] else ''}", f"PYTHON={sys.executable}"]
+    subprocess.run(command, check=True)
+    if out != directory:
+        (out / "trapless_pagetable.livepatch").rename(directory / f"{name}.livepatch")
 
 
 def check_payload(path: Path, sites: Path | None = None) -> int:
@@ -608,7 +602,7 @@ def test_a_payload_that_xen_could_not_take_is_refused(
 
 def payload_refusals(path: Path, sites: Path) -> list[str]:
     report = Report()
-    payload.check_payload(report, path, HEADER, Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS), read_loops(sites))
+    payload.check_payload(report, path, HEADER, installed(), read_loops(sites))
     return report.refused
 
 
@@ -658,7 +652,7 @@ def test_a_trampoline_of_another_form_is_refused(old: str, new: str, built: Path
 def test_garbage_payloads_never_give_a_traceback(built: Path, tmp_path: Path) -> None:
     chance = random.Random(5)
     loops = read_loops(built / SITES.name)
-    hypervisor = Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
+    hypervisor = installed()
     good = (built / "trapless_pagetable.livepatch").read_bytes()
     path = tmp_path / "x.livepatch"
     verdicts = set()

@@ -25,6 +25,7 @@ from find_zero_runs import find_all, main  # noqa: E402
 from layout_checker.hypervisor import Hypervisor  # noqa: E402
 from layout_checker.loops import Loop, read_loops  # noqa: E402
 from layout_checker.report import Refused, Report  # noqa: E402
+from variants import Variant, installed  # noqa: E402
 from zero_run_finder.emulation import Emulator, compare, differences, random_case  # noqa: E402
 from zero_run_finder.finder import NAMES, Site, find  # noqa: E402
 from zero_run_finder.flow import Program  # noqa: E402
@@ -41,7 +42,7 @@ CASES = 40
 
 @pytest.fixture(scope="module")
 def hypervisor() -> Hypervisor:
-    return Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
+    return installed()
 
 
 @pytest.fixture(scope="module")
@@ -86,22 +87,16 @@ def test_what_is_written_is_what_is_read(
 
 def changed(function: str, offset: int, old: str, new: str) -> Hypervisor:
     """The same hypervisor, compiled differently in one place."""
-    hypervisor = Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
+    hypervisor = Variant()
     address = hypervisor.symbol(function).address + offset
     assert hypervisor.read(address, len(bytes.fromhex(old))).hex() == old.replace(" ", "")
-    return poked(hypervisor, address, bytes.fromhex(new))
-
-
-def poked(hypervisor: Hypervisor, address: int, data: bytes) -> Hypervisor:
-    place = address - hypervisor.base
-    flat = hypervisor.image.flat
-    hypervisor.image.flat = flat[:place] + data + flat[place + len(data) :]
+    hypervisor.poke(address, bytes.fromhex(new))
     return hypervisor
 
 
 def place_of(function: str, start: int, text: str) -> int:
     """The offset of an instruction, the first such one from an offset on, in the installed hypervisor."""
-    hypervisor = Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
+    hypervisor = installed()
     symbol = hypervisor.symbol(function)
     for instruction in hypervisor.function(function):
         if instruction.address >= symbol.address + start and instruction.text == text:
@@ -152,7 +147,7 @@ def test_another_register_is_found_not_assumed(sites: dict[str, Site]) -> None:
 
 @pytest.mark.parametrize("form", ["jump", "pointer", "alternative"])
 def test_a_way_into_the_overwritten_bytes_is_refused(form: str, sites: dict[str, Site]) -> None:
-    hypervisor = Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
+    hypervisor = Variant()
     target = sites["demote_l3"].head + (0 if form == "alternative" else 4)
     (data,) = (section.address + 64 for section in hypervisor.sections if section.name == ".data")
     if form == "jump":
@@ -161,8 +156,9 @@ def test_a_way_into_the_overwritten_bytes_is_refused(form: str, sites: dict[str,
     else:
         place = data
         code = struct.pack("<Q", target) if form == "pointer" else struct.pack("<i", target - place)
+    hypervisor.poke(place, code)
     with pytest.raises(Refused, match="claim 1"):
-        find(Program(poked(hypervisor, place, code)), "demote_l3")
+        find(Program(hypervisor), "demote_l3")
 
 
 @pytest.mark.parametrize(
@@ -178,11 +174,11 @@ def test_another_callee_is_refused(
     loop: str, called: str, instead: str, why: str, sites: dict[str, Site]
 ) -> None:
     own, offset = head(sites, loop)
-    hypervisor = Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
+    hypervisor = Variant()
     start = offset if called.startswith("hvm") else 0
     place = hypervisor.symbol(own).address + place_of(own, start, f"call {called}")
     target = hypervisor.symbol(instead).address
-    poked(hypervisor, place, b"\xe8" + struct.pack("<i", target - place - 5))
+    hypervisor.poke(place, b"\xe8" + struct.pack("<i", target - place - 5))
     with pytest.raises(Refused, match=why):
         find(Program(hypervisor), loop)
 
@@ -190,7 +186,7 @@ def test_another_callee_is_refused(
 def test_nothing_is_written_for_another_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Image and symbols of two builds: refused before anything is looked for."""
     symbols = bytearray(DEFAULT_SYMBOLS.read_bytes())
-    build_id = Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS).build_id
+    build_id = installed().build_id
     symbols[symbols.find(build_id)] ^= 1
     path, written = tmp_path / "xen-syms", tmp_path / "zero_run_sites.h"
     path.write_bytes(symbols)
@@ -276,18 +272,29 @@ def test_a_proof_is_taken_for_the_very_same_image_only(
 def assemble(sites: dict[str, Site], hypervisor: Hypervisor, tmp_path: Path) -> Callable[..., Trampolines]:
     """Assembles zero_runs.S with one thing changed."""
 
-    def build(*flags: str, old: str = "", new: str = "", enabled: bool = True) -> Trampolines:
+    def build(
+        source: Path = XEN_DIR / "zero_runs.S", old: str = "", new: str = "", enabled: bool = True
+    ) -> Trampolines:
         if not shutil.which("gcc"):
             pytest.skip("gcc is not installed")
         text = header(list(sites.values()), hypervisor)
         assert old in text
         (tmp_path / "zero_run_sites.h").write_text(text.replace(old, new))
-        source, compiled = XEN_DIR / "zero_runs.S", tmp_path / "zero_runs.o"
-        command = ["gcc", f"-I{XEN_DIR}", f"-I{tmp_path}", *flags, "-c"]
+        compiled = tmp_path / "zero_runs.o"
+        command = ["gcc", f"-I{XEN_DIR}", f"-I{tmp_path}", "-c"]
         subprocess.run([*command, str(source), "-o", str(compiled)], check=True)
         return Trampolines(hypervisor, compiled, [site.loop for site in sites.values()], enabled)
 
     return build
+
+
+@pytest.fixture(scope="module")
+def skip_unchecked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trampolines with the mistake that the differential test sees, too."""
+    copy = tmp_path_factory.mktemp("mutant") / "source"
+    script = XEN_DIR.parents[1] / "scripts/mutant"
+    subprocess.run([script, "pagetable", copy, "payload-skip-unchecked"], check=True)
+    return copy / "pagetable/xen/zero_runs.S"
 
 
 def loop_of(sites: dict[str, Site], name: str) -> Loop:
@@ -316,10 +323,14 @@ def test_switched_off_they_do_nothing(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_negative_control_seven_of_eight(
-    name: str, sites: dict[str, Site], hypervisor: Hypervisor, assemble: Callable[..., Trampolines]
+    name: str,
+    sites: dict[str, Site],
+    hypervisor: Hypervisor,
+    assemble: Callable[..., Trampolines],
+    skip_unchecked: Path,
 ) -> None:
     with pytest.raises(Refused, match="differ"):
-        compare(hypervisor, assemble("-DTPT_NEGATIVE_CONTROL_SKIP_UNCHECKED"), loop_of(sites, name), CASES, 1)
+        compare(hypervisor, assemble(skip_unchecked), loop_of(sites, name), CASES, 1)
 
 
 @pytest.mark.parametrize(

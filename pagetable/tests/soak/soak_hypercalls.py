@@ -18,7 +18,7 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "machine"))
 
 import hypercalls
-from machines import GUEST, insmod, payload_file, tester_file
+from machines import GUEST, helper_file, insmod, payload_file
 from trapless_lab.machines import runner
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
@@ -49,7 +49,7 @@ def main(calls: int, first_seed: int) -> None:
         transcript = runner.run(
             MACHINES["xen-strict"],
             [step for seed in boot for step in _run(seed, RUN)],
-            files={**tester_file(hypercalls.MODULE), **payload_file()},
+            files={**helper_file(hypercalls.MODULE), **payload_file()},
         )
         for seed in boot:
             name = f"fuzz {seed}"

@@ -20,7 +20,7 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "machine"))
 
 import tables
-from machines import GUEST, insmod, payload_file, tester_file
+from machines import GUEST, helper_file, insmod, payload_file
 from trapless_lab.machines import runner
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
@@ -50,7 +50,7 @@ def _boot(first: int, blocks: int, block: int) -> list[tables.Leg]:
     transcript = runner.run(
         MACHINES["xen-strict"].with_icount(),
         steps,
-        files={**tester_file(tables.MODULE), **payload_file()},
+        files={**helper_file(tables.MODULE), **payload_file()},
     )
     return [tables.parse(transcript[f"{start} {leg}"]) for start in starts for leg in LEGS]
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 
@@ -105,14 +106,13 @@ def prologue(header: Header, hypervisor: Hypervisor, name: str) -> None:
 
 def not_entered(hypervisor: Hypervisor, first: int, last: int) -> None:
     """Nothing in the hypervisor leads to one of these addresses, but what runs into them."""
-    branches = hypervisor.direct_branches + [
+    short = (
         (branch.address, branch.target)
         for branch in hypervisor.short_branches_near(first)
-        if branch.target is not None
-    ]
-    for origin, target in branches:
-        if first <= target <= last:
-            raise Refused(f"a jump at {origin:#x} leads into it, to {target:#x}")
+        if branch.target is not None and first <= branch.target <= last
+    )
+    for origin, target in itertools.chain(hypervisor.branches_into(first, last), short):
+        raise Refused(f"a jump at {origin:#x} leads into it, to {target:#x}")
     for pointer in hypervisor.pointers_into(first, last):
         raise Refused(f"data at {pointer:#x} points into it")
 
@@ -194,7 +194,9 @@ def only_called_by(hypervisor: Hypervisor, functions: set[str], known: set[str])
     """No other code branches to these functions, and no data points to them."""
     targets = {hypervisor.symbol(name).address for name in functions}
     callers = {
-        hypervisor.function_at(origin) for origin, target in hypervisor.direct_branches if target in targets
+        hypervisor.function_at(origin)
+        for target in targets
+        for origin, _ in hypervisor.branches_into(target, target)
     }
     for name in sorted(callers - known):
         raise Refused(f"{name} calls {' or '.join(sorted(functions))} too")

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import re
 import struct
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -166,7 +167,7 @@ class Hypervisor:
             ) from error
         self._disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
         self._functions: dict[str, list[Instruction]] = {}
-        self._pointers: dict[tuple[int, int], list[int]] = {}
+        self._texts: dict[tuple[str, str], str] = {}
 
     def _read_symbols(self, elf: ELFFile) -> None:
         loads = [segment for segment in elf.iter_segments() if segment["p_type"] == "PT_LOAD"]
@@ -250,6 +251,11 @@ class Hypervisor:
 
         With `along`: what follows that instruction, jumps that are always taken left out and followed.
         """
+        if (name, along) not in self._texts:
+            self._texts[name, along] = self._text(name, along)
+        return self._texts[name, along]
+
+    def _text(self, name: str, along: str) -> str:
         if name not in self.symbols:
             clone = re.compile(re.escape(name) + r"\.(?:isra|constprop|part)\.\d+")
             clones = [symbol for symbol in self.symbols if clone.fullmatch(symbol)]
@@ -318,25 +324,22 @@ class Hypervisor:
         return self._function_starts[index][1] if index >= 0 else hex(address)
 
     @cached_property
-    def direct_branches(self) -> list[tuple[int, int]]:
-        """(from, to) of everything in executable sections that could be a direct branch.
+    def _direct_branches(self) -> list[tuple[int, int]]:
+        """(to, from) of everything in executable sections that could be a direct branch, sorted.
 
         Near jumps and calls are looked for at every byte, decoded or not, so none is missed.
         Short jumps reach 128 bytes; see `short_branches_near`.
         """
-        found = []
-        opcodes = re.compile(rb"[\xe8\xe9]|\x0f[\x80-\x8f]")
+        found: list[tuple[int, int]] = []
         for section in self.sections:
-            if not section.executable:
-                continue
-            code = self.read(section.address, len(section.data))
-            for match in opcodes.finditer(code):
-                operand = code[match.end() : match.end() + 4]
-                if len(operand) == 4:
-                    offset = int.from_bytes(operand, "little", signed=True)
-                    start = section.address + match.start()
-                    found.append((start, section.address + match.end() + 4 + offset))
-        return found
+            if section.executable:
+                found += near_branches(self.read(section.address, len(section.data)), section.address)
+        return sorted(found)
+
+    def branches_into(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """(from, to) of what could be a direct near branch to these addresses."""
+        for target, origin in between(self._direct_branches, first, last):
+            yield origin, target
 
     def short_branches_near(self, address: int) -> Iterator[Instruction]:
         """Direct branches of the functions within reach of a short jump to this address."""
@@ -347,29 +350,64 @@ class Hypervisor:
                     yield instruction
 
     def pointers_into(self, first: int, last: int) -> list[int]:
-        """Addresses of data that hold an address, absolute or relative to themselves."""
-        if (first, last) not in self._pointers:
-            self._pointers[first, last] = self._find_pointers(first, last)
-        return self._pointers[first, last]
+        """Addresses of data that hold an address of code, absolute or relative to themselves."""
+        start, end = self._code
+        if not start <= first <= last < end:
+            raise Refused(f"{first:#x} is not code")
+        return [place for _, place in between(self._code_pointers, first, last)]
 
-    def _find_pointers(self, first: int, last: int) -> list[int]:
-        wanted = range(first, last + 1)
-        found = [
-            self.base + match.start()
-            for address in wanted
-            for match in re.finditer(re.escape(address.to_bytes(8, "little")), self.image.flat)
-        ]
+    @property
+    def _code(self) -> tuple[int, int]:
+        """Where code begins and ends."""
+        code = [(s.address, s.address + len(s.data)) for s in self.sections if s.executable]
+        if not code:
+            raise Refused("the image has no code")
+        return min(start for start, _ in code), max(end for _, end in code)
+
+    @cached_property
+    def _code_pointers(self) -> list[tuple[int, int]]:
+        """(to, place) of all that could be an address of code, at every byte, sorted."""
+        start, end = self._code
+        found = list(absolute_pointers(self.image.flat, self.base, start, end))
         for section in self.sections:
-            if section.executable or section.name == ".note.gnu.build-id":
-                continue
-            data = self.read(section.address, len(section.data))
-            for skew in range(4):
-                usable = len(data[skew:]) // 4 * 4
-                words = memoryview(data)[skew : skew + usable].cast("i")
-                start = section.address + skew
-                found += [
-                    start + 4 * index
-                    for index, offset in enumerate(words)
-                    if first <= start + 4 * index + offset <= last
-                ]
-        return found
+            if not section.executable and section.name != ".note.gnu.build-id":
+                data = self.read(section.address, len(section.data))
+                found += relative_pointers(data, section.address, start, end)
+        return sorted(found)
+
+
+def between(found: list[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """What of a sorted list leads to these addresses."""
+    for index in range(bisect_left(found, (first, 0)), len(found)):
+        if found[index][0] > last:
+            return
+        yield found[index]
+
+
+def near_branches(code: bytes, address: int) -> Iterator[tuple[int, int]]:
+    """(to, from) of every byte that could begin a near jump or call."""
+    for match in re.finditer(rb"[\xe8\xe9]|\x0f[\x80-\x8f]", code):
+        operand = code[match.end() : match.end() + 4]
+        if len(operand) == 4:
+            offset = int.from_bytes(operand, "little", signed=True)
+            yield address + match.end() + 4 + offset, address + match.start()
+
+
+def absolute_pointers(data: bytes, address: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """(to, place) of eight bytes, wherever they begin, that are an address from start to before end."""
+    pairs = zip(start.to_bytes(8, "big"), (end - 1).to_bytes(8, "big"), strict=True)
+    common = bytes(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    for match in re.finditer(b"(?=" + re.escape(common[::-1]) + b")", data):
+        place = match.start() + len(common) - 8
+        target = int.from_bytes(data[place : place + 8], "little") if place >= 0 else 0
+        if start <= target < end:
+            yield target, address + place
+
+
+def relative_pointers(data: bytes, address: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """(to, place) of four bytes, wherever they begin, that lead from themselves to start up to before end."""
+    for skew in range(4):
+        words = memoryview(data)[skew : skew + len(data[skew:]) // 4 * 4].cast("i")
+        for place, offset in zip(itertools.count(address + skew, 4), words, strict=False):
+            if start <= place + offset < end:
+                yield place + offset, place

@@ -19,6 +19,7 @@ witness has a passage for each: one of them must be there, with all of its value
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from .hypervisor import Hypervisor
 from .report import Refused
@@ -87,7 +88,7 @@ class Witness:
     def seen(self, hypervisor: Hypervisor, values: dict[str, int]) -> bool:
         """Whether the function contains the passage with these values."""
         text = self._text(hypervisor)
-        return any(re.search(self.pattern(form, values), text, flags=re.M) for form in self.passages)
+        return any(compiled(self.pattern(form, values)).search(text) for form in self.passages)
 
     def values_of(self, hypervisor: Hypervisor, item: str, others: dict[str, int]) -> set[int]:
         """Every value of an item with which the passage is there, the others being as they are."""
@@ -96,7 +97,7 @@ class Witness:
             int(found[item], 0)
             for form in self.passages
             if f"{{{item}}}" in form
-            for found in re.finditer(self.pattern(form, others, item), text, flags=re.M)
+            for found in compiled(self.pattern(form, others, item)).finditer(text)
         }
 
     def demand(self, hypervisor: Hypervisor, values: dict[str, int], item: str) -> None:
@@ -112,6 +113,12 @@ class Witness:
     def _alone(self, hypervisor: Hypervisor, values: dict[str, int], name: str) -> bool:
         """An item that fails by itself is refused under its own name, not under another's."""
         return name in values and self.seen(hypervisor, {name: values[name]})
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The module's own cache is smaller than the number of our patterns."""
+    return re.compile(pattern, flags=re.M)
 
 
 def printed(value: int, form: str | None) -> str:

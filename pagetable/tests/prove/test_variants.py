@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What a variant keeps of the installed hypervisor is what a search from nothing finds in the variant."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+from check_layout import DEFAULT_IMAGE, DEFAULT_LAYOUT, DEFAULT_SYMBOLS
+from layout_checker.facts import check_all
+from layout_checker.header import read_header
+from variants import Variant, installed
+
+pytestmark = pytest.mark.skipif(
+    not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
+    reason="xen-hypervisor-4.17-amd64 and its -dbg package are not installed",
+)
+
+PATCHES = 40
+
+
+def change(variant: Variant, seed: int) -> None:
+    """Write branches, pointers and noise into all sections, and take names away."""
+    chance = random.Random(seed)
+    target = variant.symbol("iommu_legacy_map").address + 2
+    sections = [section for section in variant.sections if len(section.data) > 256]
+    for _ in range(PATCHES):
+        section = chance.choice(sections)
+        place = section.address + chance.randrange(len(section.data) - 16)
+        forms = (
+            b"\xe8" + struct.pack("<i", target - place - 5),
+            b"\x0f\x84" + struct.pack("<i", target - place - 6),
+            struct.pack("<Q", target),
+            struct.pack("<i", target - place),
+            bytes(chance.randrange(256) for _ in range(chance.randrange(1, 12))),
+        )
+        variant.poke(place, chance.choice(forms), image_only=chance.random() < 0.2)
+    for name in chance.sample(sorted(installed()._functions), 3):
+        variant.rename(name, "")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_is_kept_is_what_is_there(seed: int) -> None:
+    kept, searched = Variant(), Variant(keep=False)
+    change(kept, seed)
+    change(searched, seed)
+    assert kept._direct_branches == searched._direct_branches
+    assert kept._code_pointers == searched._code_pointers
+    header = read_header(DEFAULT_LAYOUT)
+    assert check_all(header, kept).verdicts == check_all(header, searched).verdicts
+
+
+def test_negative_control_kept_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Variant, "_find_branches", lambda *_: None)
+    monkeypatch.setattr(Variant, "_find_pointers", lambda *_: None)
+    kept, searched = Variant(), Variant(keep=False)
+    change(kept, 1)
+    change(searched, 1)
+    assert kept._direct_branches != searched._direct_branches
+    assert kept._code_pointers != searched._code_pointers
+
+
+def test_the_installed_one_stays_as_it_is() -> None:
+    variant = Variant()
+    flat, symbols = installed().image.flat, set(installed().symbols)
+    change(variant, 3)
+    assert installed().image.flat == flat and set(installed().symbols) == symbols
+    assert not check_all(read_header(DEFAULT_LAYOUT), installed()).refused

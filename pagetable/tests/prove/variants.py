@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Hypervisors that differ from the installed one in some bytes or names, made in memory.
+
+Invariant: such a one is as if read from files with these changes. What was found in the installed one is kept
+only where neither the bytes it was found in nor the names it shows have changed; test_variants.py holds that
+against a search from nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+from check_layout import DEFAULT_IMAGE, DEFAULT_LAYOUT, DEFAULT_SYMBOLS
+from layout_checker.facts import check_all
+from layout_checker.header import read_header
+from layout_checker.hypervisor import (
+    Hypervisor,
+    Instruction,
+    absolute_pointers,
+    near_branches,
+    relative_pointers,
+)
+
+LONGEST_BRANCH = 6  # bytes
+POINTER = 8  # bytes
+
+
+@cache
+def installed() -> Hypervisor:
+    """Return the installed hypervisor, all of it searched, for no test to change."""
+    hypervisor = Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
+    check_all(read_header(DEFAULT_LAYOUT), hypervisor)
+    return hypervisor
+
+
+class Variant(Hypervisor):
+    """The installed hypervisor, to be changed."""
+
+    def __init__(self, keep: bool = True) -> None:
+        """``keep`` False: nothing that was found in the installed one is kept."""
+        self.__dict__.update(installed().__dict__)
+        self.image = copy.copy(self.image)
+        self.symbols = dict(self.symbols)
+        self._functions = dict(self._functions)
+        self._texts = dict(self._texts)
+        if not keep:
+            self._functions, self._texts = {}, {}
+            self._forget("_direct_branches", "_code_pointers", "_names", "_function_starts")
+
+    def _forget(self, *found: str) -> None:
+        for name in found:
+            self.__dict__.pop(name, None)
+
+    # -- bytes ------------------------------------------------------------------------------------
+
+    def poke(self, address: int, data: bytes, image_only: bool = False) -> None:
+        """Put other bytes into both files, as another compiler would, or only into the one that boots."""
+        self.image.flat = _spliced(self.image.flat, address - self.base, data)
+        if not image_only:
+            self.sections = [
+                replace(section, data=_spliced(section.data, address - section.address, data))
+                if section.address <= address < section.address + len(section.data)
+                else section
+                for section in self.sections
+            ]
+        end = address + len(data)
+        self._drop(lambda code: code[0].address < end and address < code[-1].address + code[-1].size)
+        self._find_branches(address - LONGEST_BRANCH + 1, end)
+        self._find_pointers(address - POINTER + 1, end)
+
+    def _find_branches(self, first: int, end: int) -> None:
+        """Look again for branches from these addresses, end excluded."""
+        if "_direct_branches" not in self.__dict__:
+            return
+        found = [pair for pair in self._direct_branches if not first <= pair[1] < end]
+        for section in self.sections:
+            start = max(first, section.address)
+            stop = min(end + LONGEST_BRANCH, section.address + len(section.data))
+            if section.executable and start < stop:
+                again = near_branches(self.read(start, stop - start), start)
+                found += [pair for pair in again if first <= pair[1] < end]
+        self.__dict__["_direct_branches"] = sorted(found)
+
+    def _find_pointers(self, first: int, end: int) -> None:
+        """Look again for pointers at these addresses, end excluded."""
+        if "_code_pointers" not in self.__dict__:
+            return
+        found = [pair for pair in self._code_pointers if not first <= pair[1] < end]
+        start = max(first, self.base)
+        data = self.image.flat[start - self.base : end + POINTER - self.base]
+        again = list(absolute_pointers(data, start, *self._code))
+        for section in self.sections:
+            start = max(first, section.address)
+            stop = min(end + POINTER, section.address + len(section.data))
+            if not section.executable and section.name != ".note.gnu.build-id" and start < stop:
+                again += relative_pointers(self.read(start, stop - start), start, *self._code)
+        self.__dict__["_code_pointers"] = sorted(found + [p for p in again if first <= p[1] < end])
+
+    # -- names ------------------------------------------------------------------------------------
+
+    def rename(self, old: str, new: str) -> None:
+        """Give the only symbol of a name another name, none if ``new`` is empty."""
+        (symbol,) = self.symbols.pop(old)
+        if new:
+            self.symbols[new] = [*self.symbols.get(new, []), replace(symbol, name=new)]
+        self._forget("_names", "_function_starts")
+        self._functions.pop(old, None)
+        self._functions.pop(new, None)
+        self._drop(lambda code: any(old in i.text for i in code))
+        self._texts = {}
+
+    def _drop(self, changed: Callable[[list[Instruction]], bool]) -> None:
+        """Forget the code of functions that have changed, and the text of what they stand for."""
+        dropped = {name for name, code in self._functions.items() if changed(code)}
+        originals = dropped | {name.partition(".")[0] for name in dropped}
+        self._functions = {name: code for name, code in self._functions.items() if name not in dropped}
+        self._texts = {key: text for key, text in self._texts.items() if key[0] not in originals}
+
+
+def _spliced(old: bytes, place: int, data: bytes) -> bytes:
+    assert 0 <= place <= len(old) - len(data)
+    return old[:place] + data + old[place + len(data) :]
