@@ -16,7 +16,8 @@ mod testing;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 /// What was asked.
 #[derive(Debug, Parser)]
@@ -36,6 +37,11 @@ enum Command {
     /// Load, watch and unload the accelerator of Xen PV page tables
     #[command(subcommand)]
     Pagetable(pagetable::Command),
+    /// Print what a shell completes of this command: trapless completions bash
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
 }
 
 fn main() -> ExitCode {
@@ -43,6 +49,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Dirty(command) => dirty::run(command),
         Command::Pagetable(command) => pagetable::run(&command),
+        Command::Completions { shell } => completions(shell),
     };
     match result {
         Ok(code) => code,
@@ -52,4 +59,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Print the script that makes `shell` complete this command.
+fn completions(shell: Shell) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "trapless", &mut script);
+    output::line(String::from_utf8(script)?.trim_end())?;
+    Ok(ExitCode::SUCCESS)
 }

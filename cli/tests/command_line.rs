@@ -36,8 +36,15 @@ fn the_doctor_knows_every_back_end() {
     assert!(told["host"]["kernel"].as_str().unwrap().starts_with("Linux "));
     for back_end in told["dirty"]["backends"].as_array().unwrap() {
         assert_eq!(back_end["works"], back_end["rejected"].is_null(), "{back_end}");
-        let text = String::from_utf8(run(&["doctor"]).stdout).unwrap();
-        assert!(text.contains(back_end["name"].as_str().unwrap()));
+    }
+    for arguments in [&["doctor"][..], &["doctor", "--verbose"]] {
+        let text = String::from_utf8(run(arguments).stdout).unwrap();
+        for back_end in told["dirty"]["backends"].as_array().unwrap() {
+            assert!(text.contains(back_end["name"].as_str().unwrap()), "{text}");
+        }
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "wider than a terminal: {line}");
+        }
     }
     let pagetable = &told["pagetable"];
     let mut refusals = pagetable["refusals"].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
@@ -79,4 +86,32 @@ fn the_bench_judges_by_memory() {
     }
     let named = rows.len() + told["rejected"].as_array().unwrap().len();
     assert_eq!(named, 7, "each back end has a row or a reason");
+}
+
+#[test]
+fn shells_complete_it() {
+    for (shell, says) in
+        [("bash", "complete -F"), ("zsh", "#compdef trapless"), ("fish", "complete -c trapless")]
+    {
+        let output = run(&["completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && script.contains(says) && script.contains("pagetable"), "{shell}");
+    }
+}
+
+/// Pictures and metrics go where a FILE says, whatever it is.
+#[test]
+fn a_file_may_be_standard_output_or_a_link() {
+    let metrics = run(&["pagetable", "status", "--prometheus", "-"]).stdout;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+    std::os::unix::fs::symlink("file", &link).unwrap();
+    let output = run(&["pagetable", "status", "--prometheus", link.to_str().unwrap()]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(link.is_symlink());
+    let names = |text: &[u8]| String::from_utf8(text.to_vec()).unwrap().lines().count();
+    assert_eq!(names(&std::fs::read(&file).unwrap()), names(&metrics));
+    // Of the device of another name: the tests may run as root.
+    let output = run(&["pagetable", "status", "--prometheus", "/dev/stdout"]);
+    assert_eq!(names(&output.stdout), names(&metrics), "{output:?}");
 }

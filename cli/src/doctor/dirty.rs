@@ -8,7 +8,7 @@ use comfy_table::{Table, presets};
 use libdirty::{Capabilities, Finding};
 use serde_json::json;
 
-use super::Section;
+use super::{Section, hanging};
 
 /// # Errors
 /// None so far; sections have one type.
@@ -20,60 +20,78 @@ pub fn section() -> Result<Section> {
 
     let mut text = String::new();
     for finding in &findings {
-        let (mark, why) = finding.rejected.as_deref().map_or(("works", ""), |why| ("no", why));
-        let _ = writeln!(text, "  {:12} {mark:6} {why}", finding.backend);
+        match &finding.rejected {
+            None => text.push_str(&format!("  {:11} works\n", finding.backend)),
+            Some(why) => text.push_str(&hanging(&format!("  {:11} no     ", finding.backend), why)),
+        }
     }
-    let _ = writeln!(
-        text,
-        "  auto takes {} for the own process, {} for another\n\n{}",
+    let auto = format!(
+        "auto takes {} for the own process, {} for another",
         name(own).unwrap_or("nothing"),
-        name(other).unwrap_or("nothing"),
-        indented(&table(&findings).to_string())
+        name(other).unwrap_or("nothing")
     );
-    let _ = writeln!(text, "  (*) reports pages that were not written, too:");
+    let _ = writeln!(text, "  {auto}\n\n{}", indented(&table(&findings).to_string()));
+    for finding in &findings {
+        let _ = writeln!(text, "  {:11} first write to a page: {}", finding.backend, can(finding).cost);
+    }
+    text.push_str("\n  (*) reports pages that were not written, too:\n");
     notes(&mut text, &findings, |can| can.inexact);
-    if findings.iter().any(|f| !f.backend.capabilities().privilege.is_empty()) {
-        let _ = writeln!(text, "  needs a privilege beyond that to ptrace the target:");
+    if findings.iter().any(|finding| !can(finding).privilege.is_empty()) {
+        text.push_str("  needs a privilege beyond that to ptrace the target:\n");
         notes(&mut text, &findings, |can| can.privilege);
     }
-    let _ = writeln!(
-        text,
-        "  What a back end does not see, the user of the tracker must know of by other means; \"fails\" means that\n  \
-         the write returns EFAULT or EIO, or ends in SIGSEGV. Whatever is in doubt is reported as dirty, with a reason."
-    );
+    text.push_str(&hanging(
+        "  ",
+        "What a back end does not see, the user of the tracker must know of by other means; \"fails\" means that \
+         the write returns EFAULT or EIO, or ends in SIGSEGV. Whatever is in doubt is reported as dirty, with a \
+         reason.",
+    ));
 
+    let named = |works: bool| {
+        let names = findings.iter().filter(|finding| finding.rejected.is_none() == works);
+        let names: Vec<_> = names.map(|finding| finding.backend.name()).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    let summary = vec![auto, format!("works: {}; does not: {}", named(true), named(false))];
     let back_ends: Vec<_> = findings.iter().map(as_json).collect();
     Ok(Section {
         name: "dirty",
         works: own.is_some(),
+        summary,
         text,
         json: json!({ "auto": { "own": name(own), "other": name(other) }, "backends": back_ends }),
     })
+}
+
+fn can(finding: &Finding) -> &'static Capabilities {
+    finding.backend.capabilities()
 }
 
 fn table(findings: &[Finding]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let row = |what: &str, of: &dyn Fn(&Capabilities) -> String| {
-        let cells = findings.iter().map(|finding| of(finding.backend.capabilities()));
+        let cells = findings.iter().map(|finding| of(can(finding)));
         std::iter::once(what.to_owned()).chain(cells).collect::<Vec<_>>()
     };
     table.set_header(std::iter::once("").chain(findings.iter().map(|finding| finding.backend.name())));
-    table.add_row(row("granule", &|can| format!("{} page", can.granule_pages)));
+    table.add_row(row("granule in pages", &|can| can.granule_pages.to_string()));
     table.add_row(row("exact", &|can| {
         format!("{}{}", yes(can.exact), if can.inexact.is_empty() { "" } else { " (*)" })
     }));
-    table.add_row(row("kernel writes: read(2), signals", &|can| can.kernel_writes.to_string()));
+    table.add_row(row("read(2), signals", &|can| can.kernel_writes.to_string()));
     table.add_row(row("process_vm_writev", &|can| can.foreign_writes.to_string()));
-    table.add_row(row("/proc/PID/mem: debuggers", &|can| can.mem_writes.to_string()));
-    table.add_row(row("protection changed to and fro", &|can| can.reprotected_writes.to_string()));
-    table.add_row(row("moved or grown by mremap", &|can| can.remapped_writes.to_string()));
-    table.add_row(row("shared memory by another way", &|can| can.shared_aliases.to_string()));
-    table.add_row(row("pinned: O_DIRECT, RDMA, io_uring", &|can| can.pinned_writes.to_string()));
-    table.add_row(row("reclaimed or merged, then read", &|can| can.reclaimed_writes.to_string()));
-    table.add_row(row("all of the own process", &|can| yes(can.whole_own_process).to_owned()));
+    table.add_row(row("/proc/PID/mem", &|can| can.mem_writes.to_string()));
+    table.add_row(row("mprotect and back", &|can| can.reprotected_writes.to_string()));
+    table.add_row(row("mremap", &|can| can.remapped_writes.to_string()));
+    table.add_row(row("shared, elsewhere", &|can| can.shared_aliases.to_string()));
+    table.add_row(row("O_DIRECT, RDMA", &|can| can.pinned_writes.to_string()));
+    table.add_row(row("reclaimed, merged", &|can| can.reclaimed_writes.to_string()));
+    table.add_row(row("all of its own", &|can| yes(can.whole_own_process).to_owned()));
     table.add_row(row("another process", &|can| yes(can.other_process).to_owned()));
-    table.add_row(row("first write to a page costs", &|can| can.cost.to_string()));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 1));
+    }
     table
 }
 
@@ -82,7 +100,7 @@ fn yes(is: bool) -> &'static str {
 }
 
 fn indented(text: &str) -> String {
-    text.lines().map(|line| format!(" {}\n", line.trim_end())).collect()
+    text.lines().map(|line| format!("  {}\n", line.trim_end())).collect()
 }
 
 /// Back ends with the same note share a line.
@@ -97,7 +115,7 @@ fn notes(text: &mut String, findings: &[Finding], of: fn(&Capabilities) -> &'sta
         }
     }
     for (note, names) in told {
-        let _ = writeln!(text, "      {}: {note}", names.join(", "));
+        text.push_str(&hanging("      ", &format!("{}: {note}", names.join(", "))));
     }
 }
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The host: kernel, processors, and the settings that decide what a tracker may do.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
 
-use super::Section;
+use super::{Section, hanging};
 
 /// What a reader of figures needs to know of the host.
 #[derive(Debug, Serialize)]
@@ -69,18 +68,23 @@ fn setting(name: &'static str, means: fn(Option<&str>) -> &'static str) -> Setti
 /// As [`Host::look`], or when it cannot be written as JSON.
 pub fn section() -> Result<Section> {
     let host = Host::look()?;
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "  {}, {}, {} CPUs, pages of {} KiB",
+    let summary = format!(
+        "{}, {}, {} CPUs, pages of {} KiB",
         host.kernel,
         host.machine,
         host.cpus,
         host.page_size / 1024
     );
+    let mut text = format!("  {summary}\n");
     for setting in &host.settings {
         let value = setting.value.as_deref().unwrap_or("absent");
-        let _ = writeln!(text, "  {:28} {:>7}  {}", setting.name, value, setting.means);
+        text.push_str(&hanging(&format!("  {:27} {value:>7}  ", setting.name), setting.means));
     }
-    Ok(Section { name: "host", works: true, text, json: serde_json::to_value(&host)? })
+    Ok(Section {
+        name: "host",
+        works: true,
+        summary: vec![summary],
+        text,
+        json: serde_json::to_value(&host)?,
+    })
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::Section;
+use super::{Section, hanging};
 use crate::output::printable;
 use crate::pagetable::Survey;
 
@@ -29,14 +29,27 @@ pub fn section() -> Result<Section> {
             Some(false) => "no",
             None => "maybe",
         };
-        let _ = writeln!(text, "  {:12} {serves:6} {}", gain.part, gain.why);
+        text.push_str(&hanging(&format!("  {:12} {serves:6} ", gain.part), &gain.why));
     }
     for refusal in &survey.refusals {
         let would = if survey.benefits { "load would refuse: " } else { "nothing to gain: " };
-        let _ = writeln!(text, "  {would}{}", printable(refusal));
+        text.push_str(&hanging(&format!("  {would}"), &printable(refusal)));
     }
+    let mut summary = vec![printable(&survey.host)];
     if survey.refusals.is_empty() {
-        let _ = writeln!(text, "  everything that is to be loaded is there: trapless pagetable load");
+        let there = "everything that is to be loaded is there: trapless pagetable load";
+        let _ = writeln!(text, "  {there}");
+        summary.push(there.into());
+    } else if survey.benefits {
+        summary.push(format!("load would refuse: {}", printable(&survey.refusals.join("; "))));
+    } else {
+        summary.push("nothing to gain here".into());
     }
-    Ok(Section { name: "pagetable", works: survey.is_fine(), text, json: serde_json::to_value(&survey)? })
+    Ok(Section {
+        name: "pagetable",
+        works: survey.is_fine(),
+        summary,
+        text,
+        json: serde_json::to_value(&survey)?,
+    })
 }

@@ -18,7 +18,7 @@ use libdirty::BackendKind;
 
 /// Holds the back ends of libdirty against memory itself.
 #[derive(Debug, Parser)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
