@@ -283,6 +283,12 @@ int dirty_unwatch(int64_t handle, uintptr_t start, size_t length);
  * this call is in this answer or in the next, page by page. The extents are sorted, do not overlap, and wait for
  * dirty_read(). Read the memory itself only after this call.
  *
+ * This, dirty_read() and dirty_discard() may be called while other threads of the program are stopped, wherever a signal
+ * has met them, in the midst of malloc() too, as a garbage collector stops them: they take nothing from the program's
+ * allocator. Only inside of dirty_open(), dirty_close(), dirty_survey() and dirty_backend() no thread may be stopped
+ * then: call these under the lock under which threads are stopped. In all others a thread takes no signal. (Tracking
+ * another process by soft-dirty is excepted.)
+ *
  * Returns the number of extents, or -EBUSY when some of the last collect are unread (nothing was done; read or
  * discard them), -ESRCH when the end of the process, or its execve, was reported before, -EBADF, -EXDEV, or what the
  * kernel said.

@@ -6,10 +6,17 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::failure::{Failure, Outcome};
+use crate::memory;
 
 /// Run the body of a call; what it returns, or its negative errno.
 pub(crate) fn call<T: From<c_int>>(body: impl FnOnce() -> Outcome<T>) -> T {
     attempt(body).unwrap_or_else(|failure| T::from(failure.keep()))
+}
+
+/// As [`call`], taking no signal meanwhile: nobody stops this thread while it holds a lock of the library.
+pub(crate) fn call_unstopped<T: From<c_int>>(body: impl FnOnce() -> Outcome<T>) -> T {
+    let _unsignalled = Unsignalled::new();
+    call(body)
 }
 
 /// Run the body of a call that returns text; NULL when it fails.
@@ -22,6 +29,7 @@ pub(crate) fn call_text<T>(body: impl FnOnce() -> Outcome<*const T>) -> *const T
 
 fn attempt<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let _uncancelled = Uncancelled::new();
+    memory::guard_forks();
     // Whatever a panic leaves half done is behind the mutex of its tracker, which refuses from then on.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(Failure::new(libc::EIO, told(&*panic))))
 }
@@ -56,6 +64,35 @@ impl Drop for Uncancelled {
         let mut ignored = 0;
         // SAFETY: the state that this thread had before.
         unsafe { pthread_setcancelstate(self.before, &raw mut ignored) };
+    }
+}
+
+/// While it lives the thread takes no signal but those of its own faults.
+struct Unsignalled {
+    before: libc::sigset_t,
+}
+
+impl Unsignalled {
+    fn new() -> Self {
+        const FAULTS: [c_int; 6] =
+            [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+        // SAFETY: signal sets are plain numbers; the calls fill one, and exchange it for the mask of this thread.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            for fault in FAULTS {
+                libc::sigdelset(&raw mut all, fault);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before);
+            Unsignalled { before }
+        }
+    }
+}
+
+impl Drop for Unsignalled {
+    fn drop(&mut self) {
+        // SAFETY: the mask that this thread had before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use libdirty::{PageRange, Tracker};
 
-use crate::call::{call, call_text};
+use crate::call::{call, call_text, call_unstopped};
 use crate::capability::{self, Capabilities};
 use crate::failure::{self, Failure, Outcome};
 use crate::session::{Extent, Session};
@@ -83,6 +83,12 @@ pub extern "C" fn dirty_unwatch(handle: i64, start: usize, length: libc::size_t)
 /// Find what was written since the last collect, or since it was watched, and begin anew: a write that races with
 /// this call is in this answer or in the next, page by page. The extents are sorted, do not overlap, and wait for
 /// dirty_read(). Read the memory itself only after this call.
+///
+/// This, dirty_read() and dirty_discard() may be called while other threads of the program are stopped, wherever a signal
+/// has met them, in the midst of malloc() too, as a garbage collector stops them: they take nothing from the program's
+/// allocator. Only inside of dirty_open(), dirty_close(), dirty_survey() and dirty_backend() no thread may be stopped
+/// then: call these under the lock under which threads are stopped. In all others a thread takes no signal. (Tracking
+/// another process by soft-dirty is excepted.)
 ///
 /// Returns the number of extents, or -EBUSY when some of the last collect are unread (nothing was done; read or
 /// discard them), -ESRCH when the end of the process, or its execve, was reported before, -EBADF, -EXDEV, or what the
@@ -211,7 +217,7 @@ fn on_tracker(handle: i64, work: impl FnOnce(&mut Tracker) -> libdirty::Result<(
 }
 
 fn on_session<T: From<c_int>>(handle: i64, work: impl FnOnce(&mut Session) -> Outcome<T>) -> T {
-    call(|| handle::table(handle)?.with(handle, work))
+    call_unstopped(|| handle::table(handle)?.with(handle, work))
 }
 
 fn count(count: usize) -> Outcome<i64> {

@@ -7,6 +7,7 @@
 //! - A failed call returns a negative errno, has left a message for [`dirty_last_error`], and changed nothing.
 //! - No panic and no thread cancellation crosses the border; a tracker in which a call panicked refuses all but
 //!   [`dirty_close`].
+//! - Nothing that a collect or a read needs is the program's to lock: see `memory`.
 //! - What a collect found is kept until it was read or discarded.
 
 mod call;
@@ -14,6 +15,7 @@ mod capability;
 mod failure;
 mod function;
 mod handle;
+mod memory;
 mod reason;
 mod session;
 mod text;

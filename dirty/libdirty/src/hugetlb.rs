@@ -13,11 +13,21 @@ use procfs::process::MountInfos;
 use crate::maps::{Memory, Object};
 use crate::target::Target;
 
-/// Whether `memory` is of huge pages.
-pub(crate) fn is_huge(target: &Target, memory: Memory) -> bool {
-    let Object::File { device, .. } = memory.object else { return false };
-    // A device without a driver has the major number 0.
-    device.0 == 0 && (of_sizes().any(|huge| huge == device) || of_mounts(target).contains(&device))
+/// The kernel's own devices of huge pages, which stay what they are.
+#[derive(Debug)]
+pub(crate) struct Sizes(Vec<(u32, u32)>);
+
+impl Sizes {
+    pub(crate) fn new() -> Self {
+        Sizes(of_sizes().collect())
+    }
+
+    /// Whether `memory` is of huge pages.
+    pub(crate) fn is_huge(&self, target: &Target, memory: Memory) -> bool {
+        let Object::File { device, .. } = memory.object else { return false };
+        // A device without a driver has the major number 0.
+        device.0 == 0 && (self.0.contains(&device) || of_mounts(target).contains(&device))
+    }
 }
 
 fn of_sizes() -> impl Iterator<Item = (u32, u32)> {
@@ -60,12 +70,12 @@ mod tests {
 
     #[test]
     fn tells_huge_pages_from_other_files() {
-        let target = Target::own().unwrap();
+        let (target, sizes) = (Target::own().unwrap(), Sizes::new());
         let memory = |device| Memory { object: Object::File { device, inode: 1, bias: 0 }, shared: true };
         for device in of_sizes() {
-            assert!(is_huge(&target, memory(device)));
+            assert!(sizes.is_huge(&target, memory(device)));
         }
-        assert!(!is_huge(&target, memory((8, 1))));
-        assert!(!is_huge(&target, Memory { object: Object::Anonymous, shared: false }));
+        assert!(!sizes.is_huge(&target, memory((8, 1))));
+        assert!(!sizes.is_huge(&target, Memory { object: Object::Anonymous, shared: false }));
     }
 }

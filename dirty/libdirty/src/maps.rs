@@ -121,8 +121,9 @@ impl Maps {
                 || mapping.memory.object != Object::Anonymous
                 || !self.special.iter().any(|special| special.contains(mapping.range))
         });
-        if self.own {
-            found = without_kept(found, &own::kept());
+        if let (true, Some(first), Some(last)) = (self.own, found.first(), found.last()) {
+            let around = PageRange::trusted(first.range.start(), last.range.end());
+            found = without_kept(found, &own::kept(around));
         }
         Ok(found)
     }

@@ -86,7 +86,10 @@ pub(crate) fn attaching() -> MutexGuard<'static, ()> {
     registry().attaching.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What libdirty keeps for itself now, sorted.
-pub(crate) fn kept() -> Vec<PageRange> {
-    registry().ranges.lock().unwrap_or_else(PoisonError::into_inner).clone()
+/// What libdirty keeps for itself within `range` now, sorted.
+pub(crate) fn kept(range: PageRange) -> Vec<PageRange> {
+    let ranges = registry().ranges.lock().unwrap_or_else(PoisonError::into_inner);
+    let first = ranges.partition_point(|kept| kept.end() <= range.start());
+    let end = ranges.partition_point(|kept| kept.start() < range.end());
+    ranges[first..end.max(first)].to_vec()
 }

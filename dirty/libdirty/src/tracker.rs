@@ -12,6 +12,7 @@
 //!   vanishes is missing from the mappings of the next collect.
 //! - Memory is armed first and reported after: the caller copies it when it is watched already.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::backend::{Armed, Backend, Collection, Part};
@@ -55,8 +56,8 @@ pub struct Tracker {
     owner: u32,
     /// What the caller asked for: sorted, apart from each other.
     ranges: Vec<PageRange>,
-    /// What is mapped in them: sorted, without overlap.
-    regions: Vec<Region>,
+    /// What is mapped in them, by the first address, without overlap.
+    regions: BTreeMap<usize, Region>,
     is_gone: bool,
 }
 
@@ -74,7 +75,7 @@ impl Tracker {
             rejected,
             owner: std::process::id(),
             ranges: Vec::new(),
-            regions: Vec::new(),
+            regions: BTreeMap::new(),
             is_gone: false,
         }
     }
@@ -144,11 +145,16 @@ impl Tracker {
     /// [`Error::NotWatched`] when not all of it is watched; [`Error::Gone`], [`Error::Forked`].
     pub fn unwatch(&mut self, range: PageRange) -> Result<()> {
         self.check_usable()?;
-        if !range.without(self.ranges.iter().copied()).is_empty() {
+        let first = self.ranges.partition_point(|other| other.end() <= range.start());
+        let end = self.ranges.partition_point(|other| other.start() < range.end());
+        let overlapping = first..end.max(first);
+        if !range.without(self.ranges[overlapping.clone()].iter().copied()).is_empty() {
             return Err(Error::NotWatched(range));
         }
         self.forget(range);
-        self.ranges = self.ranges.iter().flat_map(|old| old.without([range])).collect();
+        let rest: Vec<_> =
+            self.ranges[overlapping.clone()].iter().flat_map(|old| old.without([range])).collect();
+        self.ranges.splice(overlapping, rest);
         Ok(())
     }
 
@@ -172,7 +178,7 @@ impl Tracker {
 
         let watched: Vec<Part> = self
             .regions
-            .iter()
+            .values()
             .filter_map(|region| match &region.state {
                 State::Watched(bitmap) => {
                     Some(Part { range: region.range, memory: region.memory, bitmap: bitmap.clone() })
@@ -201,7 +207,9 @@ impl Tracker {
             let runs = memory_runs(&again);
             for range in lost {
                 // All of it is dirty; what is not there any more has nothing to copy.
-                let there = runs.iter().filter_map(|(run, memory)| Some((run.intersection(range)?, *memory)));
+                let first = runs.partition_point(|(run, _)| run.end() <= range.start());
+                let there =
+                    runs[first..].iter().map_while(|(run, memory)| Some((run.intersection(range)?, *memory)));
                 let there: Vec<_> = there.collect();
                 for hole in range.without(there.iter().map(|(run, _)| *run)) {
                     dirty.push(hole, Reason::Unmapped);
@@ -252,13 +260,13 @@ impl Tracker {
     /// Bring the books in line with what is mapped now: report what vanished, return what is new.
     fn compare(&mut self, now: &[(PageRange, Memory)], dirty: &mut Dirty) -> Vec<(PageRange, Memory)> {
         let same = self.regions.len() == now.len()
-            && self.regions.iter().zip(now).all(|(region, now)| (region.range, region.memory) == *now);
+            && self.regions.values().zip(now).all(|(region, now)| (region.range, region.memory) == *now);
         if same {
             return Vec::new();
         }
         let mut kept: Vec<Region> = Vec::new();
         let mut first = 0;
-        for region in std::mem::take(&mut self.regions) {
+        for region in std::mem::take(&mut self.regions).into_values() {
             while first < now.len() && now[first].0.end() <= region.range.start() {
                 first += 1;
             }
@@ -287,13 +295,16 @@ impl Tracker {
             let holes = holes.take_while(|range| range.start() < run.end());
             fresh.extend(run.without(holes).into_iter().map(|range| (range, *memory)));
         }
-        self.regions = kept;
+        self.regions = kept.into_iter().map(|region| (region.range.start(), region)).collect();
         fresh
     }
 
     /// Take the regions that are not watched out of the books.
     fn take_unwatched(&mut self) -> Vec<Region> {
-        self.regions.extract_if(.., |region| !matches!(region.state, State::Watched(_))).collect()
+        let is_unwatched = |region: &Region| !matches!(region.state, State::Watched(_));
+        let unwatched = self.regions.iter().filter(|(_, region)| is_unwatched(region));
+        let starts: Vec<_> = unwatched.map(|(start, _)| *start).collect();
+        starts.iter().filter_map(|start| self.regions.remove(start)).collect()
     }
 
     /// Watch a run of mapped pages that is not in the books, and enter it. Returns what became of its pieces: nothing
@@ -339,22 +350,20 @@ impl Tracker {
     }
 
     fn enter(&mut self, region: Region) {
-        let at = self.regions.partition_point(|other| other.range.start() < region.range.start());
-        self.regions.insert(at, region);
+        self.regions.insert(region.range.start(), region);
     }
 
     /// Take `range` out of the books and of the back end's.
     fn forget(&mut self, range: PageRange) {
-        for region in std::mem::take(&mut self.regions) {
-            let Some(piece) = region.range.intersection(range) else {
-                self.regions.push(region);
-                continue;
-            };
-            if matches!(region.state, State::Watched(_)) {
+        let below = self.regions.range(..range.end()).rev();
+        let within = below.take_while(|(_, region)| region.range.end() > range.start());
+        let starts: Vec<_> = within.map(|(start, _)| *start).collect();
+        for region in starts.iter().filter_map(|start| self.regions.remove(start)).collect::<Vec<_>>() {
+            if let (State::Watched(_), Some(piece)) = (&region.state, region.range.intersection(range)) {
                 self.backend.disarm(&self.target, piece, true);
             }
             for rest in region.range.without([range]) {
-                self.regions.push(Region { range: rest, memory: region.memory, state: region.state.clone() });
+                self.enter(Region { range: rest, memory: region.memory, state: region.state.clone() });
             }
         }
     }

@@ -10,9 +10,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <malloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 
 /* Every call on a handle that names nothing. */
 static void check_refused(int64_t handle, int error)
@@ -505,6 +508,108 @@ static void test_cancel(void)
 	munmap(memory, 64 * page_size());
 }
 
+static int world_is_stopped, stopped_threads;
+
+static void stand_still(int signal)
+{
+	const struct timespec moment = { 0, 50000 };
+	int error = errno;
+
+	(void)signal;
+	__atomic_add_fetch(&stopped_threads, 1, __ATOMIC_SEQ_CST);
+	while (__atomic_load_n(&world_is_stopped, __ATOMIC_SEQ_CST))
+		nanosleep(&moment, NULL);
+	__atomic_sub_fetch(&stopped_threads, 1, __ATOMIC_SEQ_CST);
+	errno = error;
+}
+
+static void wait_for_stopped(int count)
+{
+	while (__atomic_load_n(&stopped_threads, __ATOMIC_SEQ_CST) != count)
+		sched_yield();
+}
+
+static void *allocate_forever(void *argument)
+{
+	for (size_t size = 1;; size = size * 7 % 40009 + 1) {
+		void *block = malloc(size);
+
+		CHECK(block);
+		*(volatile char *)block = 1;
+		free(block);
+		if (size % 64 == 0)
+			malloc_trim(0);
+	}
+	return argument;
+}
+
+static void *discard_forever(void *argument)
+{
+	for (;;)
+		CHECK(dirty_discard(*(int64_t *)argument) >= -EBADF);
+	return NULL;
+}
+
+/* What a garbage collector does: collect and read with the world stopped. */
+static void stop_the_world(const char *backend)
+{
+	enum { WORLD = 5, STOPS = 150, PAGES = 512 };
+	size_t page = page_size();
+	char *memory = new_memory(PAGES);
+	int64_t tracker = dirty_open(0, backend, 0), other = dirty_open(0, backend, 0), count;
+	struct sigaction action;
+	pthread_t world[WORLD];
+
+	if (tracker < 0)
+		return;
+	memset(&action, 0, sizeof(action));
+	action.sa_handler = stand_still;
+	CHECK(!sigaction(SIGUSR1, &action, NULL));
+	CHECK(dirty_watch(tracker, (uintptr_t)memory, PAGES * page) == 0);
+	for (int i = 0; i < WORLD; i++)
+		CHECK(!pthread_create(&world[i], NULL, i ? allocate_forever : discard_forever,
+				      &other));
+	for (int stop = 1; stop <= STOPS; stop++) {
+		struct dirty_extent extents[16];
+		int told = 0;
+
+		/* More extents than before, and other mappings: the books must grow. */
+		for (int i = 0; i < stop; i++)
+			memory[2 * i * page]++;
+		CHECK(mmap(memory + (PAGES - stop % 64 - 1) * page, page, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED);
+		usleep(stop * 7 % 100);
+		__atomic_store_n(&world_is_stopped, 1, __ATOMIC_SEQ_CST);
+		for (int i = 0; i < WORLD; i++)
+			CHECK(!pthread_kill(world[i], SIGUSR1));
+		wait_for_stopped(WORLD);
+		CHECK(dirty_collect(tracker) > 0);
+		while ((count = dirty_read(tracker, extents, 16)) > 0)
+			told += count;
+		__atomic_store_n(&world_is_stopped, 0, __ATOMIC_SEQ_CST);
+		wait_for_stopped(0);
+		CHECK(count == 0 && told > 0);
+	}
+	_exit(0);
+}
+
+static void test_stopped_world(void)
+{
+	const char *const backends[] = { "uffd-async", "soft-dirty", "mprotect", "uffd-sync" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(backends); i++) {
+		pid_t child = fork();
+
+		if (child == 0) {
+			alarm(60);
+			CHECK(mallopt(M_ARENA_MAX, 1));
+			stop_the_world(backends[i]);
+			_exit(0);
+		}
+		check_child(child);
+	}
+}
+
 /*
  * AddressSanitizer's allocator (LLVM 14) has no fork handlers: a child born
  * while another thread allocates may wait forever in its first malloc().
@@ -557,6 +662,7 @@ int main(void)
 		{ "watched array", test_watched_array },
 		{ "capabilities", test_capabilities },
 		{ "survey", test_survey },
+		{ "stopped world", test_stopped_world },
 		{ "reasons", test_reasons },
 		{ "fork", test_fork },
 		{ "other process", test_other_process },

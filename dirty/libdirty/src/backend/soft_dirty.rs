@@ -46,6 +46,7 @@ pub(super) struct SoftDirty {
     records: Vec<Record>,
     contents: Contents,
     stopper: Stopper,
+    huge: hugetlb::Sizes,
     _sole: Sole,
     _claim: Claim,
 }
@@ -91,6 +92,7 @@ impl SoftDirty {
             records: Vec::new(),
             contents: Contents::new(target),
             stopper: Stopper::new(target)?,
+            huge: hugetlb::Sizes::new(),
             _sole: sole,
             _claim: claim,
         })
@@ -197,7 +199,7 @@ impl Backend for SoftDirty {
     }
 
     fn arm(&mut self, target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
-        if hugetlb::is_huge(target, part.memory) {
+        if self.huge.is_huge(target, part.memory) {
             return Armed::Unsupported;
         }
         let Ok(found) = Bitmap::new(part.bitmap.range()) else { return Armed::Unsupported };
