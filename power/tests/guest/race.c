@@ -5,9 +5,9 @@
  *   race COUNT	so many loads each; says how many found another word than there is
  *
  * Each load is by a new TLB entry, so that KVM has to find the page in the host each
- * time. Two huge pages take turns that KVM would remember in the same place, and the one
- * with the higher guest-physical address has the lower one in the host: who mixes what is
- * known of one with what is known of the other finds memory of neither.
+ * time. Two huge pages take turns that KVM would remember in the same place. They are
+ * APART for the guest, and side by side in the host: who mixes what is known of one with
+ * what is known of the other finds memory of neither.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -73,7 +73,13 @@ static void *run(void *vcpu)
 	return NULL;
 }
 
-/* From its end on, so that the host's addresses fall where the guest's rise. */
+static void mark(uint8_t *memory, uint32_t page)
+{
+	for (uint32_t at = page * HUGE_BYTES; at < (page + 1) * HUGE_BYTES; at += SMALL_BYTES)
+		*(uint32_t *)(memory + at) = at | MARK;
+}
+
+/* Who is touched first comes first in the host: the two that take turns do. */
 static uint8_t *make_memory(void)
 {
 	uint8_t *memory = mmap(NULL, HUGE_PAGES * HUGE_BYTES, PROT_READ | PROT_WRITE,
@@ -82,10 +88,11 @@ static uint8_t *make_memory(void)
 
 	if (memory == MAP_FAILED)
 		die("huge pages");
-	for (uint32_t at = HUGE_PAGES * HUGE_BYTES; at; ) {
-		at -= SMALL_BYTES;
-		*(uint32_t *)(memory + at) = at | MARK;
-	}
+	mark(memory, 0);
+	mark(memory, APART);
+	for (uint32_t page = 1; page < HUGE_PAGES; page++)
+		if (page != APART)
+			mark(memory, page);
 	return memory;
 }
 

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.machine, pytest.mark.long]
 
 RACE = "/bin/race"
 # Old code is wrong after a few hundred.
-LOADS = 20_000
+LOADS = 300_000
 TIMEOUT_S = 1500
 
 
