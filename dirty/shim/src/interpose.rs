@@ -9,7 +9,7 @@
 
 #![allow(clippy::missing_safety_doc)] // one contract for all, above
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_ulong, c_void};
 
 use libc::{iovec, mode_t, off64_t, size_t, ssize_t};
 
@@ -128,6 +128,22 @@ pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usi
     // SAFETY: the caller's arguments.
     let result = unsafe { real::fcntl64(fd, command, argument) };
     if is_copy(command) { copied(fd, result) } else { result }
+}
+
+/// See `ioctl` of the C library.
+///
+/// A pagemap that is answered here has no `PAGEMAP_SCAN`, as before Linux 6.7: whoever asked it for soft-dirty pages
+/// would be told by the kernel that it can, and that all are clean.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    const PAGEMAP_SCAN: c_ulong = 0xc060_6610;
+    let is_pagemap = || files::known(fd).is_some_and(|known| known.kind == Kind::Pagemap);
+    if request == PAGEMAP_SCAN && files::is_candidate(fd) && !lock::is_held_here() && is_pagemap() {
+        set_errno(libc::ENOTTY);
+        return -1;
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { real::ioctl(fd, request, argument) }
 }
 
 /// Where a read begins.

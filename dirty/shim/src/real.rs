@@ -6,7 +6,7 @@
 //!
 //! All are "C-unwind": a thread cancelled in a `read` unwinds through the caller, which has nothing to drop.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -91,6 +91,7 @@ originals! {
     dup2(fd: c_int, onto: c_int) -> c_int;
     dup3(fd: c_int, onto: c_int, flags: c_int) -> c_int;
     fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
     fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
     read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t;
     pread64(fd: c_int, buffer: *mut c_void, count: size_t, offset: off64_t) -> ssize_t;

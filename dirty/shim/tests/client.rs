@@ -31,6 +31,12 @@ fn every_way_to_a_descriptor() {
     passes("descriptors");
 }
 
+/// The kernel's answer would be "all clean".
+#[test]
+fn the_pagemap_cannot_be_scanned() {
+    passes("scan");
+}
+
 #[test]
 fn threads() {
     passes("threads");

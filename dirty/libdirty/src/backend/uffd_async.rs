@@ -113,8 +113,7 @@ impl UffdAsync {
             }
             Ok(())
         };
-        let mut full = full_runs(part);
-        while let Some(run) = full.next() {
+        for run in full_runs(part) {
             sparse(self, at, run.start(), &mut tell)?;
             self.sweep_full(target, part, run, &mut tell)?;
             at = run.end();

@@ -180,6 +180,30 @@ static void case_basic(void)
 	rounds(&again, memory);
 }
 
+/* The ioctl PAGEMAP_SCAN, newer than some headers: it would say that all is clean. */
+static void case_scan(void)
+{
+	struct files files = open_files("self");
+	char *memory = map(PAGES);
+	uint64_t argument[12] = { sizeof(argument), 0, (uintptr_t)memory,
+				  (uintptr_t)memory + PAGES * page };
+	const unsigned long scan = 0xc0606610;
+
+	fill(memory, PAGES);
+	clear(&files);
+	errno = 0;
+	if (ioctl(files.pagemap, scan, argument) != -1 || errno != ENOTTY) {
+		fprintf(stderr, "PAGEMAP_SCAN was answered: %s\n", strerror(errno));
+		wrong++;
+	}
+	rounds(&files, memory);
+	/* Others' are passed on. */
+	int pipes[2], length = -1;
+
+	need(pipe(pipes) == 0 && write(pipes[1], "abc", 3) == 3);
+	need(ioctl(pipes[0], FIONREAD, &length) == 0 && length == 3);
+}
+
 /* Every way to come by a descriptor. */
 static void case_descriptors(void)
 {
@@ -735,6 +759,7 @@ static const struct {
 	void (*run)(void);
 } cases[] = {
 	{ "basic", case_basic },       { "descriptors", case_descriptors },
+	{ "scan", case_scan },
 	{ "threads", case_threads },   { "fork", case_fork },
 	{ "mappings", case_mappings }, { "other", case_other },
 	{ "many", case_many },	       { "signals", case_signals },
