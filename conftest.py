@@ -27,15 +27,13 @@ DEAREST = (
     "test_smp.py",
     "test_domu_pool.py",
     "test_module_oracle.py",
-    "test_experiments.py::test_runs_and_holds[pagetable-flushes]",
     "test_pool_robustness.py",
     "test_lifecycle.py",
     "test_tables_differential.py",
-    "test_experiments.py::test_runs_and_holds[dirty-guest]",
-    "test_check_layout.py",
+    "test_experiments.py::test_runs_and_holds[power-exits]",
+    "test_kvm_guest.py",
     "test_domu.py",
     "test_accounting.py",
-    "test_experiments.py::test_runs_and_holds[process-latency]",
     "test_module.py",
 )
 
