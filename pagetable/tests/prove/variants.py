@@ -9,6 +9,8 @@ against a search from nothing.
 from __future__ import annotations
 
 import copy
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -58,6 +60,8 @@ class Variant(Hypervisor):
 
     def poke(self, address: int, data: bytes, image_only: bool = False) -> None:
         """Put other bytes into both files, as another compiler would, or only into the one that boots."""
+        end = address + len(data)
+        before = self._branches_at(address, end), self._pointers_at(address, end)
         self.image.flat = _spliced(self.image.flat, address - self.base, data)
         if not image_only:
             self.sections = [
@@ -66,38 +70,43 @@ class Variant(Hypervisor):
                 else section
                 for section in self.sections
             ]
-        end = address + len(data)
         self._drop(lambda code: code[0].address < end and address < code[-1].address + code[-1].size)
-        self._find_branches(address - LONGEST_BRANCH + 1, end)
-        self._find_pointers(address - POINTER + 1, end)
+        self._exchange("_direct_branches", before[0], self._branches_at(address, end))
+        self._exchange("_code_pointers", before[1], self._pointers_at(address, end))
 
-    def _find_branches(self, first: int, end: int) -> None:
-        """Look again for branches from these addresses, end excluded."""
-        if "_direct_branches" not in self.__dict__:
-            return
-        found = [pair for pair in self._direct_branches if not first <= pair[1] < end]
+    def _branches_at(self, first: int, end: int) -> Counter[tuple[int, int]]:
+        """Branches of which a byte is at these addresses, end excluded."""
+        first -= LONGEST_BRANCH - 1
+        found: Counter[tuple[int, int]] = Counter()
         for section in self.sections:
             start = max(first, section.address)
             stop = min(end + LONGEST_BRANCH, section.address + len(section.data))
             if section.executable and start < stop:
-                again = near_branches(self.read(start, stop - start), start)
-                found += [pair for pair in again if first <= pair[1] < end]
-        self.__dict__["_direct_branches"] = sorted(found)
+                pairs = near_branches(self.read(start, stop - start), start)
+                found.update(pair for pair in pairs if first <= pair[1] < end)
+        return found
 
-    def _find_pointers(self, first: int, end: int) -> None:
-        """Look again for pointers at these addresses, end excluded."""
-        if "_code_pointers" not in self.__dict__:
-            return
-        found = [pair for pair in self._code_pointers if not first <= pair[1] < end]
-        start = max(first, self.base)
+    def _pointers_at(self, first: int, end: int) -> Counter[tuple[int, int]]:
+        """Pointers of which a byte is at these addresses, end excluded."""
+        start = max(first - POINTER + 1, self.base)
         data = self.image.flat[start - self.base : end + POINTER - self.base]
-        again = list(absolute_pointers(data, start, *self._code))
+        pairs = list(absolute_pointers(data, start, *self._code))
         for section in self.sections:
-            start = max(first, section.address)
+            begin = max(start, section.address)
             stop = min(end + POINTER, section.address + len(section.data))
-            if not section.executable and section.name != ".note.gnu.build-id" and start < stop:
-                again += relative_pointers(self.read(start, stop - start), start, *self._code)
-        self.__dict__["_code_pointers"] = sorted(found + [p for p in again if first <= p[1] < end])
+            if not section.executable and section.name != ".note.gnu.build-id" and begin < stop:
+                pairs += relative_pointers(self.read(begin, stop - begin), begin, *self._code)
+        return Counter(pair for pair in pairs if start <= pair[1] < end)
+
+    def _exchange(self, name: str, old: Counter[tuple[int, int]], new: Counter[tuple[int, int]]) -> None:
+        """Put what is found now in the place of what was found before, if that was looked for at all."""
+        if name in self.__dict__ and old != new:
+            found = list(self.__dict__[name])
+            for pair in (old - new).elements():
+                del found[bisect_left(found, pair)]
+            for pair in (new - old).elements():
+                insort(found, pair)
+            self.__dict__[name] = found
 
     # -- names ------------------------------------------------------------------------------------
 

@@ -49,6 +49,13 @@ class Witness:
     @staticmethod
     def pattern(passage: str, values: dict[str, int], wanted: str = "") -> str:
         """A regular expression; items without a value match any number. That of `wanted` is captured."""
+        named = re.findall(r"\{([A-Z]\w*)", passage)
+        return Witness._pattern(passage, tuple((n, values[n]) for n in named if n in values), wanted)
+
+    @staticmethod
+    @cache
+    def _pattern(passage: str, shown: tuple[tuple[str, int], ...], wanted: str) -> str:
+        values = dict(shown)
         bound: set[str] = set()
 
         def hole(match: re.Match[str]) -> str:
