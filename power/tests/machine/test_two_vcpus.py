@@ -23,7 +23,7 @@ from trapless_lab.power import machine as power
 pytestmark = [pytest.mark.machine, pytest.mark.long]
 
 RACE = "/bin/race"
-# Old code is wrong after a few hundred.
+# Old code is wrong once in some ten thousand or more; it takes a minute or two.
 LOADS = 300_000
 TIMEOUT_S = 1500
 
