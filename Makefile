@@ -53,8 +53,9 @@ setup:
 	@scripts/setup --tests
 	@$(sub) $(systems)
 
-mutants:			## copies with deliberate mistakes, which the tests must catch
-	@echo "build: mutants"
+mutants:			## what only tests run, and copies with deliberate mistakes, which they must catch
+	@echo "build: tests' modules and guests, mutants"
+	@$(sub) -C power tests
 	@$(sub) $(jobs) -C pagetable mutants
 	@$(sub) -C dirty CARGO=cargo mutants
 	@$(sub) $(jobs) -C dirty/tests/mutants
@@ -77,6 +78,7 @@ check-fast: setup lint host-tests	## linters and unit tests; no machine is boote
 check-long: 			## what takes minutes each: experiments and machine tests left out of check
 	@scripts/setup --long
 	@$(sub) $(systems) mutants
+	@$(sub) -C power smp
 	@$(PYTEST) -m long lab $(systems)
 
 lint:				## ruff, mypy, checkpatch, sparse, rustfmt, clippy
