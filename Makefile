@@ -1,114 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# trapless. On a fresh Debian 12, each of the first three does all its set-up:
-#
-#   make demo        what it does for you, in one table
-#   make check       every test
-#   make check-fast  linters and unit tests only, no machine is booted
-#
-#   make check-long  experiments and machine tests that take minutes
-#   make             build the payload and the modules
-#   make lint        linters only
-#   make clean       remove what was built (.venv stays)
+# trapless as a whole; make help lists the targets. Each system can be built and
+# tested alone, with only what it needs: make -C pagetable, make -C dirty, make -C
+# power, and check of each.
 
+SHELL		:= /bin/bash
+sub		= $(MAKE) --no-print-directory
 # For kbuild, unless whoever calls has said how many.
 jobs		:= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTEST		= .venv/bin/python -m pytest
-C_SOURCES	= $(wildcard pagetable/include/*.[hS] pagetable/xen/*.[chS] \
-			pagetable/linux/*.[ch] pagetable/linux/test/*.[ch] \
-			pagetable/pvmmu/*.[chS] \
-			dirty/include/*.h dirty/linux/*.[ch] dirty/linux/test/*.c dirty/linux/test/host/*.[ch] \
-			lab/trapless_lab/plugin/*.[ch] \
-			dirty/capi/include/*.h dirty/capi/examples/*.c \
-			dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c \
-			power/kvm/*.[chS] power/driver/*.[chS] \
-			power/guest/*.[ch] power/guest/small/*.[ch] \
-			power/tests/guest/*.[ch] power/tests/module/*.[ch] \
-			power/tests/translate/*.[ch])
-PYTHON_SOURCES	= conftest.py lab pagetable dirty power packaging
+HOURS		?= 8
+systems		:= pagetable dirty power
+# What no system's own lint looks at.
+PYTHON_SOURCES	:= conftest.py lab packaging scripts
+LAB_C		= $(wildcard lab/trapless_lab/plugins/*.[ch])
 
-.PHONY: all setup setup-long build power demo check check-long check-fast lint host-tests dirty-tests \
-	power-tests clean
+.PHONY: help all setup $(systems) modules mutants demo check check-long check-fast \
+	lint host-tests power-tests dirty-tests soak clean
 .NOTPARALLEL:
 
-all: setup build
+all: pagetable dirty		## build what is installed: payload, modules, libraries, command
+help:				## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+	@echo "  make -C SYSTEM        one of $(systems) alone; its targets are in its Makefile"
+
+demo:				## install what is missing, build, and show in one table what it does
+	@scripts/setup || scripts/setup lab
+	+@failed=; built=; for system in $(systems); do \
+		if $(sub) $$system; then built="$$built $$system"; else failed="$$failed $$system"; fi; \
+	done; \
+	.venv/bin/trapless-lab demo $$built || failed="$$failed demo"; \
+	[ -z "$$failed" ] || { echo "demo: failed:$$failed; the rest is as shown" >&2; exit 1; }
+
+pagetable:			## Xen's payload and the guest's two modules
+	@scripts/setup lab pagetable
+	@echo "build: pagetable: payload and modules"
+	@$(sub) $(jobs) -C pagetable
+
+dirty:				## libdirty, the command trapless, and the module for Debian's kernel
+	@scripts/setup dirty
+	@echo "build: dirty: libraries, command, module"
+	@$(sub) -C dirty CARGO=cargo
+	@$(sub) $(jobs) -C dirty/module
+
+power:				## kernel (minutes the first time), VMM and guests for the e500v2 board
+	@scripts/setup lab power
+	@echo "build: power: kernel, VMM, guests"
+	@$(sub) -C power
 
 setup:
-	@scripts/setup
+	@scripts/setup --tests
+	@$(sub) $(systems)
 
-setup-long:
-	@scripts/setup long
-
-build:
-	@echo "build: the hypervisor's half"
-	@$(MAKE) --no-print-directory -C pagetable/xen
-	@echo "build: the guest's modules"
-	@$(MAKE) --no-print-directory $(jobs) -C pagetable/linux
-	@$(MAKE) --no-print-directory $(jobs) -C dirty/linux
-	@echo "build: libdirty and the trapless tool"
-	@$(MAKE) --no-print-directory -C dirty
-
-# Apart from the rest, for who needs none of it: a kernel is compiled, minutes the first time.
-power: setup
-	@echo "build: the kernel, the VMM and the workloads for Power"
-	@$(MAKE) --no-print-directory -C power/kernel
-	@$(MAKE) --no-print-directory -C power/vmm
-	@$(MAKE) --no-print-directory -C power/guest
-	@$(MAKE) --no-print-directory -C power/tests/guest
-	@$(MAKE) --no-print-directory -C power/tests/module
-
-demo: all power
-	@.venv/bin/trapless-lab demo
+mutants:			## copies with deliberate mistakes, which the tests must catch
+	@echo "build: mutants"
+	@$(sub) $(jobs) -C pagetable mutants
+	@$(sub) -C dirty CARGO=cargo mutants
+	@$(sub) $(jobs) -C dirty/tests/mutants
 
 # What needs no machine in two halves: each leaves a processor idle at times. The
 # summary of the last command is what is read: a test runner's own.
-check: all power
-	@failed=; $(MAKE) --no-print-directory lint host-tests power-tests & half=$$!; \
+check: setup mutants		## install what is missing, build, run every test but the long ones
+	@failed=; $(sub) lint host-tests power-tests & half=$$!; \
 	trap 'kill $$half; exit 130' INT TERM; \
-	$(MAKE) --no-print-directory dirty-tests || failed=dirty-tests; \
+	$(sub) dirty-tests || failed=dirty-tests; \
 	wait $$half || failed="lint, host-tests or power-tests$${failed:+, $$failed}"; \
 	[ -z "$$failed" ] || { echo "check: failed: $$failed" >&2; exit 1; }
 	@echo "check: all tests, the machines' too, two at a time"
-	@$(PYTEST) -n 2 -m "not long" dirty lab pagetable power packaging
+	@$(PYTEST) -n 2 -m "not long" lab $(systems) packaging scripts
 
-check-long: setup-long all power
-	@echo "check-long: what takes minutes, one at a time"
-	@$(PYTEST) -m long lab dirty pagetable power
+check-fast: setup lint host-tests	## linters and unit tests; no machine is booted
+	@$(sub) -C dirty check-fast
+	@$(PYTEST) -n 2 -m "not machine" lab $(systems) packaging scripts
 
-check-fast: all lint host-tests
-	@echo "check-fast: unit tests"
-	@$(MAKE) --no-print-directory -C dirty check-fast
-	@$(PYTEST) -n 2 -m "not machine" lab pagetable dirty power packaging
+check-long: 			## what takes minutes each: experiments and machine tests left out of check
+	@scripts/setup --long
+	@$(sub) $(systems) mutants
+	@$(PYTEST) -m long lab $(systems)
 
-lint:
+lint:				## ruff, mypy, checkpatch, sparse, rustfmt, clippy
 	@echo "lint: ruff, mypy"
-	@.venv/bin/ruff check $(PYTHON_SOURCES)
-	@.venv/bin/ruff format --check $(PYTHON_SOURCES)
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
-	@echo "lint: checkpatch, sparse"
-	@report=$$(scripts/checkpatch $(C_SOURCES)); status=$$?; \
-	echo "$$report" | grep -v ' 0 errors, 0 warnings'; exit $$status
-	@$(MAKE) --no-print-directory -C pagetable/xen sparse
-	@$(MAKE) --no-print-directory -C pagetable/linux sparse
-	@$(MAKE) --no-print-directory -C dirty/linux sparse
-	@echo "lint: rustfmt, clippy"
-	@$(MAKE) --no-print-directory -C dirty lint
-	@$(MAKE) --no-print-directory -C power/vmm lint
+	@echo "lint: checkpatch, sparse, rustfmt, clippy"
+	@scripts/checkpatch $(LAB_C)
+	@for system in $(systems); do $(sub) -C $$system lint || exit 1; done
 
-host-tests:
-	@$(MAKE) --no-print-directory -C pagetable/xen/tests/host check
-	@$(MAKE) --no-print-directory -C dirty/linux/test/host check
+host-tests:			## C that needs no kernel, over a model, under sanitizers
+	@$(sub) -C pagetable check-host
+	@$(sub) -C dirty/tests/host check
 
 dirty-tests:
-	@echo "dirty: back ends against memory, the C interface, the shim, the tool"
-	@$(MAKE) --no-print-directory -C dirty check
+	@echo "dirty: back ends against memory, the C interface, the shim, the command"
+	@$(sub) -C dirty check
 
-power-tests: power
+power-tests:
 	@echo "power: the VMM, and translations against binutils and qemu-ppc"
-	@$(MAKE) --no-print-directory -C power/kernel sparse
-	@$(MAKE) --no-print-directory -C power/tests/module sparse
-	@$(MAKE) --no-print-directory -C power/vmm check
-	@$(MAKE) --no-print-directory -C power/tests/translate check
+	@$(sub) -C power check-host
 
-clean:
+soak: setup mutants		## random tests on new seeds for HOURS=n, each part its share
+	@for system in $(systems); do \
+		$(sub) -C $$system soak HOURS=$$(( ($(HOURS) + 2) / 3 )) || exit 1; \
+	done
+
+clean:				## remove what was built (.venv stays)
 	rm -rf build results

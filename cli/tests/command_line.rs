@@ -57,7 +57,7 @@ fn the_doctor_knows_every_back_end() {
 fn a_host_without_pv_page_tables_is_told_so() {
     let told: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).unwrap();
     if told["pagetable"]["benefits"] == true {
-        return; // a PV domain: its tests are pagetable/tests/test_tool.py's, in machines of their own
+        return; // a PV domain: its tests are pagetable/tests/machine/test_tool.py's, in machines of their own
     }
     for arguments in [&["pagetable", "load"][..], &["pagetable", "load", "--dry-run"]] {
         assert_refuses(&run(arguments), 1, "nothing was changed");

@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from trapless_lab.script import Step, StepLog
+from trapless_lab.machines.script import Step, StepLog
 
 DATA = Path(__file__).parent / "data"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from recorded import DATA
-from trapless_lab.experiment import Context
-from trapless_lab.machine import Machine
+from trapless_lab.experiment.experiment import Context
+from trapless_lab.machines.machine import Machine
+from trapless_lab.machines.script import Step, StepLog
+from trapless_lab.machines.transcript import Transcript
 from trapless_lab.progress import Progress
-from trapless_lab.script import Step, StepLog
-from trapless_lab.transcript import Transcript
 
 Forge = Callable[[str, str], str]
 """Step's name and output -> the output that is to be believed."""

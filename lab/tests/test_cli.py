@@ -2,6 +2,7 @@
 """Experiments, their registry, their reports and the command line."""
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from trapless_lab import cli, demo, experiment, plots, report
+import trapless_lab
+from trapless_lab import catalogue, cli
 from trapless_lab.errors import LabError
-from trapless_lab.experiment import BeforeAfter, Check, Context, Experiment, Result, Target
-from trapless_lab.machine import MACHINES
+from trapless_lab.experiment import experiment, plots, report
+from trapless_lab.experiment.experiment import Check, Context, Experiment, Result, Target
+from trapless_lab.machines.machine import MACHINES
 
 
 def result(*, holds: bool = True, keys: dict[str, object] | None = None) -> Result:
@@ -37,45 +40,24 @@ def fake(found: Result | Exception) -> Experiment:
 
 
 def invoke(monkeypatch: pytest.MonkeyPatch, found: Result | Exception, *arguments: str) -> tuple[int, str]:
-    monkeypatch.setattr(experiment, "registry", lambda: {"apples": fake(found)})
+    monkeypatch.setattr(catalogue, "experiments", lambda: {"apples": fake(found)})
     ran = CliRunner().invoke(cli.main, ["run", "apples", *arguments])
     return ran.exit_code, ran.output
 
 
 def test_registry_knows_the_contract() -> None:
-    known = experiment.registry()
+    known = catalogue.experiments()
     assert {"process-latency", "pagetable-flushes"} <= set(known)
     assert list(known) == sorted(known)
     assert all(name == entry.name and entry.minutes > 0 for name, entry in known.items())
 
 
 def test_a_name_is_taken_once() -> None:
-    known = next(iter(experiment.registry()))
+    known = next(iter(catalogue.experiments()))
     with pytest.raises(ValueError, match=known):
         experiment.experiment(name=known, accelerator="", title="", reproduces="", minutes=1)(
             lambda _context: result()
         )
-
-
-def test_demo_shows_before_and_after_and_where_the_rest_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    line = BeforeAfter("pears a tree", "20", "0", "bare soil: 0")
-    found = {"apples": fake(replace(result(), summary=[line]))}
-    monkeypatch.setattr(demo, "registry", lambda: found)
-    ran = CliRunner().invoke(cli.main, ["demo", "--results", str(tmp_path / "new")])
-    assert ran.exit_code == 0, ran.output
-    assert "fruit: before and after" in ran.output
-    assert "pears a tree" in ran.output
-    assert json.loads((tmp_path / "new" / "apples.json").read_text())["experiment"] == "apples"
-
-
-def test_demo_fails_when_a_check_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = {"apples": fake(result(holds=False))}
-    monkeypatch.setattr(demo, "registry", lambda: found)
-    ran = CliRunner().invoke(cli.main, ["demo", "--results", str(tmp_path)])
-    assert ran.exit_code == 1
-    assert "FAILS" in ran.output
 
 
 def test_list_and_machines() -> None:
@@ -83,6 +65,26 @@ def test_list_and_machines() -> None:
     assert listed.exit_code == 0 and "process-latency" in listed.output
     shown = CliRunner().invoke(cli.main, ["machines"])
     assert shown.exit_code == 0 and all(name in shown.output for name in MACHINES)
+
+
+def test_list_as_json() -> None:
+    ran = CliRunner().invoke(cli.main, ["list", "--json"])
+    listed = {entry["name"]: entry for entry in json.loads(ran.output)}
+    assert set(listed) == set(catalogue.experiments())
+    assert listed["process-latency"]["minutes"] > 0 and listed["process-latency"]["reproduces"]
+
+
+def test_version() -> None:
+    ran = CliRunner().invoke(cli.main, ["--version"])
+    assert ran.exit_code == 0 and ran.output == f"trapless-lab, version {trapless_lab.__version__}\n"
+
+
+def test_the_lab_has_the_workspaces_version() -> None:
+    workspace = Path(__file__).resolve().parents[2] / "Cargo.toml"
+    if not workspace.exists():
+        pytest.skip("no Cargo workspace at the root")
+    package = tomllib.loads(workspace.read_text())["workspace"]["package"]
+    assert package["version"] == trapless_lab.__version__
 
 
 def test_unknown_experiment_lists_the_known() -> None:
@@ -132,17 +134,6 @@ def test_a_reached_target_does_not_save_a_failed_check(monkeypatch: pytest.Monke
     assert "FAILS" in output and "reached" in output
 
 
-def test_demo_shows_missed_targets_and_leaves_out_what_is_not_for_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    missed = replace(result(), targets=[Target("few", 1234, 900), Target("fewer", 900, 900)])
-    outside = replace(fake(AssertionError("it ran")), demo=False)
-    monkeypatch.setattr(demo, "registry", lambda: {"apples": fake(missed), "pears": outside})
-    ran = CliRunner().invoke(cli.main, ["demo", "--results", str(tmp_path)])
-    assert ran.exit_code == 0, ran.output
-    assert "apples: MISSED  target few: 1,234" in ran.output and "fewer" not in ran.output
-
-
 def test_wide_tables_are_turned_unless_that_makes_them_wider(capsys: pytest.CaptureFixture[str]) -> None:
     def first_heading(rows: int) -> str:
         wide = replace(result(), rows=[dict.fromkeys("abcdef", i) for i in range(rows)], paper=[])
@@ -156,6 +147,25 @@ def test_wide_tables_are_turned_unless_that_makes_them_wider(capsys: pytest.Capt
 def test_error_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     code, output = invoke(monkeypatch, LabError("qemu is missing"))
     assert (code, output) == (1, "Error: qemu is missing\n")
+
+
+def test_json_on_standard_output_is_alone_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "experiments", lambda: {"apples": fake(result())})
+    ran = CliRunner().invoke(cli.main, ["run", "apples", "--json", "-"])
+    assert json.loads(ran.stdout)["experiment"] == "apples"
+    assert "holds  enough" in ran.stderr
+
+
+def test_a_result_is_shown_before_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, output = invoke(monkeypatch, result(), "--json", "/dev/full")
+    assert code == 1
+    assert "holds  enough" in output and "cannot write /dev/full: No space left" in output
+
+
+def test_unwritable_plots_are_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, output = invoke(monkeypatch, AssertionError("it ran"), "--plots", "/proc/plots")
+    assert code == 1
+    assert "cannot write to /proc/plots" in output
 
 
 @pytest.mark.parametrize("target", ["/no/such/dir/x.json", "/proc/x.json", "/tmp"])

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import replay
+from trapless_lab.dirty.experiments import guest as dirty_guest
 from trapless_lab.errors import LabError
-from trapless_lab.experiment import Result
-from trapless_lab.experiments import dirty_guest
+from trapless_lab.experiment.experiment import Result
 
 
 @pytest.fixture(autouse=True)

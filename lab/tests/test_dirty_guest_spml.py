@@ -4,15 +4,16 @@
 import pytest
 
 import replay
-from trapless_lab import nested
+from trapless_lab.dirty.experiments import guest as dirty_guest
+from trapless_lab.dirty.experiments import guest_spml as dirty_guest_spml
 from trapless_lab.errors import LabError
-from trapless_lab.experiment import Result
-from trapless_lab.experiments import dirty_guest_spml
+from trapless_lab.experiment.experiment import Result
+from trapless_lab.machines import nested
 
 
 @pytest.fixture(autouse=True)
 def nothing_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dirty_guest_spml, "_files", dict)
+    monkeypatch.setattr(dirty_guest, "files", dict)
     monkeypatch.setattr(nested, "files", lambda *_inner: {})
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from trapless_lab.dirty.experiments import native as dirty_native
 from trapless_lab.errors import LabError
-from trapless_lab.experiment import Context
-from trapless_lab.experiments import dirty_native
+from trapless_lab.experiment.experiment import Context
 from trapless_lab.progress import Progress
 
 
@@ -50,7 +50,7 @@ def _report() -> dict[str, Any]:
 
 
 def _tool(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    path = folder / "dirty" / "release" / "trapless"
+    path = folder / "rust" / "release" / "trapless"
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)

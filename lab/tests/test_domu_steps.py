@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from trapless_lab import domu, host
-from trapless_lab.domu import DomU
+from trapless_lab import host
 from trapless_lab.errors import LabError
-from trapless_lab.machine import MACHINES
-from trapless_lab.script import Step, StepResult
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines import domu, guest
+from trapless_lab.machines.domu import DomU
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step, StepResult
+from trapless_lab.machines.transcript import Transcript
 
 
 def test_config_says_what_was_asked() -> None:
@@ -79,5 +80,5 @@ def test_a_kernel_of_another_kind_is_refused(tmp_path: Path, content: bytes, why
 
 @pytest.mark.parametrize("script", ["domu", "domu-init"])
 def test_scripts_are_shell(script: str) -> None:
-    path = Path(domu.__file__).parent / "guest" / script
+    path = guest.SOURCES / script
     subprocess.run([host.busybox(), "sh", "-n", path], check=True)

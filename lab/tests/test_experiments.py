@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from trapless_lab import cli, experiment
-from trapless_lab.experiments import pagetable_size, power_benchmarks, power_replay, power_tracing
+from trapless_lab import catalogue, cli
+from trapless_lab.pagetable.experiments import size as pagetable_size
+from trapless_lab.power.experiments import benchmarks as power_benchmarks
+from trapless_lab.power.experiments import replay as power_replay
+from trapless_lab.power.experiments import tracing as power_tracing
 
 pytestmark = pytest.mark.machine
 
@@ -92,7 +95,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
 
 
 def test_the_contract_knows_every_experiment() -> None:
-    assert set(KEYS) == set(experiment.registry())
+    assert set(KEYS) == set(catalogue.experiments())
 
 
 # Each looks for harm, counts what hardly moves or takes apart what another one counts as a whole, in minutes;

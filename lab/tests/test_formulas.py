@@ -3,8 +3,8 @@
 
 import pytest
 
-from trapless_lab import formulas
-from trapless_lab.formulas import Parts
+from trapless_lab.dirty import formulas
+from trapless_lab.dirty.formulas import Parts
 
 # The slides' table for SPML, in milliseconds.
 SPML = Parts(tracked=0, finding={"copy": 0.49, "disable": 2.06, "reverse mapping": 5419.0}, processing=251.35)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from trapless_lab import guest, host
+from trapless_lab import host
+from trapless_lab.machines import guest
 
 FRAME = b"\n@cafe end 0007 0\n"
 # As init wrote its frames once.

@@ -58,7 +58,7 @@ def test_unbuilt_artefact_says_make(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TRAPLESS_BUILD", str(tmp_path))
     with pytest.raises(LabError, match="run make"):
         artifacts.payload("pagetable", "x")
-    built = tmp_path / "pagetable" / "linux" / "x.ko"
+    built = tmp_path / "pagetable" / "pool" / "x.ko"
     built.parent.mkdir(parents=True)
     built.touch()
-    assert artifacts.module("pagetable", "x") == built
+    assert artifacts.module("pagetable", "pool", "x") == built

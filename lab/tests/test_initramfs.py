@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from trapless_lab import guest, host, initramfs, workload
-from trapless_lab.initramfs import File, Link, Tree
-from trapless_lab.script import Step, StepResult
+from trapless_lab import host
+from trapless_lab.experiment import workload
+from trapless_lab.machines import guest, initramfs
+from trapless_lab.machines.initramfs import File, Link, Tree
+from trapless_lab.machines.script import Step, StepResult
+
+PROGRAMS = ("forkdirty", "mark", "pvops", "soaked", "spawn")
 
 TREE: Tree = {"/bin/tool": File(b"#!x\n", 0o755), "/bin/other": Link("tool"), "/etc/deep/file": File(b"data")}
 
@@ -66,13 +70,29 @@ def test_dynamic_program_brings_its_libraries() -> None:
 
 def test_guest_programs_are_static_and_not_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAPLESS_BUILD", str(tmp_path))
-    built = {path: path.stat().st_mtime_ns for path in guest.build()}
+    built = {path: path.stat().st_mtime_ns for path in map(guest.build, PROGRAMS)}
     assert all(host.shared_libraries(path) == [] and path.stat().st_mode & stat.S_IXUSR for path in built)
-    assert {path: path.stat().st_mtime_ns for path in guest.build()} == built
+    assert {path: path.stat().st_mtime_ns for path in map(guest.build, PROGRAMS)} == built
     stale = next(iter(built))
     os.utime(stale, (0, 0))
-    guest.build()
+    guest.build(stale.name)
     assert stale.stat().st_mtime > 0
+
+
+def test_every_program_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAPLESS_BUILD", str(tmp_path))
+    names = guest.names()
+    assert {"spawn", "mark", "dirtyparts", "cow", "dirtykill"} <= set(names)
+    assert all(guest.build(name).exists() for name in names)
+
+
+def test_a_program_is_carried_by_who_names_it() -> None:
+    """In a step's command, wherever it stands; a name within another word is none."""
+    assert guest.named(["i=0; spawn fork-exit -n 3 >/dev/null & /bin/cow --seed 2"]) == ["cow", "spawn"]
+    assert guest.named(["respawn; spawn-all; cow.c; cowthreads"]) == ["cowthreads"]
+    assert list(guest.tree("forkdirty")) == ["/bin/forkdirty"]
+    # What it runs itself comes with it.
+    assert list(guest.tree("spawn")) == ["/bin/nothing", "/bin/spawn"]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +100,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Build the guest programs once for all tests that run them here."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("TRAPLESS_BUILD", str(tmp_path_factory.mktemp("build")))
-        return {path.name: path for path in guest.build()}
+        return {name: guest.build(name) for name in PROGRAMS}
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from trapless_lab.machine import MACHINES, Machine
-from trapless_lab.qemu import Images, Outputs, argv
-from trapless_lab.trace import EVENTS
+from trapless_lab import host
+from trapless_lab.errors import LabError
+from trapless_lab.machines import bochs
+from trapless_lab.machines.machine import MACHINES, Machine
+from trapless_lab.machines.qemu import Images, Outputs, argv, linux_args
+from trapless_lab.machines.trace import EVENTS
 
 QEMU = Path("/usr/bin/qemu")
 IMAGES = Images(Path("/k"), Path("/i"), Path("/x"), Path("/d"))
+PCS = [machine for machine in MACHINES.values() if machine.pc]
 OUTPUTS = Outputs(Path("/console"), Path("/steps"), Path("/trace"), Path("/qemu"))
 
 
@@ -19,13 +23,43 @@ def line(machine: Machine, images: Images = IMAGES) -> str:
     return " ".join(argv(QEMU, machine, images, OUTPUTS))
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-def test_every_machine_has_its_three_logs_and_no_network(machine: Machine) -> None:
+@pytest.mark.parametrize("machine", PCS, ids=lambda machine: machine.name)
+def test_every_pc_has_its_three_logs_and_no_network(machine: Machine) -> None:
     made = line(machine)
     for part in ("path=/console", "path=/steps", "-D /trace", "iobase=0x378", *EVENTS):
         assert part in made
     assert "-nodefaults" in made
     assert ("intel-iommu" in made) == machine.xen
+
+
+@pytest.mark.parametrize("name", ["power", "power-kvm"])
+def test_power_is_deterministic_and_has_one_console(name: str) -> None:
+    made = line(MACHINES[name])
+    for part in ("-M ppce500 -cpu e500v2_v30", "-icount shift=1,sleep=off", "clock=vm,base=", "-seed 1"):
+        assert part in made
+    assert made.count("-serial") == 1 and "path=/console" in made
+    assert "loglevel=4 " in made and "-smp" not in made and "-trace" not in made
+    assert "-d int" in line(replace(MACHINES[name], exceptions=True)) and "-d int" not in made
+
+
+def test_bochs_boots_what_qemu_boots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = replace(IMAGES, kernel=tmp_path / "k", initramfs=tmp_path / "i")
+    for path in (images.kernel, images.initramfs, made := tmp_path / "made"):
+        path.write_bytes(path.name.encode())
+    monkeypatch.setattr(bochs, "_NEEDED", dict.fromkeys(bochs._NEEDED, made))
+    monkeypatch.setattr(host, "tool", lambda _name, _package: Path("/bin/true"))
+    bochs.argv(MACHINES["bochs"], images, OUTPUTS, tmp_path)
+    settings = (tmp_path / "bochsrc").read_text()
+    assert "com1: enabled=1, mode=file, dev=/console" in settings
+    assert "com2: enabled=1, mode=file, dev=/steps" in settings
+    assert (tmp_path / "disc" / "initrd.gz").read_bytes() == b"i"
+    assert linux_args(MACHINES["bochs"]) in (tmp_path / "disc" / "isolinux.cfg").read_text()
+
+
+def test_bochs_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bochs, "_NEEDED", {"bochs": Path("/none"), "vgabios": tmp_path})
+    with pytest.raises(LabError, match=r"packages bochs$"):
+        bochs.argv(MACHINES["bochs"], IMAGES, OUTPUTS, tmp_path)
 
 
 def test_iommu_mode() -> None:
@@ -92,6 +126,10 @@ def test_commas_in_paths_are_doubled() -> None:
         ({"icount": True, "cpus": 2}, "one CPU"),
         ({"iommu": "strict"}, "Xen option"),
         ({"xen_args": ("x",)}, "without Xen"),
+        ({"architecture": "power", "cpus": 2}, "has one CPU"),
+        ({"emulator": "bochs", "disk": True}, "has one CPU"),
+        ({"emulator": "bochs", "icount": True}, "its own clock"),
+        ({"emulator": "bochs", "architecture": "power"}, "Bochs has a PC"),
         ({"dom0": "pvh"}, "PVH dom0 without Xen"),
         ({"xen": True, "dom0": "pvh", "iommu": "relaxed"}, "needs its IOMMU strict"),
         ({"xen": True, "dom0": "pvh", "iommu": "strict"}, r"a CPU with \+svm,\+npt,\+pdpe1gb"),

@@ -8,25 +8,26 @@ from pathlib import Path
 import pytest
 
 import replay
-from trapless_lab import artifacts, host, pagetable, states, workload
+from trapless_lab import artifacts, host
 from trapless_lab.errors import LabError
-from trapless_lab.experiment import Result
-from trapless_lab.experiments import (
-    pagetable_bare,
-    pagetable_compute,
-    pagetable_io,
-    pagetable_iotlb_model,
-)
-from trapless_lab.machine import MACHINES
-from trapless_lab.script import Step, StepResult
-from trapless_lab.trace import TICK, Bucket, Counts
-from trapless_lab.transcript import Transcript
+from trapless_lab.experiment import workload
+from trapless_lab.experiment.experiment import Result
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step, StepResult
+from trapless_lab.machines.trace import TICK, Bucket, Counts
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable import states
+from trapless_lab.pagetable.experiments import bare as pagetable_bare
+from trapless_lab.pagetable.experiments import compute as pagetable_compute
+from trapless_lab.pagetable.experiments import io as pagetable_io
+from trapless_lab.pagetable.experiments import iotlb_model as pagetable_iotlb_model
 
 
 @pytest.fixture(autouse=True)
 def _unbuilt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files stand for what need not be built or installed: nothing is booted."""
-    monkeypatch.setattr(artifacts, "_built", lambda path: path)
+    monkeypatch.setattr(artifacts, "_built", lambda path, _how: path)
     monkeypatch.setattr(host, "tool", lambda name, _package: Path("/bin/sh"))
 
 

@@ -3,13 +3,13 @@
 
 import pytest
 
-from trapless_lab import page_types
 from trapless_lab.errors import LabError
-from trapless_lab.experiments import pagetable_types
-from trapless_lab.experiments.pagetable_types import DESCRIPTORS, Setting
-from trapless_lab.page_types import FIRST_ID, TYPES
-from trapless_lab.spans import Record
-from trapless_lab.trace import Counts
+from trapless_lab.machines.trace import Counts
+from trapless_lab.pagetable import page_types
+from trapless_lab.pagetable.experiments import types as pagetable_types
+from trapless_lab.pagetable.experiments.types import DESCRIPTORS, Setting
+from trapless_lab.pagetable.page_types import FIRST_ID, TYPES
+from trapless_lab.plugins.spans import Record
 
 
 def test_every_type_is_found_in_xen() -> None:

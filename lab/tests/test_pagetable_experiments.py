@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 import replay
-from trapless_lab import artifacts, columns, pagetable, workload
+from trapless_lab import artifacts
 from trapless_lab.errors import LabError
-from trapless_lab.experiment import Result
-from trapless_lab.experiments import fork_dirty, pagetable_switches, process_latency, pv_operations
-from trapless_lab.machine import MACHINES
-from trapless_lab.script import Step, StepResult
+from trapless_lab.experiment import workload
+from trapless_lab.experiment.experiment import Result
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step, StepResult
+from trapless_lab.pagetable import columns
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.experiments import fork_dirty, process_latency, pv_operations
+from trapless_lab.pagetable.experiments import switches as pagetable_switches
 
 STRICT, RELAXED = MACHINES["xen-strict"], MACHINES["xen-relaxed"]
 
@@ -21,7 +25,7 @@ STRICT, RELAXED = MACHINES["xen-strict"], MACHINES["xen-relaxed"]
 @pytest.fixture(autouse=True)
 def _unbuilt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files stand for what need not be built: nothing is booted."""
-    monkeypatch.setattr(artifacts, "_built", lambda path: path)
+    monkeypatch.setattr(artifacts, "_built", lambda path, _how: path)
 
 
 def _times(factor: float, step: str, record: str) -> replay.Forge:

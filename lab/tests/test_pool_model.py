@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trapless_lab import policy
-from trapless_lab.experiments import pagetable_shrinking
-from trapless_lab.policy import Decider, Kind, Policy
-from trapless_lab.pool_model import PAGES, PREFILL, TICK_S, Outcome, Run, Workload, simulate
-from trapless_lab.table_spans import LEVELS, TableSpan
+from trapless_lab import artifacts
+from trapless_lab.pagetable import policy
+from trapless_lab.pagetable.experiments import shrinking as pagetable_shrinking
+from trapless_lab.pagetable.policy import Decider, Kind, Policy
+from trapless_lab.pagetable.pool_model import PAGES, PREFILL, TICK_S, Outcome, Run, Workload, simulate
+from trapless_lab.pagetable.table_spans import LEVELS, TableSpan
 
 PTE, PGD = LEVELS.index("pte"), LEVELS.index("pgd")
 FILLED = sum(n * size for n, size in zip(PREFILL, PAGES, strict=True))
@@ -36,7 +37,7 @@ def modelled(*workloads: Workload, by: Policy = NONE, apart: int = TICK_S, secon
 
 
 def test_the_structures_are_those_of_the_module() -> None:
-    header = (policy.SOURCES / "policy.h").read_text()
+    header = (artifacts.POLICY / "policy.h").read_text()
     for structure, name in ((Policy, "tpt_policy"), (policy.Demand, "tpt_demand")):
         (body,) = re.findall(rf"^struct {name} {{\n(.*?)^}};", header, re.MULTILINE | re.DOTALL)
         assert re.findall(r"(\w+);", body) == [field[0] for field in structure._fields_]
@@ -150,7 +151,7 @@ def test_a_day_has_all_its_hours(shorter: int) -> None:
 
 def test_the_modules_defaults() -> None:
     """What the model says of the module is what the module has."""
-    text = (policy.SOURCES / "pool.c").read_text()
+    text = (artifacts.POLICY / "pool.c").read_text()
     assert f"prefill[TPT_LEVELS] = {{ {', '.join(map(str, PREFILL))} }}" in text
     assert f"({TICK_S} * HZ)" in text
     number, percent = pagetable_shrinking.DEFAULTS["number"], pagetable_shrinking.DEFAULTS["percent"]

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from trapless_lab.experiments import pagetable_size
-from trapless_lab.experiments.pagetable_size import ALLOCATIONS_A_SESSION, SESSION_S, Held
+from trapless_lab.pagetable.experiments import size as pagetable_size
+from trapless_lab.pagetable.experiments.size import ALLOCATIONS_A_SESSION, SESSION_S, Held
 
 GOOD = Held(ALLOCATIONS_A_SESSION - 60, 60, 178, {"pte": 95}, 62, SESSION_S)
 

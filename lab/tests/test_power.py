@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from recorded import DATA
-from trapless_lab import power
 from trapless_lab.errors import LabError
-from trapless_lab.experiment import Context, Result
-from trapless_lab.experiments import power_exits
-from trapless_lab.power import MODES, Console, Vm
+from trapless_lab.experiment.experiment import Context, Result
+from trapless_lab.power import machine as power
+from trapless_lab.power.console import Console
+from trapless_lab.power.experiments import exits as power_exits
+from trapless_lab.power.machine import MODES, Vm
 from trapless_lab.progress import Progress
 
 Forge = Callable[[str, str], str]

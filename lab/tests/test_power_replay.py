@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from trapless_lab import power
-from trapless_lab.experiment import Context, Result
-from trapless_lab.experiments import power_benchmarks, power_replay
-from trapless_lab.experiments.power_replay import EMPTY, LOADED, UNLOADED, WORKLOADS
-from trapless_lab.power import Console
+from trapless_lab.experiment.experiment import Context, Result
+from trapless_lab.power import machine as power
+from trapless_lab.power.console import TICKS_PER_INSTRUCTION, Console
+from trapless_lab.power.experiments import benchmarks as power_benchmarks
+from trapless_lab.power.experiments import replay as power_replay
+from trapless_lab.power.experiments.replay import EMPTY, LOADED, UNLOADED, WORKLOADS
 from trapless_lab.progress import Progress
 
 Change = Callable[[str, str, str], str]
@@ -64,10 +65,10 @@ def test_overhead_is_what_a_replay_does_without(monkeypatch: pytest.MonkeyPatch)
     assert not failing(result)
     assert [row["workload"] for row in result.rows] == list(WORKLOADS)
     assert {row["overhead_percent"] for row in result.rows} == {2.0}
-    assert result.keys["loading"] == round(100 / power.TICKS_PER_INSTRUCTION)
+    assert result.keys["loading"] == round(100 / TICKS_PER_INSTRUCTION)
     boot, find = result.rows[0], result.rows[2]
-    assert boot["adaptive"] == round(20_400 / power.TICKS_PER_INSTRUCTION)
-    assert find["adaptive"] == round(30_600 / power.TICKS_PER_INSTRUCTION)
+    assert boot["adaptive"] == round(20_400 / TICKS_PER_INSTRUCTION)
+    assert find["adaptive"] == round(30_600 / TICKS_PER_INSTRUCTION)
 
 
 @pytest.mark.parametrize(

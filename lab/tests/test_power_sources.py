@@ -10,23 +10,24 @@ from typing import Any
 
 import pytest
 
+import plugin_mutants
 from recorded import DATA
-from trapless_lab import (
-    host,
-    plugin,
-    power,
-    power_exceptions,
-    power_image,
-    power_instructions,
-    power_ranges,
-    power_refused,
-)
+from trapless_lab import host
 from trapless_lab.errors import LabError
-from trapless_lab.experiment import Context, Result
-from trapless_lab.experiments import power_sources
-from trapless_lab.power import Console, How
-from trapless_lab.power_image import Branch, Image
-from trapless_lab.power_ranges import Called, Plan
+from trapless_lab.experiment.experiment import Context, Result
+from trapless_lab.machines import runner
+from trapless_lab.plugins import plugin
+from trapless_lab.power import exceptions as power_exceptions
+from trapless_lab.power import image as power_image
+from trapless_lab.power import instructions as power_instructions
+from trapless_lab.power import machine as power
+from trapless_lab.power import ranges as power_ranges
+from trapless_lab.power import refused as power_refused
+from trapless_lab.power.console import TICKS_PER_INSTRUCTION, Console
+from trapless_lab.power.experiments import sources as power_sources
+from trapless_lab.power.image import Branch, Image
+from trapless_lab.power.machine import How
+from trapless_lab.power.ranges import Called, Plan
 from trapless_lab.progress import Progress
 from trapless_lab.symbols import Area
 
@@ -160,7 +161,7 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "a.s").write_text(START)
     (place / "b.c").write_text(SOURCE)
     (place / "stranger.c").write_text("int stranger(int x) { return x; }")
-    gcc = [str(host.tool("powerpc-linux-gnu-gcc", "gcc-powerpc-linux-gnu")), "-O1", "-mcpu=8548"]
+    gcc = [str(host.tool("powerpc-linux-gnu-gcc-12", "gcc-12-powerpc-linux-gnu")), "-O1", "-mcpu=8548"]
     for argv in (
         *([*gcc, "-c", source, "-o", f"{Path(source).stem}.o"] for source in ("a.s", "b.c", "stranger.c")),
         [*gcc, "-nostdlib", "-static", "-Wl,-Ttext=0xc0000000", "a.o", "b.o", "-o", "vmlinux"],
@@ -238,7 +239,7 @@ def console(mode: str) -> str:
         **{"bt_patched": 2, "bt_untranslated": 1, "bt_out_of_range": 0},
     }
     shown = "".join(f"boot.statistics| {name}:{value}\n" for name, value in counters.items())
-    ticks = round(9_995 * power.TICKS_PER_INSTRUCTION)
+    ticks = round(9_995 * TICKS_PER_INSTRUCTION)
     return f"boot| result boot {ticks} 1\n{shown}lasted {ticks}\n"
 
 
@@ -246,17 +247,17 @@ def replay(
     monkeypatch: pytest.MonkeyPatch, forge: Forge = lambda _, text: text, plots: Path | None = None
 ) -> Result:
     def in_host(*_args: Any, label: str, how: How, **_options: Any) -> Console:
-        Path(how.qemu[how.qemu.index("-D") + 1]).write_text(forge("log", LOG.read_text()))
-        if "-plugin" in how.qemu:
-            output = how.qemu[how.qemu.index("-plugin") + 1].split("output=")[1].split(",")[0]
-            Path(output).write_text(forge("counts", COUNTED))
+        assert how.work_dir and how.exceptions
+        (how.work_dir / runner.TRACE).write_text(forge("log", LOG.read_text()))
+        for watching in how.plugins:
+            watching.output.write_text(forge("counts", COUNTED))
         return Console(forge("console", console(label)))
 
     monkeypatch.setattr(power, "in_host", in_host)
     monkeypatch.setattr(power, "kernel", lambda: Path("vmlinux"))
     monkeypatch.setattr(power_image, "read", lambda _path: recorded_image())
     monkeypatch.setattr(power_sources, "plan", lambda _image: PLAN)
-    monkeypatch.setattr(plugin, "build", lambda _variant: Path("ranges.so"))
+    monkeypatch.setattr(plugin, "build", lambda _name: Path("ranges.so"))
     return power_sources.power_sources(Context(quick=True, progress=Progress(), plots=plots))
 
 
@@ -321,7 +322,10 @@ def test_what_must_not_be_is_found(
 def test_a_plugin_that_counts_whole_blocks_is_caught() -> None:
     image = power_image.read(power.kernel())
     taken = power_sources.take(
-        Context(quick=True, progress=Progress()), "inplace", power_sources.plan(image), "ranges-control"
+        Context(quick=True, progress=Progress()),
+        "inplace",
+        power_sources.plan(image),
+        plugin_mutants.build("ranges-whole-blocks", "ranges"),
     )
     assert taken.counts
     caught = [

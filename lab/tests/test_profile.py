@@ -12,30 +12,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from trapless_lab import (
-    artifacts,
-    binaries,
-    cli,
-    compiler,
-    counts,
-    flame,
-    groups,
-    guest,
-    host,
-    kallsyms,
-    pagetable,
-    plugin,
-    profile,
-    qemu,
-    runner,
-)
-from trapless_lab.attribution import Profile, adds_up, summarise
-from trapless_lab.counts import Counts
+import plugin_mutants
+from trapless_lab import artifacts, cli, compiler, host
 from trapless_lab.errors import LabError
-from trapless_lab.machine import MACHINES
-from trapless_lab.profile import Request
+from trapless_lab.machines import guest, qemu, runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step, StepResult
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.plugins import counts, plugin
+from trapless_lab.plugins.counts import Counts
+from trapless_lab.profiler import binaries, flame, groups, kallsyms, profile
+from trapless_lab.profiler.attribution import Profile, adds_up, summarise
+from trapless_lab.profiler.profile import Request
 from trapless_lab.progress import Progress
-from trapless_lab.script import Step, StepResult
 from trapless_lab.symbols import Area, Symbols
 
 XEN, KERNEL = 0xFFFF82D040200000, 0xFFFFFFFF81000000
@@ -229,7 +218,7 @@ def test_symbols_of_another_xen_are_refused(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_module_is_placed_by_its_sections() -> None:
-    ours = artifacts.module("pagetable", pagetable.NAME).read_bytes()
+    ours = artifacts.module("pagetable", "pool", pagetable.NAME).read_bytes()
     places = {".text": 0xFFFFFFFFC0200000, ".init.text": 0xFFFFFFFFC0200000, ".data": 0xFFFFFFFFC0300000}
     (text,) = binaries.module(pagetable.NAME, ours, places)
     assert text.symbols[1:]
@@ -341,14 +330,13 @@ def test_failed_build_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_programs_carry_each_marker_once() -> None:
-    header = (guest.SOURCES / "profiled.h").read_text()
+    header = (plugin.SOURCES / "profiled.h").read_text()
     markers = re.findall(r"#define PROFILED_(?:START|STOP) (.*)", header)
     assert len(markers) == 2
-    for program in guest.build():
-        if program.name in ("profiled", "spawn"):
-            for marker in markers:
-                code = bytes(int(byte, 16) for byte in marker.split(","))
-                assert program.read_bytes().count(code) == 1, program
+    for program in (guest.build("profiled"), guest.build("spawn")):
+        for marker in markers:
+            code = bytes(int(byte, 16) for byte in marker.split(","))
+            assert program.read_bytes().count(code) == 1, program
 
 
 def test_plugin_is_loaded_with_its_output() -> None:
@@ -429,15 +417,16 @@ def callers(found: Profile, function: str) -> set[str]:
 def test_machine(tmp_path: Path) -> None:
     """The clock and the count agree, the stacks are calls that exist; neither is true of the control."""
     request = Request(MACHINES["xen-strict"], ("spawn", "fork-exit", "-n", "40"))
-    outputs = {variant: tmp_path / variant for variant in plugin.VARIANTS}
+    libraries = {"sound": plugin.build("profile"), "blind": plugin_mutants.build("profile-blind", "profile")}
+    outputs = {variant: tmp_path / variant for variant in libraries}
     area = kallsyms.kernel(Progress())
     transcript = runner.run(
         request.profiled_machine,
         request.steps,
-        plugins=[qemu.Plugin(plugin.build(variant), path) for variant, path in outputs.items()],
+        plugins=[qemu.Plugin(libraries[variant], path) for variant, path in outputs.items()],
     )
     counted = {variant: counts.parse(path.read_text().splitlines()) for variant, path in outputs.items()}
-    found = profile.resolved(request, transcript, counted["profile"], area)
+    found = profile.resolved(request, transcript, counted["sound"], area)
     assert found.holds, found.checks
 
     modules = [
@@ -447,11 +436,11 @@ def test_machine(tmp_path: Path) -> None:
     ]
     require_known("kernel", area, *chain.from_iterable(modules))
 
-    control = profile.resolved(request, transcript, counted["profile-control"], area)
+    control = profile.resolved(request, transcript, counted["blind"], area)
     assert [check.holds for check in control.checks] == [True, False]
     # Nor do they agree over an interval that begins and ends one marker too far out.
     around = re.findall(r"^around ns=(\d+)$", transcript["workload"].output, re.MULTILINE)
-    assert not profile.agrees(counted["profile"], map(int, around)).holds
+    assert not profile.agrees(counted["sound"], map(int, around)).holds
 
     # What 40 processes do is known: each forks, pins and unpins its tables, and exits.
     entries = Counter({(symbol.space, symbol.name): symbol.entries for symbol in found.symbols})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorded import NONCE, STEPS, step_log
-from trapless_lab.script import Step, StepLog, StepResult, render
+from trapless_lab.machines.script import Step, StepLog, StepResult, render
 
 
 def test_recorded_run() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from recorded import DATA, NONCE, STEPS
-from trapless_lab import session
+from trapless_lab.machines import session
+from trapless_lab.machines.qemu import Outputs
+from trapless_lab.machines.script import Step, StepLog
 from trapless_lab.progress import Progress
-from trapless_lab.qemu import Outputs
-from trapless_lab.script import Step, StepLog
 
 
 class Recorder(Progress):

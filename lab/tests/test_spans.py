@@ -15,13 +15,18 @@ from elftools.elf.elffile import ELFFile
 from unicorn import UC_ARCH_X86, UC_HOOK_CODE, UC_MODE_64, Uc
 from unicorn.x86_const import UC_X86_REG_RDI, UC_X86_REG_RSP
 
-from trapless_lab import counts, host, kallsyms, plugin, profile, qemu, runner, spans, table_spans
-from trapless_lab.attribution import Profile
+import plugin_mutants
+from trapless_lab import host
 from trapless_lab.errors import LabError
-from trapless_lab.machine import MACHINES
-from trapless_lab.profile import Request
+from trapless_lab.machines import qemu, runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.pagetable import table_spans
+from trapless_lab.plugins import counts, plugin, spans
+from trapless_lab.plugins.spans import EVERYWHERE, START, STOP, Plan, Record
+from trapless_lab.profiler import kallsyms, profile
+from trapless_lab.profiler.attribution import Profile
+from trapless_lab.profiler.profile import Request
 from trapless_lab.progress import Progress
-from trapless_lab.spans import EVERYWHERE, START, STOP, Plan, Record
 from trapless_lab.symbols import Area
 
 MISSED, END = 0xFF02, 0xFF03
@@ -155,15 +160,19 @@ def test_machine(tmp_path: Path) -> None:
     at = {name: address for address, name in area.symbols}
     plan = table_spans.plan(area)
     plan = replace(plan, calls=[*plan.calls, (at[LEAF], LEAF_ID, EVERYWHERE)])
+    libraries = {
+        "sound": plugin.build("spans"),
+        "any return": plugin_mutants.build("spans-any-return", "spans"),
+    }
     plugins = [qemu.Plugin(plugin.build("profile"), tmp_path / "profile")] + [
-        qemu.Plugin(plugin.build(variant), tmp_path / variant, plan.write(tmp_path / "plan"))
-        for variant in ("spans", "spans-control")
+        qemu.Plugin(library, tmp_path / variant, plan.write(tmp_path / "plan"))
+        for variant, library in libraries.items()
     ]
     transcript = runner.run(request.profiled_machine, request.steps, plugins=plugins)
     counted = counts.parse((tmp_path / "profile").read_text().splitlines())
     found = profile.resolved(request, transcript, counted, area)
     assert found.holds, found.checks
-    records, control = (spans.parse((tmp_path / name).read_bytes()) for name in ("spans", "spans-control"))
+    records, control = (spans.parse((tmp_path / name).read_bytes()) for name in libraries)
 
     names = ("pte_alloc_one", "__pmd_alloc", "__pud_alloc", "pgd_alloc", "xen_pgd_alloc")
     for id, name in enumerate(names, PTE):

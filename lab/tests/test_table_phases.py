@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import pytest
 
 from trapless_lab.errors import LabError
-from trapless_lab.experiments import pagetable_latency
-from trapless_lab.experiments.pagetable_latency import Dyn, Enabled
-from trapless_lab.recording import Recorded
-from trapless_lab.spans import START, STOP, Record
-from trapless_lab.table_phases import DIRECTIONS, SEEN_BOOSTED, Phase, added, percent_left
-from trapless_lab.table_spans import LEVELS, Direction, Level, TableSpan
-from trapless_lab.transcript import Transcript
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable.experiments import latency as pagetable_latency
+from trapless_lab.pagetable.experiments.latency import Dyn, Enabled
+from trapless_lab.pagetable.recording import Recorded
+from trapless_lab.pagetable.table_phases import DIRECTIONS, SEEN_BOOSTED, Phase, added, percent_left
+from trapless_lab.pagetable.table_spans import LEVELS, Direction, Level, TableSpan
+from trapless_lab.plugins.spans import START, STOP, Record
 
 
 def span(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorded import DATA
-from trapless_lab.trace import EVENTS, TICK, Counts, parse, total
+from trapless_lab.machines.trace import EVENTS, TICK, Counts, parse, total
 
 FLUSH = "vtd_inv_desc_iotlb_pages iotlb invalidate domain 0x0 addr 0x1000 mask 0x0\n"
 LINE_OF = {

@@ -4,12 +4,14 @@
 import pytest
 
 from recorded import DATA, step_log
-from trapless_lab import pagetable, trace, workload
 from trapless_lab.errors import LabError
-from trapless_lab.experiments import pagetable_flushes as flushes
-from trapless_lab.machine import MACHINES
-from trapless_lab.script import Step, StepLog, StepResult
-from trapless_lab.transcript import Transcript
+from trapless_lab.experiment import workload
+from trapless_lab.machines import trace
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step, StepLog, StepResult
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.experiments import flushes
 
 
 @pytest.fixture

@@ -4,3 +4,5 @@
 Invariant: nothing in here trusts a number that the measured system gives about itself where QEMU can
 count it instead.
 """
+
+__version__ = "0.2.0"

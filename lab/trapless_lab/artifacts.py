@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Where the project's own build products are.
+"""Where the project's own build products are, and those of its sources that the lab compiles itself.
 
-Invariant: nothing here builds them; a missing one is an error that says how to make it.
+Invariant: nothing here builds them; a missing one is an error that says how to make it. No other module of
+the lab knows where they are.
 """
 
 import os
@@ -9,29 +10,55 @@ from pathlib import Path
 
 from .errors import LabError
 
+PACKAGE = Path(__file__).resolve().parent
+_REPOSITORY = PACKAGE.parents[1]  # where a checkout has it; an installed package has nothing there
+
+# Links in a checkout, copies in an installed package.
+DIRTY_ABI = PACKAGE / "products" / "dirty_abi"
+"""The headers of what dirty's module and processors offer."""
+
+POLICY = PACKAGE / "products" / "pool"
+"""The folder of the pool's policy.c and policy.h."""
+
 
 def build_dir() -> Path:
     """Return the build tree: $TRAPLESS_BUILD, or build/ of the repository this package lies in."""
     override = os.environ.get("TRAPLESS_BUILD")
-    return Path(override) if override else Path(__file__).resolve().parents[2] / "build"
+    return Path(override) if override else _REPOSITORY / "build"
 
 
-def payload(accelerator: str, name: str) -> Path:
+def tests(system: str) -> Path:
+    """Return the folder of a system's tests, which is not there unless this is a checkout."""
+    return _REPOSITORY / system / "tests"
+
+
+def payload(system: str, name: str) -> Path:
     """Return a hypervisor live-patch payload."""
-    return _built(build_dir() / accelerator / "xen" / f"{name}.livepatch")
+    return _built(build_dir() / system / "xen" / f"{name}.livepatch", f"make -C {system}")
 
 
-def module(accelerator: str, name: str, part: str = "linux") -> Path:
-    """Return a Linux kernel module; ``part`` is the accelerator's folder that it is built from."""
-    return _built(build_dir() / accelerator / part / f"{name}.ko")
+def module(system: str, part: str, name: str) -> Path:
+    """Return a Linux kernel module; ``part`` is the system's folder that it is built from."""
+    how = f"make -C {system}{' mutants' if part.startswith('tests') else ''}"
+    return _built(build_dir() / system / part / f"{name}.ko", how)
+
+
+def mutant(system: str, name: str, file: str) -> Path:
+    """Return a product of a copy of a system with a deliberate mistake in it (scripts/mutant)."""
+    return _built(build_dir() / system / "mutants" / name / file, f"make -C {system} mutants")
+
+
+def program(name: str) -> Path:
+    """Return what cargo builds: a program, or a library."""
+    return _built(build_dir() / "rust" / "release" / name, "make -C dirty")
 
 
 def power(part: str, name: str) -> Path:
     """Return what is built for the Power machines: of the kernel, the VMM or the guest."""
-    return _built(build_dir() / "power" / part / name, "make power")
+    return _built(build_dir() / "power" / part / name, "make -C power")
 
 
-def _built(path: Path, how: str = "make") -> Path:
+def _built(path: Path, how: str) -> Path:
     if not path.exists():
         raise LabError(f"{path} is not built; run {how} in the repository (or set TRAPLESS_BUILD)")
     return path

@@ -5,7 +5,8 @@ Invariant: exit code 0 only if the command ran to its end and every check held, 
 for something that does not exist.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from . import __version__, catalogue, host, output, overall, progress
 from . import demo as demonstration
-from . import experiment, flame, host, profile, profile_report, progress, report
 from .errors import LabError
-from .machine import MACHINES, Machine
+from .experiment import experiment, report
+from .experiment.claim import Part
+from .machines.machine import MACHINES, Machine
+from .pagetable import parts as pagetable
+from .profiler import flame, profile, profile_report
 
 
 class _Commands(click.Group):
@@ -30,15 +35,20 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="trapless-lab")
 def main() -> None:
     """Boot machines in QEMU and measure trapless in them."""
 
 
 @main.command("list")
-def list_experiments() -> None:
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+def list_experiments(as_json: bool) -> None:
     """List the experiments."""
+    if as_json:
+        click.echo(json.dumps(report.listed(catalogue.experiments().values()), indent=2))
+        return
     table = Table("name", "reproduces", "minutes")
-    for entry in experiment.registry().values():
+    for entry in catalogue.experiments().values():
         table.add_row(entry.name, entry.reproduces, str(entry.minutes))
     Console().print(table)
 
@@ -46,11 +56,13 @@ def list_experiments() -> None:
 @main.command()
 def machines() -> None:
     """List the machines."""
-    table = Table("name", "what", "IOMMU", "CPUs", "MiB")
+    table = Table("name", "what", "CPU", "emulator", "IOMMU", "CPUs", "MiB")
     for machine in MACHINES.values():
         table.add_row(
             machine.name,
             machine.description,
+            machine.architecture,
+            machine.emulator,
             machine.iommu or "-",
             str(machine.cpus),
             str(machine.memory_mib),
@@ -58,8 +70,25 @@ def machines() -> None:
     Console().print(table)
 
 
+def _require_writable(files: Sequence[Path | None], folders: Sequence[Path | None]) -> None:
+    """Refuse what cannot be written before a machine runs for it."""
+    if sum(map(output.is_standard, files)) > 1:
+        raise click.UsageError("standard output takes one result")
+    for file in files:
+        if file is not None:
+            output.require_writable(file)
+    for folder in folders:
+        if folder is not None:
+            output.require_folder(folder)
+
+
+def _console(*files: Path | None) -> Console:
+    """Return where a person reads: standard output, unless a result goes there."""
+    return Console(stderr=any(map(output.is_standard, files)))
+
+
 def _known(_ctx: click.Context, _param: click.Parameter, name: str) -> experiment.Experiment:
-    known = experiment.registry()
+    known = catalogue.experiments()
     if name not in known:
         raise click.BadParameter(f"no experiment is called {name}; there are: {', '.join(known)}")
     return known[name]
@@ -81,21 +110,20 @@ def run(
     chosen: experiment.Experiment, quick: bool, json_path: Path | None, plots: Path | None, keep: Path | None
 ) -> None:
     """Run the experiment NAME."""
-    if json_path is not None:
-        report.require_writable(json_path)
+    _require_writable((json_path,), (plots, keep))
     with progress.for_terminal() as shown:
         result = chosen.run(experiment.Context(quick=quick, progress=shown, plots=plots, keep=keep))
+    report.show(_console(json_path), chosen, result)
     if json_path is not None:
         report.write(json_path, report.as_json(chosen, result))
-    report.show(Console(), chosen, result)
     if not result.holds:
         raise SystemExit(1)
 
 
 def _profilable(_ctx: click.Context, _param: click.Parameter, name: str) -> Machine:
-    known: Mapping[str, Machine] = {m.name: m for m in MACHINES.values() if m.cpus == 1}
+    known: Mapping[str, Machine] = {m.name: m for m in MACHINES.values() if m.pc and m.cpus == 1}
     if name not in known:
-        what = "has more than one CPU" if name in MACHINES else "is no machine"
+        what = "is no PC of QEMU's with one CPU" if name in MACHINES else "is no machine"
         raise click.BadParameter(f"{name} {what}; there are: {', '.join(known)}")
     return known[name]
 
@@ -141,37 +169,42 @@ def profile_workload(
         raise click.UsageError(f"--xen-arg: {machine.name} runs no Xen")
     if boosted and (not machine.xen or machine.dom0 != "pv"):
         raise click.UsageError(f"--boosted: {machine.name} has no PV page tables")
-    for path in (json_path, flame_path, folded_path):
-        if path is not None:
-            report.require_writable(path)
+    files = (json_path, flame_path, folded_path)
+    _require_writable(files, (keep,))
     if flame_path is not None:
         flame.program()  # better missed now than after the run
-    request = profile.Request(replace(machine, xen_args=(*machine.xen_args, *xen_args)), workload, boosted)
+    loaded = pagetable.everything(machine) if boosted else ()
+    request = profile.Request(
+        replace(machine, xen_args=(*machine.xen_args, *xen_args)),
+        workload,
+        pagetable.load_steps(loaded),
+        pagetable.files(loaded),
+    )
     with progress.for_terminal() as shown:
         found = profile.take(request, shown, keep)
+    profile_report.show(_console(*files), request, found, per, top)
     if json_path is not None:
         report.write(json_path, profile_report.as_json(request, found, per, host.versions()))
     if folded_path is not None:
-        report.write_bytes(folded_path, "".join(flame.folded(found)).encode())
+        output.write(folded_path, "".join(flame.folded(found)).encode())
     if flame_path is not None:
-        report.write_bytes(flame_path, flame.draw(found, f"{machine.name}: {' '.join(workload)}"))
-    profile_report.show(Console(), request, found, per, top)
+        output.write(flame_path, flame.draw(found, f"{machine.name}: {' '.join(workload)}"))
     if not found.holds:
         raise SystemExit(1)
 
 
+def _parts(_ctx: click.Context, _param: click.Parameter, names: tuple[str, ...]) -> list[Part]:
+    known = catalogue.parts()
+    if unknown := [name for name in names if name not in known]:
+        raise click.BadParameter(f"there is no part {', '.join(unknown)}; there are: {', '.join(known)}")
+    return [known[name] for name in known if name in (names or known)]
+
+
 @main.command()
-@click.option(
-    "--results",
-    metavar="DIR",
-    default="results",
-    show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where JSON and plots go.",
-)
-def demo(results: Path) -> None:
-    """Measure quickly what trapless is for and show what changes, accelerator by accelerator."""
-    with progress.for_terminal() as shown:
-        outcomes = demonstration.run(results, shown)
-    if not demonstration.show(Console(), outcomes, results):
+@click.argument("parts", metavar="[PART]...", nargs=-1, callback=_parts)
+def demo(parts: list[Part]) -> None:
+    """Show in some minutes what trapless is for, before and after; all parts, or those named."""
+    with overall.for_terminal(demonstration.MACHINES_AT_A_TIME) as shown:
+        outcomes = demonstration.run(parts, shown)
+    if not demonstration.show(Console(), outcomes):
         raise SystemExit(1)

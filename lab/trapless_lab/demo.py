@@ -1,72 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The experiments that show what trapless is for, quickly, and one before-and-after table per accelerator.
+"""The demonstration: what trapless is for, one machine a claim, two machines at a time, and one table.
 
-Invariant: what the tables say was measured by this run; an experiment whose checks fail is named and makes
-the run fail, after all the others have had their turn.
+Invariant: what the table says was measured by this run. A claim that fails is named and makes the run fail,
+after all the others have had their turn; its system then has no lines. Ten seconds never pass without a sign
+of life.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
 
-from . import report
 from .errors import LabError
-from .experiment import Context, Experiment, Result, registry
-from .progress import Progress
+from .experiment.claim import Claim, Facts, Line, Part
+from .experiment.experiment import Context
+from .overall import Overall, Unit
+
+MACHINES_AT_A_TIME = 2
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
-    """One experiment of the demonstration and where its result is."""
+    """A part's facts, and what failed of it."""
 
-    experiment: Experiment
-    result: Result
-    json: Path
+    part: Part
+    facts: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
 
-def run(results: Path, shown: Progress) -> list[Outcome]:
-    """Run the demonstration's experiments with fewer repetitions; JSON and plots go to ``results``."""
-    try:
-        results.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LabError(f"cannot write results to {results}: {error.strerror}") from error
-    outcomes = []
-    for experiment in filter(lambda known: known.demo, registry().values()):
-        target = results / f"{experiment.name}.json"
-        report.require_writable(target)
-        result = experiment.run(Context(quick=True, progress=shown, plots=results))
-        report.write(target, report.as_json(experiment, result))
-        outcomes.append(Outcome(experiment, result, target))
+def run(parts: Sequence[Part], shown: Overall) -> list[Outcome]:
+    """Take every claim of some parts."""
+    outcomes = [Outcome(part) for part in parts]
+    units = {
+        (at, claim.name): shown.add(claim.name, claim.seconds)
+        for at, outcome in enumerate(outcomes)
+        for claim in outcome.part.claims
+    }
+    with ThreadPoolExecutor(MACHINES_AT_A_TIME) as pool:
+        waiting = {
+            pool.submit(_take, claim, units[at, claim.name]): (at, claim)
+            for at, outcome in enumerate(outcomes)
+            for claim in outcome.part.claims
+        }
+        try:
+            _collect(waiting, outcomes, shown)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return outcomes
 
 
-def show(console: Console, outcomes: list[Outcome], results: Path) -> bool:
-    """Print the tables and where the rest is. Return whether every check held."""
-    for accelerator in dict.fromkeys(outcome.experiment.accelerator for outcome in outcomes):
-        table = Table("measure", title=f"{accelerator}: before and after", title_justify="left")
-        table.add_column("stock", justify="right")
-        table.add_column("with trapless", justify="right")
-        table.add_column("for comparison")
-        for outcome in outcomes:
-            if outcome.experiment.accelerator == accelerator:
-                for line in outcome.result.summary:
-                    table.add_row(line.measure, line.before, line.after, line.reference)
-        console.print(table)
-    failed = [
-        (outcome.experiment.name, check)
-        for outcome in outcomes
-        for check in outcome.result.checks
-        if not check.holds
-    ]
-    for name, check in failed:
-        console.print(f"[red]FAILS[/]  {name}, {check.name}: {check.text}", soft_wrap=True)
+def _take(claim: Claim, unit: Unit) -> Facts:
+    with unit:
+        return claim.take(Context(quick=True, progress=unit))
+
+
+def _collect(
+    waiting: dict[Future[Facts], tuple[int, Claim]], outcomes: Sequence[Outcome], shown: Overall
+) -> None:
+    left = set(waiting)
+    while left:
+        done, left = wait(left, timeout=shown.PULSE_S, return_when="FIRST_COMPLETED")
+        for future in done:
+            at, claim = waiting[future]
+            try:
+                outcomes[at].facts |= future.result()
+            except LabError as error:
+                outcomes[at].failed[claim.name] = str(error)
+        shown.pulse()
+
+
+def show(console: Console, outcomes: Sequence[Outcome]) -> bool:
+    """Print the table and what it means. Return whether every claim held."""
+    whole = [outcome for outcome in outcomes if not outcome.failed]
+    if whole:
+        console.print(_table(whole))
+        for sentence in _sentences(whole):
+            console.print(sentence, highlight=False)
     for outcome in outcomes:
-        for target in outcome.result.targets:
-            if not target.reached:
-                console.print(f"{outcome.experiment.name}: {report.target_line(target)}", soft_wrap=True)
-    plots = " ".join(str(plot) for plot in sorted(results.glob("*.png")))
-    console.print(f"results: {' '.join(str(outcome.json) for outcome in outcomes)}", soft_wrap=True)
-    console.print(f"plots: {plots}", soft_wrap=True)
-    return not failed
+        for claim, why in outcome.failed.items():
+            console.print(f"[red]FAILED[/]  {outcome.part.name}: ", end="", highlight=False)
+            console.print(f"{claim}: {brief(why)}", markup=False, highlight=False, soft_wrap=True)
+    return len(whole) == len(outcomes)
+
+
+def _table(outcomes: Sequence[Outcome]) -> Table:
+    table = Table(title="Before and after, in instructions", title_justify="left")
+    table.add_column("what", overflow="fold")
+    for heading in ("before", "after", "ratio"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("for comparison")
+    for outcome in outcomes:
+        table.add_row(f"[bold]{outcome.part.accelerator}[/]")
+        for line in outcome.part.lines(outcome.facts):
+            table.add_row(
+                f"  {line.measure}", number(line.before), number(line.after), ratio(line), line.beside
+            )
+        table.add_section()
+    return table
+
+
+def brief(why: str) -> str:
+    """Return an error without the ends of logs."""
+    return why.partition("\n")[0]
+
+
+def number(value: float) -> str:
+    """Return a number with as many digits as mean something."""
+    return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:,.1f}"
+
+
+def ratio(line: Line) -> str:
+    """Return what is left of before."""
+    return f"{line.after / line.before:.2f}" if line.before else "-"
+
+
+def _sentences(outcomes: Sequence[Outcome]) -> tuple[str, str]:
+    gained = "; ".join(outcome.part.gained(outcome.facts) for outcome in outcomes)
+    kept = "; ".join(outcome.part.kept(outcome.facts) for outcome in outcomes)
+    return f"Gained: {gained}.", f"Not given up for it: {kept}."

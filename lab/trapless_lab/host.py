@@ -24,6 +24,11 @@ XEN_IMAGE = BOOT / "xen-4.17-amd64.gz"
 XEN_TOOLS = Path("/usr/lib/xen-4.17/bin")
 XEN_PACKAGE = "xen-hypervisor-4.17-amd64"
 
+_EMULATORS = {
+    "x86": ("qemu-system-x86_64", "qemu-system-x86"),
+    "power": ("qemu-system-ppc", "qemu-system-ppc"),
+}
+
 # Only the plain flavour: "-cloud" and "-rt" kernels differ in what the payloads rely on.
 _KERNEL = re.compile(r"vmlinuz-(?P<release>6\.1\.0-(?P<abi>\d+)-amd64)")
 
@@ -55,9 +60,9 @@ def file(path: Path, package: str) -> Path:
     return path
 
 
-def qemu() -> Path:
-    """Find QEMU's x86 system emulator."""
-    return tool("qemu-system-x86_64", "qemu-system-x86")
+def qemu(architecture: str = "x86") -> Path:
+    """Find QEMU's system emulator."""
+    return tool(*_EMULATORS[architecture])
 
 
 def busybox() -> Path:

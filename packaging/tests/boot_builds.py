@@ -18,15 +18,16 @@ from pathlib import Path
 import click
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "pagetable" / "tests"))
+sys.path.insert(0, str(ROOT / "pagetable/tests/machine"))
 
 import tables  # noqa: E402
-from machines import GUEST, insmod, module_file  # noqa: E402
-from trapless_lab import pagetable, runner  # noqa: E402
-from trapless_lab.initramfs import File, Tree  # noqa: E402
-from trapless_lab.machine import MACHINES  # noqa: E402
-from trapless_lab.script import Step  # noqa: E402
-from trapless_lab.transcript import Transcript  # noqa: E402
+from machines import GUEST, insmod, tester_file  # noqa: E402
+from trapless_lab.machines import runner  # noqa: E402
+from trapless_lab.machines.initramfs import File, Tree  # noqa: E402
+from trapless_lab.machines.machine import MACHINES  # noqa: E402
+from trapless_lab.machines.script import Step  # noqa: E402
+from trapless_lab.machines.transcript import Transcript  # noqa: E402
+from trapless_lab.pagetable import parts as pagetable  # noqa: E402
 
 PACKAGE = "xen-hypervisor-4.17-amd64"
 SPAWN = "spawn fork-exec -n 40"
@@ -135,7 +136,7 @@ def same_as_stock(one: Build, directory: Path) -> None:
             tables.leg("boosted", SEEDS, ROUNDS, "compare"),
             tables.leg("interrupted", SEEDS, ROUNDS, "compare", preempt=True),
         ],
-        files={**module_file(f"test/{tables.MODULE}"), own: File(one.payload)},
+        files={**tester_file(tables.MODULE), own: File(one.payload)},
         work_dir=log,
     )
     legs = [tables.parse(transcript[name]) for name in ("record", "stock again", "boosted", "interrupted")]

@@ -14,6 +14,7 @@ import pytest
 PACKAGING = Path(__file__).resolve().parents[1]
 PAYLOAD = "trapless_pagetable.livepatch"
 
+CHECKER_PATH = "sources/pagetable/xen/prove/check_layout.py"
 # The id of an image is its first word; one that has the word "strange" in it is refused.
 CHECKER = "import sys\nprint(open(sys.argv[sys.argv.index('--xen') + 1]).read().split()[0])\n"
 MAKEFILE = """
@@ -61,7 +62,7 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     host = Host(tmp_path)
-    host.write("sources/pagetable/xen/check_layout.py", CHECKER)
+    host.write(CHECKER_PATH, CHECKER)
     host.write("sources/pagetable/xen/Makefile", MAKEFILE)
     host.write("debug/xen-syms-4.17-amd64", "symbols")
     host.write("boot/xen-4.17-amd64.gz", "aaaa")
@@ -128,7 +129,7 @@ def test_one_refused_image_does_not_keep_the_other_from_its_payload(host: Host) 
 
 
 def test_an_image_without_an_id_is_refused(host: Host) -> None:
-    host.write("sources/pagetable/xen/check_layout.py", "import sys\nsys.exit('check_layout: no image')\n")
+    host.write(CHECKER_PATH, "import sys\nsys.exit('check_layout: no image')\n")
     refused = host.run("build")
     assert refused.returncode == 1 and "check_layout: no image" in refused.stderr
     assert not host.stored()
@@ -153,10 +154,13 @@ def test_all_that_is_compiled_is_installed(tmp_path: Path) -> None:
         check=True,
     )
     (sources,) = (tmp_path / "to/usr/src").iterdir()
-    root = PACKAGING.parent / "pagetable"
-    for part in ("include", "linux", "pvmmu", "xen"):
-        wanted = {path.name for path in (root / part).iterdir() if path.suffix in (".c", ".h", ".S")}
-        assert wanted <= {path.name for path in (sources / "pagetable" / part).iterdir()}
+    for part in ("kmod", *(f"pagetable/{part}" for part in ("abi", "pool", "pvmmu", "xen"))):
+        there = (PACKAGING.parent / part).iterdir()
+        wanted = {path.name for path in there if path.suffix in (".c", ".h", ".S")}
+        assert wanted <= {path.name for path in (sources / part).iterdir()}
+    prove = PACKAGING.parent / "pagetable/xen/prove"
+    for path in prove.rglob("*.py"):
+        assert (sources / "pagetable/xen/prove" / path.relative_to(prove)).exists()
     for part in ("include", "linux"):
         there = (PACKAGING.parent / "dirty" / part).iterdir()
         wanted = {path.name for path in there if path.is_file()} - {"Makefile"}

@@ -4,7 +4,7 @@
 #define TRAPLESS_SEMI_WRITABLE_H
 
 #include "layout.h"
-#include "../include/trapless_pagetable.h"
+#include "../abi/trapless_pagetable.h"
 
 #pragma GCC visibility push(hidden)	/* PC-relative, never through a GOT */
 

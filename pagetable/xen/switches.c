@@ -12,7 +12,7 @@
 #include "switches.h"
 #include "l1_update.h"
 #include "livepatch.h"
-#include "../include/trapless_pagetable.h"
+#include "../abi/trapless_pagetable.h"
 
 u8 zero_runs_enabled;
 u8 l1_update_enabled;

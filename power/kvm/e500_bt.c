@@ -148,17 +148,6 @@ static void show_stats(struct kvm *kvm, struct kvmppc_bt *bt)
 	debugfs_create_u32("bt_read_sites", 0444, kvm->debugfs_dentry, &bt->reads.n);
 }
 
-/* Whether memory is execute pages. */
-bool kvmppc_bt_in_area(const struct kvmppc_bt *bt, gpa_t gpa)
-{
-	unsigned int i;
-
-	for (i = 0; i < bt->nareas; i++)
-		if (gpa - bt->area[i].gpa < (gpa_t)bt->area[i].slots * BT_SLOT_BYTES)
-			return true;
-	return false;
-}
-
 /* A data page is named by a displacement alone: the first or last 32 KiB, but 0. */
 static bool good_data(u32 ea)
 {
@@ -207,13 +196,23 @@ static bool has_sites(struct kvmppc_bt *bt, gpa_t gpa, u32 pages)
 	return false;
 }
 
-/* One vcpu now, and until translation ends. */
+/* One vcpu now, and until this is given back. */
 static bool claim(struct kvmppc_bt *bt)
 {
+	bool claimed;
+
 	spin_lock(&bt->claim);
-	bt->enabled = !bt->crowded;
+	claimed = !bt->crowded;
+	bt->enabled = claimed;
 	spin_unlock(&bt->claim);
-	return bt->enabled;
+	return claimed;
+}
+
+static void unclaim(struct kvmppc_bt *bt)
+{
+	spin_lock(&bt->claim);
+	bt->enabled = false;
+	spin_unlock(&bt->claim);
 }
 
 static void drop_areas(struct kvm_vcpu *vcpu)
@@ -228,44 +227,53 @@ static void drop_areas(struct kvm_vcpu *vcpu)
 /* The data page stays: the guest may be between two of its instructions. */
 static void disable(struct kvm_vcpu *vcpu)
 {
-	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
-
 	drop_areas(vcpu);
-	spin_lock(&bt->claim);
-	bt->enabled = false;
-	spin_unlock(&bt->claim);
+	unclaim(vcpu->kvm->arch.bt);
 }
 
-static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
+/* Returns 0 or -ENOMEM, with nothing changed. The VM is claimed. */
+static int add_area(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 pages)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
-	struct bt_area *area;
+	bool anew = overlaps(bt, gpa, pages);
 	struct bt_site **site;
-	gpa_t gpa;
+	struct bt_area *area;
 	u32 slots;
-	bool anew;
 
-	if (!good_data(data) || (vcpu->arch.magic_page_ea && data != vcpu->arch.magic_page_ea) ||
-	    !good_area(vcpu, ea, pages, &gpa) || has_sites(bt, gpa, pages))
-		return EV_EINVAL;
-	anew = overlaps(bt, gpa, pages);
 	if ((bt->nareas == BT_MAX_AREAS && !anew) || kvmppc_bt_init_tlb(vcpu->kvm))
-		return EV_ENOMEM;
+		return -ENOMEM;
 	slots = min(pages, clamp(bt_cache_pages, 1U, (unsigned int)BT_MAX_AREA_PAGES)) *
 		(PAGE_SIZE / BT_SLOT_BYTES);
 	site = kcalloc(slots, sizeof(*site), GFP_KERNEL_ACCOUNT);
 	if (!site)
-		return EV_ENOMEM;
-	if (!claim(bt)) {
-		kfree(site);
-		return EV_UNIMPLEMENTED;
-	}
+		return -ENOMEM;
 	/*
 	 * A new kernel speaks, in the memory of one that has not said good-bye: what
 	 * the old one was given is over.
 	 */
 	if (anew)
 		drop_areas(vcpu);
+	area = &bt->area[bt->nareas++];
+	*area = (struct bt_area){ .ea = ea, .gpa = gpa, .slots = slots, .site = site };
+	return 0;
+}
+
+static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	gpa_t gpa;
+
+	if (!good_data(data) || (vcpu->arch.magic_page_ea && data != vcpu->arch.magic_page_ea) ||
+	    !good_area(vcpu, ea, pages, &gpa) || has_sites(bt, gpa, pages))
+		return EV_EINVAL;
+	/* From here on no other vcpu is in here. */
+	if (!claim(bt))
+		return EV_UNIMPLEMENTED;
+	if (add_area(vcpu, ea, gpa, pages)) {
+		if (!bt->nareas)
+			unclaim(bt);
+		return EV_ENOMEM;
+	}
 	if (!bt->shown)
 		show_stats(vcpu->kvm, bt);
 	bt->shown = true;
@@ -275,8 +283,6 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 	kvmppc_core_flush_tlb(vcpu);
 	/* What was out of reach may be in reach now. */
 	memset(bt->heat, 0, sizeof(bt->heat));
-	area = &bt->area[bt->nareas++];
-	*area = (struct bt_area){ .ea = ea, .gpa = gpa, .slots = slots, .site = site };
 	return EV_SUCCESS;
 }
 
@@ -480,4 +486,44 @@ int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 		srcu_read_unlock(&vcpu->kvm->srcu, idx);
 	}
 	return r;
+}
+
+/**
+ * kvmppc_bt_before_entry - make the shadow TLB what the sites are now
+ * @vcpu: outside of the guest, about to enter it; KVM_REQ_BT_STALE was made
+ *
+ * Copies of data that are not traced any more are dropped, which may change what is
+ * traced, and so until nothing changes. There are fewer copies each time.
+ */
+void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu)
+{
+	int idx = srcu_read_lock(&vcpu->kvm->srcu);
+
+	do
+		kvmppc_bt_check_reads(vcpu);
+	while (kvm_check_request(KVM_REQ_BT_STALE, vcpu));
+	kvmppc_bt_flush(vcpu);
+	srcu_read_unlock(&vcpu->kvm->srcu, idx);
+}
+
+/**
+ * kvmppc_bt_undo_sites - have the guest's memory hold what the guest wrote
+ * @vcpu: outside of the guest; about to be debugged, so that no site is made
+ *
+ * Who debugs a guest keeps the word under a breakpoint and puts it back later, when
+ * what it was the patch of may be gone.
+ */
+void kvmppc_bt_undo_sites(struct kvm_vcpu *vcpu)
+{
+	struct bt_site *site;
+	unsigned int index;
+	int idx;
+
+	if (!kvmppc_bt_enabled(vcpu->kvm))
+		return;
+	idx = srcu_read_lock(&vcpu->kvm->srcu);
+	if (!(vcpu->arch.shared->msr & MSR_PR))
+		kvmppc_bt_settle(vcpu, &site, &index);
+	kvmppc_bt_undo_all(vcpu);
+	srcu_read_unlock(&vcpu->kvm->srcu, idx);
 }

@@ -21,12 +21,22 @@
  *    guest can write its execute pages and the data page as it likes: it changes
  *    what it executes itself, never what the host believes.
  *
+ * One way. These files call each other in one direction only:
+ *
+ *	e500_bt.c, e500_bt_fast.c -> trace -> read -> site -> tlb -> layout
+ *
+ * and translate is nobody's caller. So what is undone deep below does not go on from
+ * there: to undo a site puts the guest's word back and, where that changes which shadow
+ * TLB entries are right, asks by KVM_REQ_BT_STALE for one step before the guest runs
+ * again, kvmppc_bt_before_entry(), which is above them all.
+ *
  * Locking: a VM has one struct kvmppc_bt. Everything here runs on the one vcpu's
  * thread, outside of the guest, with interrupts on but for e500_bt_fast.c. So a VM
  * has either one vcpu or no translation, and kvmppc_bt.claim decides which: no second
  * one is made while it is enabled, and it is not enabled once a second one was asked
  * for. (kvm->lock would not do: it is taken before a vcpu's own lock, which the thread
- * holds here.) Destruction comes after the last vcpu.
+ * holds here.) Destruction comes after the last vcpu. What a vcpu of a VM that is not
+ * translated may read beside others is @nareas, which is 0 then.
  */
 #ifndef __KVM_E500_BT_H
 #define __KVM_E500_BT_H
@@ -199,7 +209,6 @@ struct bt_load_heat {
  * @by_word: those in use
  * @n: how many these are
  * @next: the slot that is used next; those behind it are the oldest
- * @checking: kvmppc_bt_check_reads() is at work, and is not begun again
  * @heat: by instruction, the most frequent ones
  */
 struct bt_reads {
@@ -207,7 +216,6 @@ struct bt_reads {
 	DECLARE_HASHTABLE(by_word, 6);
 	unsigned int n;
 	unsigned int next;
-	bool checking;
 	struct bt_load_heat heat[1 << BT_LOAD_HEAT_BITS];
 };
 
@@ -234,8 +242,11 @@ struct bt_stats {
 #define BT_HEAT_BITS	10
 #define BT_BLOCKS	4
 
+/* Above the largest page that a host has for its guests. */
+#define BT_LARGEST_TSIZE	BOOK3E_PAGESZ_256M
+
 /**
- * struct bt_block - where a huge page of the host's is, as found last
+ * struct bt_block - where a huge page of the host's is, as found last; protected by mmu_lock
  * @valid: false until one was found
  * @seq: kvm->mmu_invalidate_seq when it was found; another one: it may have moved
  * @generation: of the memory slots, then
@@ -345,7 +356,8 @@ void kvmppc_bt_destroy_vm(struct kvm *kvm);
 int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr);
 int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr);
 void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst);
-bool kvmppc_bt_in_area(const struct kvmppc_bt *bt, gpa_t gpa);
+void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu);
+void kvmppc_bt_undo_sites(struct kvm_vcpu *vcpu);
 
 /* Whether the guest's driver has asked, and so its entries may be split. */
 static inline bool kvmppc_bt_enabled(struct kvm *kvm)
@@ -370,6 +382,7 @@ bool kvmppc_bt_execute_only(struct kvm *kvm, gfn_t gfn, int tsize);
 const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn, unsigned long seq);
 void kvmppc_bt_note_block(struct kvm *kvm, const struct kvm_memory_slot *slot, gfn_t gfn,
 			  kvm_pfn_t pfn, int tsize, unsigned int wimg, unsigned long seq);
+bool kvmppc_bt_knows_block(struct kvm *kvm, gfn_t gfn);
 
 /* e500_bt_tlb.c: for the other files */
 /* Mark of pages with sites: those are traced. */
@@ -377,17 +390,17 @@ void kvmppc_bt_note_block(struct kvm *kvm, const struct kvm_memory_slot *slot, g
 
 void kvmppc_bt_page_unused(struct kvmppc_bt *bt, gfn_t gfn);
 int kvmppc_bt_init_tlb(struct kvm *kvm);
-void kvmppc_bt_retrace(struct kvm_vcpu *vcpu);
+void kvmppc_bt_flush(struct kvm_vcpu *vcpu);
 void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn);
 struct bt_page *kvmppc_bt_page(struct kvmppc_bt *bt, gfn_t gfn);
 struct bt_page *kvmppc_bt_make_page(struct kvmppc_bt *bt, gfn_t gfn);
 void kvmppc_bt_page_empty(struct kvm_vcpu *vcpu, gfn_t gfn);
 int kvmppc_bt_block_tsize(struct kvmppc_bt *bt, gfn_t gfn);
 void kvmppc_bt_fault(struct kvm_vcpu *vcpu, gfn_t gfn);
-
-bool kvmppc_bt_good_kb(unsigned int kb);
+bool kvmppc_bt_holds_cached(const struct kvmppc_bt *bt, gfn_t first, gfn_t pages);
 
 /* e500_bt_layout.c */
+bool kvmppc_bt_good_kb(unsigned int kb);
 int kvmppc_bt_init_layout(struct kvmppc_bt *bt);
 void kvmppc_bt_free_layout(struct kvmppc_bt *bt);
 void kvmppc_bt_show_layout(struct kvm *kvm);
@@ -396,6 +409,7 @@ int kvmppc_bt_first_size(struct kvmppc_bt *bt, gfn_t gfn, int otherwise);
 
 /* e500_bt_site.c */
 bool kvmppc_bt_find_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t *gpa);
+bool kvmppc_bt_in_area(const struct kvmppc_bt *bt, gpa_t gpa);
 bool kvmppc_bt_in_fragments(const struct kvmppc_bt *bt, u32 ea);
 struct bt_site *kvmppc_bt_site(struct kvmppc_bt *bt, gpa_t gpa);
 int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst);
@@ -419,11 +433,8 @@ void kvmppc_bt_msr_changed(struct kvm_vcpu *vcpu);
 struct instruction_op;
 
 void kvmppc_bt_loaded(struct kvm_vcpu *vcpu, u32 pc, u32 inst, const struct instruction_op *op);
-void kvmppc_bt_forget_read(struct kvmppc_bt *bt, struct bt_read *read);
 void kvmppc_bt_check_reads(struct kvm_vcpu *vcpu);
-void kvmppc_bt_drop_reads(struct kvm_vcpu *vcpu);
 void kvmppc_bt_drop_reads_of(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len);
-bool kvmppc_bt_holds_cached(const struct kvmppc_bt *bt, gfn_t first, gfn_t pages);
 
 #else
 
@@ -468,6 +479,14 @@ static inline bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_
 }
 
 static inline void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst)
+{
+}
+
+static inline void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu)
+{
+}
+
+static inline void kvmppc_bt_undo_sites(struct kvm_vcpu *vcpu)
 {
 }
 

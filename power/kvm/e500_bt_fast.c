@@ -128,6 +128,16 @@ static bool is_tlb_instruction(u32 inst)
 	return false;
 }
 
+/* An e500v2's TLB0. Who runs the VM may have given it a larger one. */
+#define TLB0_ENTRIES	512
+
+/* Not for so long with interrupts off. */
+static bool takes_long(struct kvm_vcpu *vcpu, u32 inst)
+{
+	return get_xop(inst) == OP_31_XOP_MTSPR && get_sprn(inst) == SPRN_MMUCSR0 &&
+	       to_e500(vcpu)->gtlb_params[0].entries > TLB0_ENTRIES;
+}
+
 static bool leaves_tlb1(struct kvm_vcpu *vcpu, u32 inst)
 {
 	if (get_xop(inst) == OP_31_XOP_MTSPR)
@@ -140,6 +150,8 @@ static bool tlb_instruction(struct kvm_vcpu *vcpu, u32 inst)
 	struct kvmppc_ops *ops = vcpu->kvm->arch.kvm_ops;
 	int advance = 1;
 
+	if (takes_long(vcpu, inst))
+		return false;
 	/* What may change TLB1 drops copies of data, which are in memory that can sleep. */
 	if (vcpu->kvm->arch.bt->reads.n && !leaves_tlb1(vcpu, inst))
 		return false;
@@ -209,7 +221,7 @@ static bool shadow_miss(struct kvm_vcpu *vcpu, u32 ea, int index)
 	idx = srcu_read_lock(&kvm->srcu);
 	known = (tlbsel_of(index) == 0 &&
 		 (vcpu_e500->gtlb_priv[0][esel_of(index)].ref.flags & E500_TLB_VALID)) ||
-		kvmppc_bt_block(kvm, gpa >> PAGE_SHIFT, kvm->mmu_invalidate_seq);
+		kvmppc_bt_knows_block(kvm, gpa >> PAGE_SHIFT);
 	/* What is no memory any more is the VMM's to emulate. */
 	known = known && kvm_is_visible_gfn(kvm, gpa >> PAGE_SHIFT);
 	if (known)

@@ -45,6 +45,13 @@
 /* Guest-physical addresses have 36 bits. */
 #define BT_PAGE_BITS	(36 - PAGE_SHIFT)
 
+/* A size that an entry can have, between a page and the largest page of a host. */
+bool kvmppc_bt_good_kb(unsigned int kb)
+{
+	return is_power_of_2(kb) && ilog2(kb) % 2 == 0 && ilog2(kb) >= BOOK3E_PAGESZ_4K &&
+	       ilog2(kb) <= BT_LARGEST_TSIZE;
+}
+
 static struct bt_layout *make_layout(void)
 {
 	struct bt_layout *layout = kzalloc(sizeof(*layout), GFP_KERNEL_ACCOUNT);

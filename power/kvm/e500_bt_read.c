@@ -101,61 +101,27 @@ static void in_vain(struct bt_reads *reads, u32 pc)
 }
 
 /**
- * kvmppc_bt_holds_cached - whether copies of some pages' data exist
- * @bt: the VM
- * @first: the first guest-physical page
- * @pages: how many
- */
-bool kvmppc_bt_holds_cached(const struct kvmppc_bt *bt, gfn_t first, gfn_t pages)
-{
-	unsigned int i;
-
-	for (i = 0; bt->reads.n && i < BT_CACHE_SLOTS; i++)
-		if (bt->reads.slot[i].site &&
-		    (bt->reads.slot[i].gpa >> PAGE_SHIFT) - first < pages)
-			return true;
-	return false;
-}
-
-/* A site that has cached something goes: kvmppc_bt_undo() is who calls this. */
-void kvmppc_bt_forget_read(struct kvmppc_bt *bt, struct bt_read *read)
-{
-	hash_del(&read->node);
-	read->site = NULL;
-	bt->reads.n--;
-	bt->stats.reads_dropped++;
-}
-
-/**
  * kvmppc_bt_check_reads - drop copies of data that are in no traced block any more
  * @vcpu: the VM's vcpu, outside of the guest
  *
- * To undo a site may make its own page untraced, which changes the blocks again. That
- * comes here, too, and is left to who is here already.
+ * To drop one may make its own site's page untraced, which changes the blocks again:
+ * call again while that is asked for.
  */
 void kvmppc_bt_check_reads(struct kvm_vcpu *vcpu)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
-	struct bt_reads *reads = &bt->reads;
-	unsigned int i, before;
+	unsigned int i;
 
-	if (reads->checking)
-		return;
-	reads->checking = true;
-	do {
-		before = reads->n;
-		for (i = 0; reads->n && i < BT_CACHE_SLOTS; i++) {
-			const struct bt_read *read = &reads->slot[i];
+	for (i = 0; bt->reads.n && i < BT_CACHE_SLOTS; i++) {
+		const struct bt_read *read = &bt->reads.slot[i];
 
-			if (read->site && kvmppc_bt_block_tsize(bt, read->gpa >> PAGE_SHIFT) < 0)
-				kvmppc_bt_undo(vcpu, read->site);
-		}
-	} while (reads->n != before);
-	reads->checking = false;
+		if (read->site && kvmppc_bt_block_tsize(bt, read->gpa >> PAGE_SHIFT) < 0)
+			kvmppc_bt_undo(vcpu, read->site);
+	}
 }
 
 /* Drop all copies. */
-void kvmppc_bt_drop_reads(struct kvm_vcpu *vcpu)
+static void drop_reads(struct kvm_vcpu *vcpu)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	unsigned int i;
@@ -183,7 +149,6 @@ void kvmppc_bt_drop_reads_of(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len)
 	gpa_t word;
 
 	for (word = word_of(gpa); bt->reads.n && word < gpa + len; word += 4)
-		/* One that is undone may take others with it: look again. */
 		while ((read = cached(bt, word))) {
 			in_vain(&bt->reads, read->site->ea);
 			kvmppc_bt_undo(vcpu, read->site);
@@ -207,7 +172,7 @@ void kvmppc_bt_remapped(struct kvm_vcpu *vcpu)
 	/* Not all ways to here come by kvmppc_bt_handle_exit(). */
 	if (!(vcpu->arch.shared->msr & MSR_PR))
 		kvmppc_bt_settle(vcpu, &site, &index);
-	kvmppc_bt_drop_reads(vcpu);
+	drop_reads(vcpu);
 	srcu_read_unlock(&vcpu->kvm->srcu, idx);
 }
 

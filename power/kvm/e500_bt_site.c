@@ -3,8 +3,8 @@
  * Patched sites and their fragments: made, found, replaced, undone.
  *
  * Invariant: a site is in the table exactly while the guest's memory holds its
- * patch instead of its original. Its page is traced before the patch is written
- * and until after the original is back. A slot of the execute pages belongs to at
+ * patch instead of its original. Its page is to be traced before the patch is written
+ * and until after the original is back; whenever the guest runs, it is. A slot of the execute pages belongs to at
  * most one site, and is written while no branch leads to it.
  *
  * Instructions that are written need more than a store: on a processor whose
@@ -86,10 +86,22 @@ static u32 slot_ea(const struct bt_area *area, u32 slot)
 	return area->ea + slot * BT_SLOT_BYTES;
 }
 
+/* The copy that a load had goes with its site. */
+static void forget_read(struct kvmppc_bt *bt, struct bt_read *read)
+{
+	hash_del(&read->node);
+	read->site = NULL;
+	bt->reads.n--;
+	bt->stats.reads_dropped++;
+}
+
 /**
  * kvmppc_bt_undo - put the original instruction of a site back and forget the site
  * @vcpu: the VM's vcpu, outside of the guest
  * @site: freed
+ *
+ * No other site is touched. If its page needs no tracing any more, the shadow TLB is
+ * made to follow before the guest runs again.
  *
  * Memory that holds something else than the patch, or the fragment, has been replaced
  * by who gives the VM its memory, and is left as it is.
@@ -112,7 +124,7 @@ void kvmppc_bt_undo(struct kvm_vcpu *vcpu, struct bt_site *site)
 			write_code(vcpu, slot, nothing, BT_SLOT_WORDS);
 	}
 	if (site->read)
-		kvmppc_bt_forget_read(bt, site->read);
+		forget_read(bt, site->read);
 	hash_del(&site->node);
 	list_del(&site->in_page);
 	bt->nsites--;
@@ -302,8 +314,6 @@ void kvmppc_bt_undo_all(struct kvm_vcpu *vcpu)
 	struct bt_site *site;
 	int bucket;
 
-	/* First those that may go with another one. */
-	kvmppc_bt_drop_reads(vcpu);
 	hash_for_each_safe(bt->sites, bucket, next, site, node)
 		kvmppc_bt_undo(vcpu, site);
 }
@@ -336,7 +346,7 @@ void kvmppc_bt_originals(struct kvm_vcpu *vcpu, gpa_t gpa, u8 *bytes, unsigned i
 	}
 }
 
-/* Undo the sites that a store is about to hit, or that have cached what it changes. */
+/* Undo the sites that a store is about to hit. */
 void kvmppc_bt_undo_range(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
@@ -348,7 +358,17 @@ void kvmppc_bt_undo_range(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len)
 		if (site)
 			kvmppc_bt_undo(vcpu, site);
 	}
-	kvmppc_bt_drop_reads_of(vcpu, gpa, len);
+}
+
+/* Whether memory is execute pages. */
+bool kvmppc_bt_in_area(const struct kvmppc_bt *bt, gpa_t gpa)
+{
+	unsigned int i;
+
+	for (i = 0; i < bt->nareas; i++)
+		if (gpa - bt->area[i].gpa < (gpa_t)bt->area[i].slots * BT_SLOT_BYTES)
+			return true;
+	return false;
 }
 
 /* Whether an address of the supervisor's is in the execute pages. */

@@ -6,7 +6,8 @@
  * Invariant: a shadow TLB entry that covers a page with sites, or with data that are
  * cached for loads (e500_bt_read.c), has no read and no write permission. Whenever the
  * set of such pages or their sizes change, every entry that would not be made so again
- * is gone before the guest runs again.
+ * is gone before the guest runs again: KVM_REQ_BT_STALE stands until then, and no guest
+ * is entered while a request does.
  *
  * The policy. One guest entry of 256 MB covers the kernel's code and data. Small
  * shadow entries keep data away from traced code, but there are 16 large entries
@@ -38,9 +39,6 @@
 
 #include "e500_bt.h"
 
-/* Above the largest page that a host has for its guests. */
-#define BT_LARGEST_TSIZE	BOOK3E_PAGESZ_256M
-
 /* The smallest block that is worth one of TLB1's entries. */
 #define BT_LARGE_TSIZE	BOOK3E_PAGESZ_256K
 
@@ -50,13 +48,6 @@ static unsigned int bt_faults_to_split = 32;
 
 /* 2 GiB of guest memory are remembered: half a MiB. */
 #define BT_MAX_DECIDED		(1UL << (31 - PAGE_SHIFT))
-
-/* A size that an entry can have, between a page and the largest page of a host. */
-bool kvmppc_bt_good_kb(unsigned int kb)
-{
-	return is_power_of_2(kb) && ilog2(kb) % 2 == 0 && ilog2(kb) >= BOOK3E_PAGESZ_4K &&
-	       ilog2(kb) <= BT_LARGEST_TSIZE;
-}
 
 static int set_size(const char *text, const struct kernel_param *param)
 {
@@ -171,15 +162,23 @@ int kvmppc_bt_init_tlb(struct kvm *kvm)
 	return 0;
 }
 
-/* The set of traced pages, or their sizes, have changed. */
-void kvmppc_bt_retrace(struct kvm_vcpu *vcpu)
+/*
+ * The set of traced pages, or their sizes, have changed: the shadow TLB and the copies of
+ * data follow before the guest runs again, in kvmppc_bt_before_entry().
+ */
+static void retrace(struct kvm_vcpu *vcpu)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 
 	memset(bt->decided, 0, bt->ndecided);
-	bt->readable_inside = false;
+	kvm_make_request(KVM_REQ_BT_STALE, vcpu);
+}
+
+/* Empty the shadow TLB: what is mapped from now on is mapped as it has to be now. */
+void kvmppc_bt_flush(struct kvm_vcpu *vcpu)
+{
+	vcpu->kvm->arch.bt->readable_inside = false;
 	kvmppc_core_flush_tlb(vcpu);
-	kvmppc_bt_check_reads(vcpu);
 }
 
 /**
@@ -200,7 +199,7 @@ void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn)
 	kvmppc_bt_note_size(bt, gfn, page->tsize);
 	if (!(decided & DECIDED_TRACED) || (decided & DECIDED_TSIZE) > page->tsize ||
 	    bt->readable_inside)
-		kvmppc_bt_retrace(vcpu);
+		retrace(vcpu);
 }
 
 /**
@@ -241,6 +240,23 @@ int kvmppc_bt_clamp_tsize(struct kvm *kvm, gfn_t gfn, int tsize)
 }
 
 /**
+ * kvmppc_bt_holds_cached - whether copies of some pages' data exist
+ * @bt: the VM
+ * @first: the first guest-physical page
+ * @pages: how many
+ */
+bool kvmppc_bt_holds_cached(const struct kvmppc_bt *bt, gfn_t first, gfn_t pages)
+{
+	unsigned int i;
+
+	for (i = 0; bt->reads.n && i < BT_CACHE_SLOTS; i++)
+		if (bt->reads.slot[i].site &&
+		    (bt->reads.slot[i].gpa >> PAGE_SHIFT) - first < pages)
+			return true;
+	return false;
+}
+
+/**
  * kvmppc_bt_execute_only - whether a shadow TLB entry shall be execute-only
  * @kvm: the VM
  * @gfn: a guest-physical page that it covers
@@ -274,21 +290,23 @@ int kvmppc_bt_block_tsize(struct kvmppc_bt *bt, gfn_t gfn)
 
 /**
  * kvmppc_bt_block - look up a huge page of the host's
- * @kvm: the VM
+ * @kvm: the VM; its mmu_lock and srcu are held
  * @gfn: a guest-physical page in it
- * @seq: kvm->mmu_invalidate_seq as it was read before this call; srcu is held
+ * @seq: kvm->mmu_invalidate_seq as it was read before this call
  *
  * A guest's one large entry becomes many here, each of which would walk the host's
  * tables to find the same huge page. What was found is right while no invalidation
- * came since and the memory slots are the same ones; the caller checks under mmu_lock
- * that none does now, as ever. Returns NULL if it is not known.
+ * came since and the memory slots are the same ones; the caller checks that none does
+ * now, as ever. Returns NULL if it is not known, or what is to be used before mmu_lock
+ * is given back: another vcpu may find another page then, and overwrite this one.
  */
 const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn, unsigned long seq)
 {
 	struct kvmppc_bt *bt = kvm->arch.bt;
 	unsigned int i;
 
-	if (!bt)
+	lockdep_assert_held(&kvm->mmu_lock);
+	if (!kvmppc_bt_enabled(kvm))
 		return NULL;
 	for (i = 0; i < BT_BLOCKS; i++) {
 		const struct bt_block *block = &bt->block[i];
@@ -301,8 +319,20 @@ const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn, unsigned long
 	return NULL;
 }
 
+/* Whether a huge page is known, for who must not wait; false also in case of doubt. */
+bool kvmppc_bt_knows_block(struct kvm *kvm, gfn_t gfn)
+{
+	bool known;
+
+	if (!spin_trylock(&kvm->mmu_lock))
+		return false;
+	known = kvmppc_bt_block(kvm, gfn, kvm->mmu_invalidate_seq);
+	spin_unlock(&kvm->mmu_lock);
+	return known;
+}
+
 /**
- * kvmppc_bt_note_block - remember a huge page of the host's
+ * kvmppc_bt_note_block - remember a huge page of the host's, if the VM is translated
  * @kvm: the VM; its mmu_lock is held and no invalidation came since @seq
  * @slot: the memory slot, in which all of it must be
  * @gfn: a guest-physical page in it
@@ -317,8 +347,9 @@ void kvmppc_bt_note_block(struct kvm *kvm, const struct kvm_memory_slot *slot, g
 	struct kvmppc_bt *bt = kvm->arch.bt;
 	gfn_t first = block_start(gfn, tsize);
 
+	lockdep_assert_held(&kvm->mmu_lock);
 	/* Where it is not aligned to the guest's addresses, it is no one entry. */
-	if (!bt || ((gfn ^ pfn) & (tsize_pages(tsize) - 1)) || first < slot->base_gfn ||
+	if (!kvmppc_bt_enabled(kvm) || ((gfn ^ pfn) & (tsize_pages(tsize) - 1)) || first < slot->base_gfn ||
 	    first + tsize_pages(tsize) > slot->base_gfn + slot->npages)
 		return;
 	bt->block[first / tsize_pages(tsize) % BT_BLOCKS] = (struct bt_block){
@@ -369,7 +400,7 @@ void kvmppc_bt_page_empty(struct kvm_vcpu *vcpu, gfn_t gfn)
 
 	xa_clear_mark(&bt->pages, gfn, BT_HAS_SITES);
 	kvmppc_bt_page_unused(bt, gfn);
-	kvmppc_bt_retrace(vcpu);
+	retrace(vcpu);
 }
 
 /* An access to a traced block was emulated: split it if that is a habit. */
@@ -395,6 +426,6 @@ void kvmppc_bt_fault(struct kvm_vcpu *vcpu, gfn_t gfn)
 		}
 	if (split) {
 		bt->stats.splits++;
-		kvmppc_bt_retrace(vcpu);
+		retrace(vcpu);
 	}
 }

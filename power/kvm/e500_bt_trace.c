@@ -127,6 +127,7 @@ static enum outcome store(struct kvm_vcpu *vcpu, u32 ea, const u8 *bytes, unsign
 
 	for (i = 0; outcome == DONE && i < 2 && access.len[i]; i++) {
 		kvmppc_bt_undo_range(vcpu, access.gpa[i], access.len[i]);
+		kvmppc_bt_drop_reads_of(vcpu, access.gpa[i], access.len[i]);
 		if (kvm_write_guest(vcpu->kvm, access.gpa[i], bytes, access.len[i]))
 			return UNKNOWN_INST;
 		bytes += access.len[i];

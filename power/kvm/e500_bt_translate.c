@@ -143,9 +143,9 @@ static enum bt_kind single(struct bt_code *code, u32 inst)
 }
 
 /*
- * To write BUCSR empties the branch predictor, of the real machine: an emulated guest
- * has none. KVM does nothing for it, and relies on the exit that every change of the
- * guest's mode is; so does this.
+ * A guest writes BUCSR to empty the branch predictor between its processes (Spectre v2).
+ * Stock KVM drops such a write, and does not empty the predictor in its stead. So does
+ * this: a guest is protected as without translation, which is not at all.
  */
 static enum bt_kind spr(u32 inst, u32 data, bool write, struct bt_code *code)
 {

@@ -34,7 +34,7 @@ pub fn section() -> Result<Section> {
     for finding in &findings {
         let _ = writeln!(text, "  {:11} first write to a page: {}", finding.backend, can(finding).cost);
     }
-    text.push_str("\n  (*) reports pages that were not written, too:\n");
+    text.push_str("\n  yes*: reports pages that were not written, too:\n");
     notes(&mut text, &findings, |can| can.inexact);
     if findings.iter().any(|finding| !can(finding).privilege.is_empty()) {
         text.push_str("  needs a privilege beyond that to ptrace the target:\n");
@@ -77,7 +77,7 @@ fn table(findings: &[Finding]) -> Table {
     table.set_header(std::iter::once("").chain(findings.iter().map(|finding| finding.backend.name())));
     table.add_row(row("granule in pages", &|can| can.granule_pages.to_string()));
     table.add_row(row("exact", &|can| {
-        format!("{}{}", yes(can.exact), if can.inexact.is_empty() { "" } else { " (*)" })
+        format!("{}{}", yes(can.exact), if can.inexact.is_empty() { "" } else { "*" })
     }));
     table.add_row(row("read(2), signals", &|can| can.kernel_writes.to_string()));
     table.add_row(row("process_vm_writev", &|can| can.foreign_writes.to_string()));

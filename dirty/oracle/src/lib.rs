@@ -10,6 +10,8 @@
 //! a process of its own ([`run`]), so that a crash is a result and not the end.
 
 pub mod churn;
+#[cfg(target_arch = "x86_64")]
+pub mod guest;
 pub mod judge;
 pub mod kernel_writes;
 pub mod memory;

@@ -124,6 +124,12 @@ pub enum Op {
         length: usize,
         value: u8,
     },
+    /// Have a virtual machine of the program write.
+    Guest {
+        at: usize,
+        length: usize,
+        value: u8,
+    },
     /// Pin this memory for the kernel to write later: io_uring's registered buffers.
     Pin {
         at: usize,

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libdirty::page_size;
 
 use crate::churn::Churn;
+#[cfg(target_arch = "x86_64")]
+use crate::guest::Guest;
 use crate::kernel_writes;
 use crate::noise::Noise;
 use crate::op::{Backing, Op};
@@ -31,6 +33,8 @@ pub struct Performer {
     pinned: Option<Box<Pinned>>,
     noise: Option<Noise>,
     churn: Option<Churn>,
+    #[cfg(target_arch = "x86_64")]
+    guest: Option<Guest>,
 }
 
 impl Performer {
@@ -102,6 +106,7 @@ impl Performer {
             Op::Into { pid, way, at, length, value } => {
                 kernel_writes::into_process(pid, way, at, &vec![value; length])
             }
+            Op::Guest { at, length, value } => self.write_by_guest(at, length, value),
             Op::Pin { at, length } => {
                 self.pinned = Some(Box::new(Pinned::new(at, length)?));
                 Ok(0)
@@ -192,6 +197,20 @@ impl Performer {
                 map(at, length, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | place, -1)
             }
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn write_by_guest(&mut self, at: usize, length: usize, value: u8) -> io::Result<i64> {
+        let guest = match self.guest.take() {
+            Some(guest) => guest,
+            None => Guest::new()?,
+        };
+        self.guest.insert(guest).write(at, length, value)
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn write_by_guest(&mut self, _at: usize, _length: usize, _value: u8) -> io::Result<i64> {
+        Err(io::Error::from_raw_os_error(libc::ENODEV))
     }
 
     fn fork(&mut self, at: usize, length: usize, value: u8) -> io::Result<i64> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `dirty/include/trapless_spml.h` in Rust. The header is what holds; a test compares the two.
+//! `dirty/abi/trapless_spml.h` in Rust. The header is what holds; a test compares the two.
 
 /// In EBX, ECX and EDX of the VMM's first CPUID leaf.
 pub const SIGNATURE: [u8; 12] = *b"TraplessSPML";
@@ -46,7 +46,7 @@ pub const ENTRIES_OFFSET: u64 = 4096;
 mod tests {
     use super::*;
 
-    const HEADER: &str = include_str!("../../include/trapless_spml.h");
+    const HEADER: &str = include_str!("../../abi/trapless_spml.h");
 
     fn defined(name: &str) -> &'static str {
         let prefix = format!("#define TRAPLESS_SPML_{name}\t");

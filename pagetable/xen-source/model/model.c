@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Puts the patched Xen where the tests of pagetable/xen/tests/host expect the
+ * Puts the patched Xen where the tests of pagetable/tests/host expect the
  * payload. Two things differ. A struct domain goes when its domain does, so what
  * the teardown left in it is not counted. There is no revert: a machine that
  * owes nothing is switched off instead.

@@ -524,7 +524,7 @@ mod tests {
 
     /// What the kernel's headers say, each line of the assembly being `->name value`.
     fn headers() -> BTreeMap<String, u64> {
-        let compiler = Command::new("powerpc-linux-gnu-gcc").args(["-S", "-o", "-", SOURCE]).output();
+        let compiler = Command::new("powerpc-linux-gnu-gcc-12").args(["-S", "-o", "-", SOURCE]).output();
         let output = compiler.expect("the cross compiler is installed");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).unwrap();

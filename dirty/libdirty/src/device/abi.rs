@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The interface of the kernel module as `dirty/include/trapless_dirty.h` has it; what each thing means stands
+//! The interface of the kernel module as `dirty/abi/trapless_dirty.h` has it; what each thing means stands
 //! there. A test has the C compiler say whether the two still agree.
 
 /// `TRAPLESS_DIRTY_DEVICE`.
@@ -154,7 +154,7 @@ mod tests {
         claims
     }
 
-    const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include/trapless_dirty.h");
+    const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../abi/trapless_dirty.h");
 
     /// How many of the claims the C compiler finds false in the header, and its words.
     fn refused(claims: &[String]) -> (usize, String) {

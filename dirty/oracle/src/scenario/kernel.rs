@@ -48,18 +48,35 @@ pub(super) fn outside_mem(judge: &mut Judge) -> Result<(), Stop> {
 /// Not a child: a fork would take the write permission from every entry, and the write be a fault like another.
 fn outside(judge: &mut Judge, way: Way, sees: fn(&Capabilities) -> Sees) -> Result<(), Stop> {
     let mut other = Workload::start(Target::Other)?;
+    let pid = judge.workload().pid();
+    let into = |at, length, value| Op::Into { pid, way, at, length, value };
     let area = small(judge)?;
-    write_to(judge, area, Some(&mut other), way, sees)?;
+    write_to(judge, area, Some(&mut other), into, sees)?;
     let huge = judge.map(huge_pages(), Backing::Anonymous)?;
     advise(judge, huge, libc::MADV_HUGEPAGE)?;
     judge.touch(huge, 1, 77)?;
     judge.watch(huge)?;
-    write_to(judge, huge, Some(&mut other), way, sees)
+    write_to(judge, huge, Some(&mut other), into, sees)
 }
 
 fn write(judge: &mut Judge, way: Way, sees: fn(&Capabilities) -> Sees) -> Result<(), Stop> {
     let area = small(judge)?;
-    write_to(judge, area, None, way, sees)
+    write_to(judge, area, None, |at, length, value| Op::Kernel { way, at, length, value }, sees)
+}
+
+/// First the machine is younger than the tracker and what it watches; then it had mapped the memory before.
+pub(super) fn guest(judge: &mut Judge) -> Result<(), Stop> {
+    let op = |at, length, value| Op::Guest { at, length, value };
+    let sees = |record: &Capabilities| record.kernel_writes;
+    let area = small(judge)?;
+    write_to(judge, area, None, op, sees)?;
+    let mapped = judge.map(16, Backing::Anonymous)?;
+    for first in [1, 9] {
+        let op = op(mapped.page(first) + 512, 3 * page_size(), 77);
+        judge.workload().perform(op).map_err(|error| Stop::fail(format!("{op:?}: {error}")))?;
+    }
+    judge.watch(mapped)?;
+    write_to(judge, mapped, None, op, sees)
 }
 
 /// A few watched pages, of which the first have content.
@@ -70,34 +87,24 @@ fn small(judge: &mut Judge) -> Result<Area, Stop> {
     Ok(area)
 }
 
-/// Have the kernel write, by the program's own will or by that of `other`.
+/// Have somebody write by `op` (of address, length and value), done by the program itself or by `other`.
 fn write_to(
     judge: &mut Judge,
     area: Area,
     mut other: Option<&mut Workload>,
-    way: Way,
+    op: impl Fn(usize, usize, u8) -> Op,
     sees: fn(&Capabilities) -> Sees,
 ) -> Result<(), Stop> {
-    let pid = judge.workload().pid();
     let mut failed = false;
     for epoch in 1..=EPOCHS {
         // Once to pages with content, which are armed by every back end, once to some that had none at first.
         for first in [1, 9] {
             let (at, length) = (area.page(first) + 512, 3 * page_size()); // as direct I/O wants it
-            let (op, writer) = match other.as_deref_mut() {
-                None => (Op::Kernel { way, at, length, value: epoch }, judge.workload()),
-                Some(other) => (Op::Into { pid, way, at, length, value: epoch }, other),
-            };
-            let done = writer.perform(op);
+            let op = op(at, length, epoch);
+            let done = other.as_deref_mut().unwrap_or(judge.workload()).perform(op);
             let errno = done.as_ref().err().and_then(std::io::Error::raw_os_error);
-            if way == Way::IoUring && matches!(errno, Some(libc::ENOSYS | libc::EPERM)) {
-                return Err(Stop::skip("io_uring is not to be had here"));
-            }
-            if way == Way::Direct && errno == Some(libc::EOPNOTSUPP) {
-                return Err(Stop::skip("no direct I/O on this filesystem (TMPDIR names it)"));
-            }
-            if other.is_some() && matches!(errno, Some(libc::EPERM | libc::EACCES)) {
-                return Err(Stop::skip("another process may not write into this one"));
+            if let Some(why) = lacking(op, errno) {
+                return Err(Stop::skip(why));
             }
             if sees(judge.capabilities()) == Sees::Fails {
                 failed |= matches!(errno, Some(libc::EFAULT | libc::EIO));
@@ -116,6 +123,21 @@ fn write_to(
         }
     }
     Ok(())
+}
+
+/// Why it cannot be tried here, if `errno` says so.
+fn lacking(op: Op, errno: Option<i32>) -> Option<&'static str> {
+    match (op, errno?) {
+        (Op::Kernel { way: Way::IoUring, .. }, libc::ENOSYS | libc::EPERM) => {
+            Some("io_uring is not to be had here")
+        }
+        (Op::Kernel { way: Way::Direct, .. }, libc::EOPNOTSUPP) => {
+            Some("no direct I/O on this filesystem (TMPDIR names it)")
+        }
+        (Op::Into { .. }, libc::EPERM | libc::EACCES) => Some("another process may not write into this one"),
+        (Op::Guest { .. }, libc::ENODEV) => Some("KVM is not to be had here"),
+        _ => None,
+    }
 }
 
 pub(super) fn pinned(judge: &mut Judge) -> Result<(), Stop> {

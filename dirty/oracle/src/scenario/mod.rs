@@ -177,6 +177,8 @@ pub const ALL: &[Scenario] = &[
         .sees(|record| record.kernel_writes),
     scenario("pinned", "io_uring writes into buffers that were registered before", kernel::pinned)
         .sees(|record| record.pinned_writes),
+    scenario("guest", "a virtual machine of the program writes its memory (KVM)", kernel::guest)
+        .sees(|record| record.kernel_writes),
     scenario(
         "documented-loop",
         "a copier follows the documented loop while threads fill memory and give it back",

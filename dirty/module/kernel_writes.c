@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Writes through the kernel's own mapping of a page: process_vm_writev,
+ * /proc/PID/mem, ptrace, direct I/O, registered buffers of io_uring, RDMA. They set
+ * no dirty bit in an entry of the process, and no log has its address. But each must
+ * first get hold of the page (get_user_pages with FOLL_WRITE), by one of two
+ * functions; both are watched by a kretprobe.
+ *
+ * Invariant: from its entry into such a function on, the range of a write is reported by
+ * every collect, until one that saw the function left and then no reference to any
+ * of the pages but those of mappings and caches: what was written by then is read
+ * by the user after that collect. References whose owner cannot be known (a batch
+ * of the LRU) have it reported once more than needed. Where a record cannot be
+ * kept, or a probe was missed, all pages are reported from then on (`unnoted`).
+ *
+ * Pages that were held already when a range was entered are reported as well: I/O
+ * that had begun.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/kprobes.h>
+#include <linux/mm.h>
+#include <linux/slab.h>
+
+#include "tracking.h"
+
+/* More than these of one process are not worth telling apart. */
+#define RECORDS_MAX	4096u
+/* Calls into one process, and into all that are tracked, that may sleep at one time. */
+#define INSIDE_MAX	64u
+#define CALLS_MAX	8192
+
+/**
+ * struct kernel_write - a range that may be being written
+ * @node:   in memory->writes, or in orphans
+ * @start:  page-aligned
+ * @end:    page-aligned
+ * @memory: whose, unless it is an orphan
+ * @inside: the function that gets hold of the pages has not returned
+ * @orphan: in orphans: the call frees it
+ */
+struct kernel_write {
+	struct list_head node;
+	struct tpd_memory *memory;
+	unsigned long start;
+	unsigned long end;
+	bool inside;
+	bool orphan;
+};
+
+/* Keeps all records; inside of nothing, outside of memory->lock. */
+static DEFINE_SPINLOCK(writes_lock);
+/* Their memory is not tracked any more; the call that made them goes on. */
+static LIST_HEAD(orphans);
+
+/* Return: the record, with @inside set, or NULL: then memory->unnoted is set. */
+static struct kernel_write *note(struct tpd_memory *memory, unsigned long start,
+				 unsigned long end)
+{
+	struct kernel_write *record = NULL;
+	unsigned long flags;
+
+	spin_lock_irqsave(&writes_lock, flags);
+	if (memory->ended)
+		goto out;
+	if (memory->write_count < RECORDS_MAX && memory->inside < INSIDE_MAX)
+		record = kmalloc(sizeof(*record), GFP_NOWAIT | __GFP_NOWARN);
+	if (!record) {
+		memory->unnoted = true;
+		goto out;
+	}
+	memory->write_count++;
+	memory->inside++;
+	record->memory = memory;
+	record->start = start;
+	record->end = end;
+	record->inside = true;
+	record->orphan = false;
+	list_add(&record->node, &memory->writes);
+out:
+	spin_unlock_irqrestore(&writes_lock, flags);
+	return record;
+}
+
+static void forget(struct kernel_write *record)
+{
+	list_del(&record->node);
+	kfree(record);
+}
+
+/* Return: 0 if the end of the call is to be seen. */
+static int call_begins(struct kretprobe_instance *instance, struct mm_struct *mm,
+		       unsigned long start, unsigned long pages, unsigned int flags)
+{
+	struct kernel_write **record = (void *)instance->data;
+	struct tpd_memory *memory;
+	unsigned long end;
+
+	if (!(flags & FOLL_WRITE) || !pages)
+		return 1;
+	memory = tpd_memory_of(mm);
+	if (!memory)
+		return 1;
+	start &= PAGE_MASK;
+	if (check_add_overflow(start, pages << PAGE_SHIFT, &end) || pages > ULONG_MAX >> PAGE_SHIFT)
+		end = ULONG_MAX & PAGE_MASK;
+	*record = note(memory, start, end);
+	return !*record;
+}
+
+/* __get_user_pages(mm, start, nr_pages, gup_flags, ...) */
+static int slow_begins(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	return call_begins(instance, (void *)regs->di, regs->si, regs->dx, regs->cx);
+}
+
+/* internal_get_user_pages_fast(start, nr_pages, gup_flags, pages), of the own mm */
+static int fast_begins(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	return call_begins(instance, current->mm, regs->di, regs->si, regs->dx);
+}
+
+static int call_ends(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	struct kernel_write *record = *(struct kernel_write **)instance->data;
+	unsigned long flags;
+
+	spin_lock_irqsave(&writes_lock, flags);
+	record->inside = false;
+	if (record->orphan)
+		forget(record);
+	else
+		record->memory->inside--;
+	spin_unlock_irqrestore(&writes_lock, flags);
+	return 0;
+}
+
+static struct kretprobe slow = {
+	.kp.symbol_name = "__get_user_pages",
+	.entry_handler = slow_begins,
+	.handler = call_ends,
+	.data_size = sizeof(struct kernel_write *),
+	.maxactive = CALLS_MAX,
+};
+
+static struct kretprobe fast = {
+	.kp.symbol_name = "internal_get_user_pages_fast",
+	.entry_handler = fast_begins,
+	.handler = call_ends,
+	.data_size = sizeof(struct kernel_write *),
+	.maxactive = CALLS_MAX,
+};
+
+static bool calls_missed(void)
+{
+	return slow.nmissed + slow.kp.nmissed + fast.nmissed + fast.kp.nmissed;
+}
+
+/* References of mappings and caches. */
+static long known_references(struct folio *folio)
+{
+	long known = tpd_stock.folio_mapcount(folio);
+
+	if (folio_test_swapcache(folio) || !folio_test_anon(folio))
+		known += folio_test_hugetlb(folio) ? 1 : folio_nr_pages(folio);
+	if (folio_test_private(folio))
+		known++;
+	return known;
+}
+
+/* Whether the page is held by others than mappings and caches. */
+static bool is_held(struct page *page)
+{
+	struct folio *folio = page_folio(page);
+	long known = known_references(folio);
+	long references = folio_ref_count(folio);
+
+	/* One that goes away between two looks would hide another. */
+	smp_rmb();
+	return folio_maybe_dma_pinned(folio) || references > known ||
+	       known_references(folio) != known;
+}
+
+struct search {
+	struct tpd_walk walk;
+	struct tpd_memory *memory;
+	struct kernel_write *last;
+	unsigned long present;
+	bool found;
+};
+
+static void search_held(struct tpd_walk *walk, const struct tpd_leaf *leaf)
+{
+	struct search *search = container_of(walk, struct search, walk);
+
+	search->present += leaf->pages;
+	/* Swapped out, it may still be in the cache, and held. */
+	if (!leaf->page ? !(*leaf->entry & _PAGE_PRESENT) : is_held(leaf->page))
+		search->found = true;
+}
+
+static void pass_over(struct tpd_walk *walk, unsigned long start, unsigned long end)
+{
+}
+
+static bool maps_file(struct mm_struct *mm, unsigned long start, unsigned long end)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	struct vm_area_struct *vma;
+
+	for_each_vma_range(vmi, vma, end)
+		if (vma->vm_file || vma->vm_flags & VM_MAYSHARE)
+			return true;
+	return false;
+}
+
+static bool goes_on(struct tpd_memory *memory, const struct kernel_write *record)
+{
+	struct search search = {
+		.walk = {
+			.wanted = _PAGE_PRESENT | _PAGE_PROTNONE,
+			.absent = true,
+			.leaf = search_held,
+			.odd = pass_over,
+		},
+	};
+
+	if (tpd_walk(&search.walk, memory->mm, record->start, record->end) || search.found)
+		return true;
+	/* A page that is mapped no more may be held all the same, and come back. */
+	return search.present < (record->end - record->start) / PAGE_SIZE &&
+	       maps_file(memory->mm, record->start, record->end);
+}
+
+/**
+ * tpd_kernel_writes_collect - what the kernel may be writing is found
+ * @memory: whose; memory->harvest and mmap_lock are held
+ */
+void tpd_kernel_writes_collect(struct tpd_memory *memory)
+{
+	struct kernel_write *record, *next;
+	LIST_HEAD(left);
+	bool unnoted;
+
+	spin_lock_irq(&writes_lock);
+	/* Which process the call wrote to, and whether it has ended, is unknown. */
+	if (calls_missed())
+		memory->unnoted = true;
+	unnoted = memory->unnoted;
+	list_for_each_entry_safe(record, next, &memory->writes, node) {
+		/* Of these there are few. */
+		if (record->inside)
+			tpd_found(memory, record->start, record->end);
+		else
+			list_move(&record->node, &left);
+	}
+	spin_unlock_irq(&writes_lock);
+	if (unnoted)
+		tpd_found(memory, 0, ULONG_MAX & PAGE_MASK);
+
+	/* Nobody else looks at these: harvest is held, and the call has ended. */
+	list_for_each_entry_safe(record, next, &left, node) {
+		bool keep;
+
+		tpd_found(memory, record->start, record->end);
+		keep = goes_on(memory, record);
+		spin_lock_irq(&writes_lock);
+		if (keep) {
+			list_move(&record->node, &memory->writes);
+		} else {
+			memory->write_count--;
+			forget(record);
+		}
+		spin_unlock_irq(&writes_lock);
+	}
+}
+
+static void note_held(struct tpd_walk *walk, const struct tpd_leaf *leaf)
+{
+	struct search *search = container_of(walk, struct search, walk);
+	unsigned long end = leaf->address + leaf->pages * PAGE_SIZE;
+
+	if (!leaf->page || !is_held(leaf->page))
+		return;
+	/* No collect looks at them: harvest is held. */
+	if (search->last && search->last->end == leaf->address) {
+		search->last->end = end;
+		return;
+	}
+	search->last = note(search->memory, leaf->address, end);
+	if (!search->last)
+		return;
+	spin_lock_irq(&writes_lock);
+	search->last->inside = false;
+	search->memory->inside--;
+	spin_unlock_irq(&writes_lock);
+}
+
+/**
+ * tpd_kernel_writes_watch - held pages of a range may be being written
+ * @memory: whose; memory->harvest and mmap_lock are held
+ * @start:  page-aligned
+ * @end:    page-aligned
+ *
+ * Return: 0 or -EINTR.
+ */
+int tpd_kernel_writes_watch(struct tpd_memory *memory, unsigned long start, unsigned long end)
+{
+	struct search search = {
+		.walk = {
+			.wanted = _PAGE_PRESENT | _PAGE_PROTNONE,
+			.leaf = note_held,
+			.odd = pass_over,
+		},
+		.memory = memory,
+	};
+
+	return tpd_walk(&search.walk, memory->mm, start, end);
+}
+
+/**
+ * tpd_kernel_writes_forget - a memory is not tracked any more
+ * @memory: whose; any context
+ */
+void tpd_kernel_writes_forget(struct tpd_memory *memory)
+{
+	struct kernel_write *record, *next;
+	unsigned long flags;
+
+	spin_lock_irqsave(&writes_lock, flags);
+	memory->ended = true;
+	list_for_each_entry_safe(record, next, &memory->writes, node) {
+		/* The call that made it has a pointer to it. */
+		record->orphan = record->inside;
+		if (record->inside)
+			list_move(&record->node, &orphans);
+		else
+			forget(record);
+	}
+	spin_unlock_irqrestore(&writes_lock, flags);
+}
+
+static struct kretprobe *probes[] = { &slow, &fast };
+
+int tpd_kernel_writes_init(void)
+{
+	int err;
+
+	err = register_kretprobes(probes, ARRAY_SIZE(probes));
+	if (err)
+		pr_err("unknown kernel: no probe in get_user_pages (%d)\n", err);
+	return err;
+}
+
+/* Nothing is tracked any more. */
+void tpd_kernel_writes_exit(void)
+{
+	struct kernel_write *record, *next;
+
+	unregister_kretprobes(probes, ARRAY_SIZE(probes));
+	list_for_each_entry_safe(record, next, &orphans, node)
+		forget(record);
+}

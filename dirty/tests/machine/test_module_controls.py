@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Mutants of the guest module (dirty/tests/mutants), each with one mistake: the tests must see it."""
+
+import pytest
+
+import module_steps
+import oracle_steps as oracle
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.transcript import Transcript
+
+pytestmark = pytest.mark.machine
+
+# Of the cases of dirtykeep, those that must fail, and no other may. Without a flush all is a race: how long a
+# processor keeps an entry is its own affair.
+CASES = {
+    "no-flush": {"many-trackers"},
+    "no-notifier": set[str](),
+    "no-kernel-writes": {"ptrace-poke", "direct-io"},
+    "no-transfer": {"swap-after-collect", "swap-after-watch", "lazy-free"},
+    "one-tracker": {"two-trackers", "many-trackers", "racing-trackers"},
+}
+EITHER_WAY = {"no-flush": set(module_steps.names_of("dirtykeep")) - CASES["no-flush"]}
+# Of the oracle's scenarios, all must fail.
+SCENARIOS = {
+    "no-notifier": ("dontneed", "dontneed-huge", "free", "mremap", "munmap-refault", "swap", "write-back"),
+    "no-kernel-writes": ("outside-writev", "outside-mem"),
+    "one-tracker": ("trackers",),
+}
+UNKNOWN = "unknown-symbol"
+# The case whose process the kernel kills where the module should have told it that memory is short.
+KILLING, KILLED = "oom-killer", "pieces-in-a-cgroup"
+
+
+@pytest.fixture(scope="module")
+def transcript() -> Transcript:
+    """One boot, in which one mutant follows the other."""
+    steps = []
+    for mutant in CASES:
+        arguments = f"--backend dbit --target own {oracle.only(SCENARIOS.get(mutant, ('one-writer',)))}"
+        steps += [
+            module_steps.insmod(mutant),
+            module_steps.cases("dirtykeep", f"cases {mutant}"),
+            oracle.step(f"oracle {mutant}", arguments, timeout_s=300),
+            module_steps.released(f"released {mutant}"),
+            module_steps.rmmod(f"rmmod {mutant}"),
+        ]
+    steps += [
+        module_steps.insmod(KILLING),
+        module_steps.cases("dirtylimit", KILLING, only=KILLED),
+        module_steps.released(f"released {KILLING}"),
+        module_steps.rmmod(f"rmmod {KILLING}"),
+    ]
+    return runner.run(
+        MACHINES["bare-smp"].with_disk(),
+        [module_steps.SWAP, *steps, module_steps.insmod(UNKNOWN, expect=None)],
+        files={**module_steps.module_files(*CASES, KILLING, UNKNOWN), **oracle.files()},
+        modules=("ahci", "sd_mod"),
+    )
+
+
+@pytest.mark.parametrize("mutant", CASES)
+def test_cases_catch(transcript: Transcript, mutant: str) -> None:
+    failed = set(module_steps.failed(transcript, f"cases {mutant}"))
+    passed = set(module_steps.passed(transcript, f"cases {mutant}"))
+    assert failed | passed == set(module_steps.names_of("dirtykeep"))
+    assert failed - EITHER_WAY.get(mutant, set()) == CASES[mutant]
+
+
+@pytest.mark.parametrize("mutant", SCENARIOS)
+def test_scenarios_catch(transcript: Transcript, mutant: str) -> None:
+    found = oracle.report(transcript, f"oracle {mutant}")
+    caught = {row["scenario"] for row in oracle.bad(found)}
+    assert caught == set(SCENARIOS[mutant]), oracle.skipped(found)
+
+
+def test_the_library_refuses_a_module_that_does_not_flush(transcript: Transcript) -> None:
+    """It tries each back end on a page of its own first."""
+    found = oracle.report(transcript, "oracle no-flush")
+    assert found["rows"] == [] and [row["backend"] for row in found["rejected"]] == ["dbit"]
+
+
+def test_a_module_that_has_its_user_killed_is_caught(transcript: Transcript) -> None:
+    assert f"FAILED {KILLED} (wait status 0x9)" in transcript[KILLING].output
+
+
+def test_an_unknown_kernel_is_refused(transcript: Transcript) -> None:
+    step = transcript[f"insmod {UNKNOWN}"]
+    assert step.rc != 0
+    assert "unknown kernel: no symbol trapless_no_such_symbol" in step.output
+
+
+def test_no_mutant_harms_the_kernel(transcript: Transcript) -> None:
+    assert transcript.kernel_warnings() == []

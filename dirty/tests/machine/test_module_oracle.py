@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The guest module held against memory itself: the oracle's scenarios by dirty bits, on one CPU and two."""
+
+import pytest
+
+import module_steps
+import oracle_steps as oracle
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES, Machine
+from trapless_lab.machines.transcript import Transcript
+
+pytestmark = pytest.mark.machine
+
+# These take half of the time under emulation: for make check-long.
+LONG = ("racing-watch", "many-ranges", "map-over", "sparse", "alternate-pages")
+RACE = "racing-writers"
+# What one CPU does otherwise than two: no flush of another's TLB, and each race is one with the scheduler.
+ONE_CPU = ("one-writer", "huge", "dontneed-huge", "swap", "merged", "pinned", "trackers", "noise", "fork")
+
+# What no back end sees, or what is another's business; all other scenarios must be judged.
+EXPECTED_SKIPS = {
+    "shared-alias own",
+    "shared-alias other",
+    "exec own",
+    "exit own",
+    "fork-tracker other",
+    "guest own",  # no KVM in these machines: test_kvm_guest.py
+    "guest other",
+}
+
+
+def _run(machine: Machine, timeout_s: float, steps: dict[str, str]) -> Transcript:
+    """Run the oracle by dirty bits with these arguments, each under its name."""
+    return runner.run(
+        machine.with_disk(),
+        [
+            oracle.SWAP,
+            oracle.PREPARE,
+            module_steps.insmod(),
+            *(
+                oracle.step(name, f"--backend dbit {arguments}", timeout_s)
+                for name, arguments in steps.items()
+            ),
+            module_steps.rmmod(),
+        ],
+        files={**module_steps.module_files(), **oracle.files()},
+        modules=("zram", *oracle.DISK_MODULES),
+    )
+
+
+def _check(transcript: Transcript, name: str) -> set[tuple[str, str]]:
+    """Nothing was missed, and only what may be skipped was; return what was judged."""
+    found = oracle.report(transcript, name)
+    assert found["rows"] and found["rejected"] == []
+    assert oracle.bad(found) == []
+    skipped = oracle.skipped(found)
+    assert skipped.keys() <= EXPECTED_SKIPS, skipped
+    assert transcript.kernel_warnings() == []
+    return oracle.judged(found)
+
+
+def test_nothing_is_missed_on_two_cpus() -> None:
+    steps = {
+        "all": oracle.without((*LONG, RACE)),
+        "race": f"--target other {oracle.only([RACE])}",
+    }
+    transcript = _run(MACHINES["bare-smp"], 600, steps)
+    judged = _check(transcript, "all") | _check(transcript, "race")
+    for name in ("swap", "huge", "hugetlb", "merged", "direct", "trackers", "outside-writev", "write-back"):
+        assert {(name, "own"), (name, "other")} <= judged
+    assert {("exec", "other"), ("exit", "other"), ("fork-tracker", "own"), (RACE, "other")} <= judged
+
+
+def test_nothing_is_missed_on_one_cpu() -> None:
+    transcript = _run(MACHINES["bare"], 400, {"all": f"--target own {oracle.only((*ONE_CPU, RACE))}"})
+    assert _check(transcript, "all") == {(name, "own") for name in (*ONE_CPU, RACE)}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2700)
+@pytest.mark.parametrize("target", ["own", "other"])
+@pytest.mark.parametrize("machine", ["bare", "bare-smp"])
+def test_nothing_is_missed_in_any_scenario(machine: str, target: str) -> None:
+    transcript = _run(MACHINES[machine], 2400, {"all": f"--target {target}"})
+    judged = _check(transcript, "all")
+    assert {(name, target) for name in (*LONG, RACE)} <= judged

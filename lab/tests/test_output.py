@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Results go where the user said, and destroy nothing there."""
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from trapless_lab import output
+from trapless_lab.errors import LabError
+
+
+def test_a_new_file_is_readable_by_others(tmp_path: Path) -> None:
+    output.require_writable(tmp_path / "new")
+    output.write(tmp_path / "new", b"x")
+    assert (tmp_path / "new").read_bytes() == b"x"
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o644
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    target = tmp_path / "kept"
+    target.write_bytes(b"longer than that")
+    target.chmod(0o600)
+    output.write(target, b"x")
+    assert target.read_bytes() == b"x" and stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_followed(there: bool, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder/file")
+    if there:
+        (tmp_path / "folder" / "file").write_bytes(b"old")
+    output.require_writable(tmp_path / "link")
+    output.write(tmp_path / "link", b"x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "folder" / "file").read_bytes() == b"x"
+
+
+def test_a_device_stays_one(tmp_path: Path) -> None:
+    """A link to one is enough to see it: whoever replaces what is there replaces the link."""
+    link = tmp_path / "null"
+    link.symlink_to("/dev/null")
+    for target in (Path("/dev/null"), link):
+        output.require_writable(target)
+        output.write(target, b"x")
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+    assert link.is_symlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="making a device needs root")
+def test_a_device_of_ones_own_stays_one(tmp_path: Path) -> None:
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("no devices are made here")
+    output.write(device, b"x")
+    assert stat.S_ISCHR(device.stat().st_mode)
+
+
+def test_a_pipe_gets_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    output.require_writable(pipe)
+    writer = threading.Thread(target=output.write, args=(pipe, b"through"))
+    writer.start()
+    assert pipe.read_bytes() == b"through"
+    writer.join()
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+def test_standard_output(name: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    output.require_writable(Path(name))
+    output.write(Path(name), b"x\n")
+    assert capfdbinary.readouterr().out == b"x\n"
+    assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("target", ["/no/such/folder/x", "/proc/x", "/tmp", "{here}/circle", "{here}/file/x"])
+def test_what_cannot_be_written_is_refused_by_its_name(target: str, tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "file").touch()
+    path = Path(target.format(here=tmp_path))
+    with pytest.raises(LabError) as found:
+        output.require_writable(path)
+    assert str(path) in str(found.value)
+
+
+def test_a_full_device_is_an_error_with_its_name() -> None:
+    output.require_writable(Path("/dev/full"))
+    with pytest.raises(LabError, match="cannot write /dev/full: No space left"):
+        output.write(Path("/dev/full"), b"x")
+
+
+@pytest.mark.parametrize("target", ["/proc/x/y", "{here}/file", "{here}/file/below"])
+def test_what_is_no_folder_is_refused(target: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    path = Path(target.format(here=tmp_path))
+    with pytest.raises(LabError, match=str(path)):
+        output.require_folder(path)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What an experiment is.
+
+Invariant: a name stands for one experiment; the decorator is all that it takes for an experiment to be known
+once its file is imported (catalogue.py).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import LabError
+from ..machines import runner
+from ..machines.initramfs import Tree
+from ..machines.machine import Machine
+from ..machines.qemu import Plugin
+from ..machines.script import Step
+from ..machines.transcript import Transcript
+from ..progress import Progress
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A claim that the experiment tests on itself."""
+
+    name: str
+    holds: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """A number that the project aims at; to miss it is a finding, not a failure of the run."""
+
+    name: str
+    measured: float
+    at_most: float
+
+    @property
+    def reached(self) -> bool:
+        """Whether the number was reached."""
+        return self.measured <= self.at_most
+
+
+@dataclass(frozen=True)
+class BeforeAfter:
+    """One line of what an accelerator changes, in words for someone who has not read the paper."""
+
+    measure: str
+    before: str
+    after: str
+    reference: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an experiment found; ``keys`` are further top-level keys of its JSON."""
+
+    unit: str
+    method: str
+    rows: Sequence[Row]
+    paper: Sequence[Row]
+    checks: Sequence[Check]
+    machine: Mapping[str, Any]
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    summary: Sequence[BeforeAfter] = ()
+    targets: Sequence[Target] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check held; targets do not count."""
+        return all(check.holds for check in self.checks)
+
+
+@dataclass(frozen=True)
+class Context:
+    """How an experiment is to run."""
+
+    quick: bool
+    progress: Progress
+    plots: Path | None = None
+    keep: Path | None = None
+
+    def run(
+        self,
+        label: str,
+        machine: Machine,
+        steps: Sequence[Step],
+        files: Tree | None = None,
+        *,
+        modules: Sequence[str] = (),
+        make_disk: Callable[[Path], Path] = runner.empty_disk,
+        plugins: Sequence[Plugin] = (),
+    ) -> Transcript:
+        """Run steps in a machine; ``label`` tells an experiment's runs apart in the kept logs.
+
+        A complaint of either kernel is an error: what it measured is then worth nothing.
+        """
+        work_dir = self.keep / label.replace(" ", "-") if self.keep else None
+        named = replace(machine, name=f"{machine.name} ({label})")
+        transcript = runner.run(
+            named,
+            steps,
+            files=files,
+            modules=modules,
+            make_disk=make_disk,
+            progress=self.progress,
+            work_dir=work_dir,
+            plugins=plugins,
+        )
+        if warnings := transcript.kernel_warnings():
+            raise LabError(f"the kernel complained during {label}:\n" + "\n".join(warnings))
+        return transcript
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment as the registry knows it."""
+
+    name: str
+    accelerator: str
+    title: str
+    reproduces: str
+    minutes: int
+    run: Callable[[Context], Result]
+
+
+_registry: dict[str, Experiment] = {}
+
+
+def experiment(
+    *, name: str, accelerator: str, title: str, reproduces: str, minutes: int
+) -> Callable[[Callable[[Context], Result]], Callable[[Context], Result]]:
+    """Register the decorated function."""
+
+    def register(run: Callable[[Context], Result]) -> Callable[[Context], Result]:
+        if name in _registry:
+            raise ValueError(f"two experiments are called {name}")
+        _registry[name] = Experiment(name, accelerator, title, reproduces, minutes, run)
+        return run
+
+    return register
+
+
+def registered() -> Mapping[str, Experiment]:
+    """Return every experiment whose file was imported, in order of names."""
+    return dict(sorted(_registry.items()))
+
+
+def machine_facts(machines: Iterable[Machine], versions: Mapping[str, str]) -> dict[str, Any]:
+    """Return the JSON's ``machine`` object."""
+    return {
+        **versions,
+        "machines": [
+            {"name": m.name, "cpu": m.cpu, "cpus": m.cpus, "memory_mib": m.memory_mib, "icount": m.icount}
+            for m in machines
+        ],
+    }

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The guest programs that measure: what they print.
+
+Invariant: the records parsed here are the ones that guest/spawn.c, guest/forkdirty.c, guest/pvops.c and
+guest/soaked.c document; a missing record is an error.
+"""
+
+import re
+
+from ..errors import LabError
+from ..machines.script import StepResult
+
+NS_PER_INSTRUCTION = 2
+"""What -icount shift=1 makes the guest's clock charge."""
+
+MODES = {"fork_exit": "fork-exit", "fork_exec": "fork-exec", "fork_sh": "fork-sh"}
+"""Record name -> argument of spawn."""
+
+
+FORK_DIRTY = ("fork", "exit", "redirty", "copied")
+"""What guest/forkdirty.c times."""
+
+
+def ns_per_process(result: StepResult, record: str) -> int:
+    """Return the mean of one process; of all loops, if the step ran several."""
+    found = [int(ns) for ns in re.findall(rf"^{record} ns=(\d+) n=\d+$", result.output, re.MULTILINE)]
+    if not found:
+        raise LabError(f'step "{result.step.name}" printed no {record}:\n{result.output}')
+    return sum(found) // len(found)
+
+
+def tick_ns(result: StepResult) -> list[int]:
+    """Return when each tick was written, since the workload's start."""
+    return [int(ns) for ns in re.findall(r"^tick ns=(\d+)$", result.output, re.MULTILINE)]
+
+
+def fork_dirty_ns(result: StepResult, pages: int) -> dict[str, int]:
+    """Return what a fork with so many dirty pages costs: each of ``FORK_DIRTY``."""
+    fields = " ".join(rf"{name}=(\d+)" for name in FORK_DIRTY)
+    found = re.search(rf"^fork_dirty pages={pages} {fields} n=\d+$", result.output, re.MULTILINE)
+    if found is None:
+        raise LabError(f'step "{result.step.name}" printed no fork_dirty of {pages}:\n{result.output}')
+    return dict(zip(FORK_DIRTY, map(int, found.groups()), strict=True))
+
+
+def operations_ns(result: StepResult) -> dict[str, float]:
+    """Return the mean of each of pvops' operations."""
+    found = re.findall(r"^(\w+) ns=(\d+) n=(\d+)$", result.output, re.MULTILINE)
+    if not found:
+        raise LabError(f'step "{result.step.name}" printed no operation:\n{result.output}')
+    return {name: int(ns) / int(n) for name, ns, n in found}
+
+
+def instructions_on(result: StepResult) -> int:
+    """Return what the machine executed for the one command that the step ran under soaked."""
+    found = re.findall(r"^soaked ns=(\d+) idle=(\d+)$", result.output, re.MULTILINE)
+    if len(found) != 1:
+        raise LabError(f'step "{result.step.name}" printed {len(found)} records of soaked:\n{result.output}')
+    ns, idle = map(int, found[0])
+    return ns // NS_PER_INSTRUCTION - idle

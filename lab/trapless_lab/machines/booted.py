@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""A guest whose first process is Debian's systemd: units that load something at boot, booted.
+
+Invariant: the units are enabled by systemctl itself, from their own [Install] sections, and the lab's steps
+are one service more, which starts when its turn comes, as any service of a host does.
+"""
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import host
+from . import guest
+from .initramfs import File, Link, Tree, program
+
+_MANAGER = Path("/lib/systemd/systemd")
+_UNITS = Path("/lib/systemd/system")
+# What a host reaches on its way up, without the services that a guest of RAM has no use for.
+_STOCK_UNITS = (
+    "basic.target",
+    "local-fs.target",
+    "multi-user.target",
+    "sysinit.target",
+    "timers.target",
+    "modprobe@.service",
+)
+_INIT = "/lib/lab/init"
+# Their terminal is nobody's: no pager, no colours.
+_STEPS = f"""[Unit]
+Description=The steps of the lab
+After=basic.target
+
+[Service]
+ExecStart={_INIT}
+Environment=SYSTEMD_PAGER= SYSTEMD_COLORS=0
+"""
+# No journal: what units print belongs on the console, where the lab keeps it.
+_CONFIG = b"[Manager]\nLogTarget=console\nDefaultStandardOutput=tty\nDefaultTimeoutStopSec=30\n"
+# With one already, this is no first boot, at which systemd would enable what no one has asked for.
+_MACHINE_ID = b"0123456789abcdef0123456789abcdef\n"
+
+
+def tree(units: Sequence[Path], enabled: Sequence[str], modules: Sequence[str] = ()) -> Tree:
+    """Return the guest files that put systemd in the place of the lab's init.
+
+    ``units`` are files for /lib/systemd/system, ``enabled`` the names of those that systemctl enables;
+    ``modules`` are stock modules that modprobe can load.
+    """
+    host.file(_MANAGER, "systemd")
+    stock = {f"{_UNITS}/{name}": File(host.file(_UNITS / name, "systemd")) for name in _STOCK_UNITS}
+    ours = {f"{_UNITS}/{unit.name}": File(unit) for unit in units}
+    libraries = {str(path): File(path, 0o755) for path in host.shared_libraries(_MANAGER)}
+    return {
+        "/init": Link(str(_MANAGER)),
+        str(_MANAGER): File(_MANAGER, 0o755),
+        **libraries,
+        **program(host.tool("systemctl", "systemd")),
+        **stock,
+        **ours,
+        **_links(units, enabled),
+        **_modprobe(modules),
+        f"{_UNITS}/default.target": Link("multi-user.target"),
+        f"{_UNITS}/lab-steps.service": File(_STEPS.encode()),
+        f"{_UNITS}/multi-user.target.wants/lab-steps.service": Link("../lab-steps.service"),
+        _INIT: File(guest.INIT, 0o755),
+        "/etc/systemd/system.conf": File(_CONFIG),
+        "/etc/machine-id": File(_MACHINE_ID),
+        # Debian's /bin and /sbin are links too.
+        "/usr/bin": Link("/bin"),
+        "/sbin": Link("/bin"),
+    }
+
+
+def _links(units: Sequence[Path], enabled: Sequence[str]) -> dict[str, Link]:
+    """What ``systemctl enable`` makes."""
+    with tempfile.TemporaryDirectory(prefix="trapless-units-") as directory:
+        root = Path(directory)
+        installed = root / _UNITS.relative_to("/")
+        installed.mkdir(parents=True)
+        for unit in units:
+            (installed / unit.name).write_bytes(unit.read_bytes())
+        systemctl = host.tool("systemctl", "systemd")
+        subprocess.run([systemctl, "--quiet", f"--root={root}", "enable", *enabled], check=True)
+        return {
+            f"/{path.relative_to(root)}": Link(str(path.readlink()))
+            for path in (root / "etc").rglob("*")
+            if path.is_symlink()
+        }
+
+
+def _modprobe(modules: Sequence[str]) -> dict[str, File]:
+    """What busybox's modprobe needs, dependencies in its order: those to be loaded last come first."""
+    release = host.kernel().release
+    tree: dict[str, File] = {}
+    lines = []
+    for name in modules:
+        paths = host.module_files(release, name)
+        tree |= {str(path): File(path) for path in paths}
+        names = [str(path.relative_to(f"/lib/modules/{release}")) for path in reversed(paths)]
+        lines.append(f"{names[0]}: {' '.join(names[1:])}\n")
+    return {**tree, f"/lib/modules/{release}/modules.dep": File("".join(lines).encode())}

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Packs an initramfs out of the host's own binaries.
+
+Invariant: equal contents give equal bytes: names sorted, times zero, everything owned by root, inode
+numbers renewed.
+"""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from .. import host
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of the guest, from the host or from memory."""
+
+    content: Path | bytes
+    mode: int = 0o644
+
+    def read(self) -> bytes:
+        """Return what the guest will find in it."""
+        return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link of the guest."""
+
+    target: str
+
+
+Tree = Mapping[str, File | Link]
+"""Absolute guest path -> what stands there; parent directories are made."""
+
+MOUNT_POINTS = ("proc", "sys", "dev", "tmp")
+
+
+def program(path: Path) -> dict[str, File | Link]:
+    """Return a program in /bin and its shared libraries where its loader looks for them."""
+    tree: dict[str, File | Link] = {f"/bin/{path.name}": File(path, 0o755)}
+    tree |= {str(library): File(library, 0o755) for library in host.shared_libraries(path)}
+    return tree
+
+
+def busybox(path: Path) -> dict[str, File | Link]:
+    """Return busybox and a link for each of its applets."""
+    applets = subprocess.run([path, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    links: dict[str, File | Link] = {f"/bin/{applet}": Link("busybox") for applet in applets}
+    return links | {"/bin/busybox": File(path, 0o755)}
+
+
+def modules(files: Sequence[Path]) -> dict[str, File | Link]:
+    """Return kernel modules and the order in which the guest's init loads them."""
+    unique = list(dict.fromkeys(files))
+    tree: dict[str, File | Link] = {f"/modules/{path.name}": File(path) for path in unique}
+    order = "".join(f"{path.name}\n" for path in unique)
+    return tree | {"/modules/order": File(order.encode())}
+
+
+def pack(tree: Tree, target: Path, *, compress: bool = True) -> None:
+    """Write ``tree`` as a newc archive, compressed unless a machine's time is too dear for unpacking it."""
+    with tempfile.TemporaryDirectory(prefix="trapless-initramfs-") as staging:
+        root = Path(staging)
+        for mount_point in MOUNT_POINTS:
+            (root / mount_point).mkdir()
+        for name, entry in tree.items():
+            _place(root / PurePosixPath(name).relative_to("/"), entry)
+        names = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+        for name in names:
+            path = root / name
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o755)
+            os.utime(path, (0, 0), follow_symlinks=False)
+        archive = subprocess.run(
+            [host.tool("cpio", "cpio"), "-o0", "-H", "newc", "--reproducible", "--owner=+0:+0", "--quiet"],
+            input="".join(f"{name}\0" for name in names).encode(),
+            stdout=subprocess.PIPE,
+            cwd=root,
+            check=True,
+        ).stdout
+    if compress:
+        archive = subprocess.run(
+            [host.tool("gzip", "gzip"), "-1n"], input=archive, stdout=subprocess.PIPE, check=True
+        ).stdout
+    target.write_bytes(archive)
+
+
+def _place(path: Path, entry: File | Link) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(entry, Link):
+        path.symlink_to(entry.target)
+    else:
+        path.write_bytes(entry.read())
+        path.chmod(entry.mode)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Machines as data.
+
+Invariant: a machine is a value; everything that differs between two boots is a field of it, and every
+combination that cannot boot or cannot be measured is refused when it is made.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+Architecture = Literal["x86", "power"]
+Emulator = Literal["qemu", "bochs"]
+Iommu = Literal["strict", "relaxed"]
+Dom0 = Literal["pv", "pvh"]
+EpmlFault = Literal["drop-on-full", "stay-armed", "first-page", "other-version", "mute"]
+
+# What a PVH dom0 asks of the processor: SVM, nested paging, and a page size its own tables use.
+_PVH_FEATURES = ("+svm", "+npt", "+pdpe1gb")
+
+_E500 = "e500v2_v30"
+
+
+@dataclass(frozen=True)
+class Epml:
+    """The model of a processor that logs what it stores (plugin/epml.c): entries of a ring, and mistakes."""
+
+    entries: int = 32768
+    faults: tuple[EpmlFault, ...] = ()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One bootable machine.
+
+    ``architecture`` is its processor's, ``emulator`` what runs it: QEMU has a PC and, for Power, an e500
+    board; Bochs has a PC.
+    ``iommu`` is how Xen treats its own domain: strict follows page types, relaxed maps all memory once.
+    ``cpu`` is QEMU's model; what a machine's instructions are compared with must have the same model,
+    as the model decides which instructions the kernel uses.
+    With ``icount`` (QEMU's alone) the guest's clock counts instructions (2 ns each) and is deterministic.
+    ``image`` is another build of Xen than the host's own; a .efi is started by UEFI. ``kernel`` is another
+    kernel than the one that the architecture's machines boot.
+    CPUs that take ``turns`` run one after another on one thread of the host, some thousand instructions each:
+    QEMU 7.2's emulation of several at once may go on executing code that the guest has replaced.
+    With ``epml`` its processors are the model of docs/epml.md.
+    ``cable`` gives it two network cards and a cable from one to the other: no packet leaves the machine, so
+    the host's speed is not in what they do.
+    With ``exceptions`` QEMU's trace has each exception of the processor.
+    """
+
+    name: str
+    description: str
+    architecture: Architecture = "x86"
+    emulator: Emulator = "qemu"
+    xen: bool = False
+    dom0: Dom0 = "pv"
+    iommu: Iommu | None = None
+    cpu: str = "qemu64"  # -cpu max crashes a PV dom0 early
+    cpus: int = 1
+    memory_mib: int = 2048
+    icount: bool = False
+    turns: bool = False
+    disk: bool = False
+    cable: bool = False
+    epml: Epml | None = None
+    exceptions: bool = False
+    image: Path | None = None
+    kernel: Path | None = None
+    xen_args: tuple[str, ...] = ()
+    linux_args: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.icount and self.cpus != 1:
+            raise ValueError(f"machine {self.name}: icount works with one CPU only")
+        if self.turns and self.cpus == 1:
+            raise ValueError(f"machine {self.name}: one CPU has nobody to take turns with")
+        if self.iommu and not self.xen:
+            raise ValueError(f"machine {self.name}: an IOMMU mode is a Xen option")
+        if self.dom0 != "pv" and not self.xen:
+            raise ValueError(f"machine {self.name}: a PVH dom0 without Xen")
+        if self.dom0 == "pvh":
+            if self.iommu != "strict":
+                raise ValueError(f"machine {self.name}: a PVH dom0 needs its IOMMU strict")
+            if missing := [feature for feature in _PVH_FEATURES if feature not in self.cpu.split(",")]:
+                raise ValueError(f"machine {self.name}: a PVH dom0 needs a CPU with {','.join(missing)}")
+        if self.xen_args and not self.xen:
+            raise ValueError(f"machine {self.name}: Xen options without Xen")
+        if self.image and not self.xen:
+            raise ValueError(f"machine {self.name}: an image of Xen without Xen")
+        if self.epml and self.xen:
+            raise ValueError(f"machine {self.name}: the model of EPML knows Linux alone")
+        if not self.pc and (self.xen or self.disk or self.cable or self.epml):
+            raise ValueError(f"machine {self.name}: what is not QEMU's PC has memory and a console")
+        if self.emulator == "bochs" and (
+            self.architecture != "x86" or self.cpus != 1 or self.icount or self.exceptions
+        ):
+            raise ValueError(f"machine {self.name}: Bochs has a PC with one CPU, its own clock and no trace")
+
+    @property
+    def pc(self) -> bool:
+        """Whether it is QEMU's PC: the one that has Xen, several CPUs, devices, and a trace of them."""
+        return (self.architecture, self.emulator) == ("x86", "qemu")
+
+    def with_icount(self) -> "Machine":
+        """Return the same machine with the deterministic clock."""
+        return replace(self, icount=True)
+
+    def with_turns(self) -> "Machine":
+        """Return the same machine with CPUs that take turns."""
+        return replace(self, turns=True)
+
+    @property
+    def efi(self) -> bool:
+        """Whether UEFI starts it."""
+        return self.image is not None and self.image.suffix == ".efi"
+
+    def with_image(self, image: Path) -> "Machine":
+        """Return the same machine with this build of Xen."""
+        return replace(self, image=image)
+
+    def with_disk(self) -> "Machine":
+        """Return the same machine with an AHCI disk."""
+        return replace(self, disk=True)
+
+    def with_epml(self, entries: int = 32768, faults: tuple[EpmlFault, ...] = ()) -> "Machine":
+        """Return the same machine with the model of EPML."""
+        return replace(self, epml=Epml(entries, faults))
+
+    def with_cable(self) -> "Machine":
+        """Return the same machine with two e1000 network cards, wired to each other."""
+        return replace(self, cable=True)
+
+
+def _table(*machines: Machine) -> Mapping[str, Machine]:
+    return MappingProxyType({machine.name: machine for machine in machines})
+
+
+MACHINES = _table(
+    Machine("bare", "Linux alone"),
+    Machine("bare-smp", "Linux alone", cpus=2),
+    Machine("xen-strict", "PV dom0, IOMMU follows page types", xen=True, iommu="strict"),
+    Machine("xen-strict-smp", "PV dom0, IOMMU follows page types", xen=True, iommu="strict", cpus=2),
+    Machine("xen-relaxed", "PV dom0, IOMMU maps all of its memory", xen=True, iommu="relaxed"),
+    Machine("xen-relaxed-smp", "PV dom0, IOMMU maps all of its memory", xen=True, iommu="relaxed", cpus=2),
+    Machine(
+        "xen-pvh",
+        "PVH dom0: nested paging in place of PV page tables",
+        xen=True,
+        dom0="pvh",
+        iommu="strict",
+        cpu=",".join(("qemu64", *_PVH_FEATURES)),
+    ),
+    Machine(
+        "bochs",
+        "Linux alone, on a processor with Intel's page-modification logging",
+        emulator="bochs",
+        cpu="corei7_skylake_x",
+        memory_mib=1024,
+    ),
+    # QEMU's board has multiples of 64 MiB, with an initramfs behind the first. A guest of KVM's has 64, so 66
+    # is as near as bare metal comes.
+    Machine(
+        "power",
+        "Linux alone, on an e500v2",
+        architecture="power",
+        cpu=_E500,
+        memory_mib=128,
+        icount=True,
+        linux_args=("mem=66M",),
+    ),
+    # A huge page for each guest of 64 MiB; four leave the host enough.
+    Machine(
+        "power-kvm",
+        "Linux and guests in its KVM, on an e500v2",
+        architecture="power",
+        cpu=_E500,
+        memory_mib=512,
+        icount=True,
+        linux_args=("hugepagesz=64M", "hugepages=4"),
+    ),
+    Machine(
+        "power-kvm-smp",
+        "Linux and a VM in its KVM, on two e500v2",
+        architecture="power",
+        cpu=_E500,
+        cpus=2,
+        memory_mib=512,
+        linux_args=("hugepagesz=16M", "hugepages=8"),
+    ),
+)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""A machine inside of a machine: trapless-vmm on the stock kvm_amd of an emulated host.
+
+Invariant: the inner guest holds stock binaries and what the caller gave, as the outer one does; what it
+prints comes back as the output of the step that ran it, and only a script that ran to its end prints the last
+line.
+"""
+
+import re
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .. import artifacts, host
+from ..errors import LabError
+from . import guest, initramfs
+from .initramfs import File, Tree
+from .machine import MACHINES, Machine
+from .script import Step
+
+# AMD's virtualisation is the one that QEMU emulates. The model must be one whose features TCG has.
+OUTER_CPU = "EPYC,+svm,+npt"
+OUTER_MODULES = ("kvm-amd",)
+_VMM = "trapless-vmm"
+
+# The emulated processor's CPUID tells another size of the XSAVE area than it has; the kernel would say so at
+# length, and do without.
+_COMMAND_LINE = "console=ttyS0 reboot=k panic=-1 loglevel=5 noxsave"
+
+# No power switch without ACPI: the reset ends the inner machine.
+_INIT = """#!/bin/busybox sh
+export PATH=/bin
+/bin/busybox mount -t proc proc /proc
+/bin/busybox mount -t sysfs sysfs /sys
+/bin/busybox mount -t devtmpfs devtmpfs /dev
+mount -t tmpfs tmpfs /tmp
+exec </dev/null >/dev/console 2>&1
+stty -F /dev/console -onlcr
+echo "inner: begin"
+sh /script
+echo "inner: end $?"
+reboot -f
+"""
+_OUTPUT = re.compile(r"^inner: begin\n(.*)^inner: end (\d+)\n", re.MULTILINE | re.DOTALL)
+
+
+def machine(name: str = "bare") -> Machine:
+    """Return a machine whose KVM runs inner guests."""
+    # On a busy host the kernel's check of its timer comes too late and is a panic with this processor.
+    return replace(MACHINES[name], name=f"{name}-nested", cpu=OUTER_CPU, linux_args=("no_timer_check",))
+
+
+@dataclass(frozen=True)
+class Inner:
+    """An inner guest; ``script`` is what its shell runs, ``environment`` the VMM's variables.
+
+    With less than 512 MiB the kernel makes no huge pages by itself.
+    """
+
+    name: str
+    script: str
+    files: Tree
+    memory: str = "640MiB"
+    cpus: int = 1
+    environment: str = ""
+
+    def step(self, timeout_s: float = 240) -> Step:
+        """Return the outer machine's step that runs it."""
+        command = (
+            f"{self.environment} {_VMM} --kernel /inner/kernel --initramfs /inner/{self.name} "
+            f"--memory {self.memory} --cpus {self.cpus} --counts "
+            f"--cmdline '{_COMMAND_LINE}'"
+        )
+        return Step(self.name, command, timeout_s=timeout_s)
+
+
+def vmm_files(vmm: Path | None = None) -> Tree:
+    """Return the VMM, without a guest."""
+    return initramfs.program(vmm or artifacts.program(_VMM))
+
+
+def files(*inner: Inner, vmm: Path | None = None) -> Tree:
+    """Return what the outer guest needs to run these."""
+    # Unpacking the kernel, which the inner one would do itself, takes the emulator a minute.
+    kernel = File(host.unpack_kernel(host.kernel().image))
+    tree = {**vmm_files(vmm), "/inner/kernel": kernel}
+    return tree | {f"/inner/{guest.name}": File(_pack(guest)) for guest in inner}
+
+
+def _pack(inner: Inner) -> bytes:
+    tree = {
+        "/init": File(_INIT.encode(), 0o755),
+        "/script": File(inner.script.encode()),
+        **initramfs.busybox(host.busybox()),
+        **guest.tree(*guest.named([inner.script])),
+        **inner.files,
+    }
+    with tempfile.TemporaryDirectory(prefix="trapless-inner-") as directory:
+        archive = Path(directory) / "initramfs.gz"
+        initramfs.pack(tree, archive)
+        return archive.read_bytes()
+
+
+def output(printed: str) -> str:
+    """Return what the script of an inner guest printed, if it ended with exit code 0."""
+    text = printed.replace("\r\n", "\n")
+    found = _OUTPUT.search(text)
+    if found is None or found[2] != "0":
+        raise LabError(f"the inner guest's script failed or did not end:\n{text}")
+    return found[1]

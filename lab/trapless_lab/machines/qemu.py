@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The command line of QEMU for a machine: a pure function of values.
+
+Invariant: the console, the step log and the device trace of a PC are three separate files, and nothing but
+the guest's steps writes to the second serial port.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .machine import Machine
+from .trace import EVENTS
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a machine boots; all but the first two only if the machine has them.
+
+    With UEFI, Xen, kernel and initramfs are on ``efi_disk`` (efi.py); ``firmware`` is its code and variables.
+    """
+
+    kernel: Path
+    initramfs: Path
+    xen: Path | None = None
+    disk: Path | None = None
+    efi_disk: Path | None = None
+    firmware: tuple[Path, Path] | None = None
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where a machine writes; ``complaints`` is its emulator's own output.
+
+    A machine with one serial port has no file ``steps`` of its own: there, it is the console's.
+    """
+
+    console: Path
+    steps: Path
+    trace: Path
+    complaints: Path
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plugin of QEMU's, the file it writes, and the one it reads if it needs to be told something."""
+
+    library: Path
+    output: Path
+    plan: Path | None = None
+
+
+# Locally administered; the guest sees c0 as eth0.
+MACS = {"c0": "52:54:00:00:00:00", "c1": "52:54:00:00:00:01"}
+
+# A split irqchip is what interrupt remapping needs.
+_BOARDS = {"x86": "q35,kernel-irqchip=split", "power": "ppce500"}
+_DOM0_IOMMU = {"strict": "strict", "relaxed": "no-strict"}
+
+
+def _quote(path: Path) -> str:
+    """Double the commas, which end a value in QEMU's option lists."""
+    return str(path).replace(",", ",,")
+
+
+def linux_args(machine: Machine) -> str:
+    """Return the kernel's command line."""
+    # Warnings and their stack traces are level 4; above that the console only costs time. On Power it costs
+    # most: each character of a guest's is an exit.
+    level = 4 if machine.architecture == "power" else 5
+    console = "hvc0" if machine.xen else "ttyS0"
+    return " ".join((f"console={console}", "panic=-1", f"loglevel={level}", *machine.linux_args))
+
+
+def _serial_port(name: str, path: Path) -> list[str]:
+    return ["-chardev", f"file,id={name},path={_quote(path)}", "-serial", f"chardev:{name}"]
+
+
+def _linux_alone(machine: Machine, images: Images) -> list[str]:
+    kernel = ["-kernel", str(images.kernel), "-initrd", str(images.initramfs)]
+    return [*kernel, "-append", linux_args(machine)]
+
+
+def xen_args(machine: Machine) -> str:
+    """Return Xen's command line."""
+    args = ["console=com1", "com1=115200", f"dom0_mem={machine.memory_mib // 2}M", "loglvl=all"]
+    if machine.dom0 == "pvh":
+        args.append("dom0=pvh")
+    if machine.iommu:
+        args += ["iommu=verbose,force", f"dom0-iommu={_DOM0_IOMMU[machine.iommu]}"]
+    return " ".join((*args, *machine.xen_args))
+
+
+def plugin_options(plugin: Plugin) -> list[str]:
+    """Return what has QEMU load a plugin."""
+    plan = f",plan={_quote(plugin.plan)}" if plugin.plan else ""
+    return ["-plugin", f"{_quote(plugin.library)},output={_quote(plugin.output)}{plan}"]
+
+
+def argv(
+    qemu: Path, machine: Machine, images: Images, outputs: Outputs, plugins: Sequence[Plugin] = ()
+) -> list[str]:
+    """Return the command that runs ``machine``; it ends when the guest powers off or resets."""
+    args = [str(qemu), "-nodefaults", "-display", "none", "-no-reboot", "-m", f"{machine.memory_mib}M"]
+    args += ["-M", _BOARDS[machine.architecture], "-cpu", machine.cpu]
+    if machine.icount:
+        # The date too: how long Xen and Linux wait for the RTC's next second must not be the host's business.
+        args += ["-accel", "tcg", "-icount", "shift=1,sleep=off", "-rtc", "clock=vm,base=2020-01-01"]
+    else:
+        thread = "single" if machine.turns else "multi"
+        args += ["-accel", f"tcg,thread={thread}", "-smp", str(machine.cpus)]
+    args += _serial_port("console", outputs.console)
+    for plugin in plugins:
+        args += plugin_options(plugin)
+    if machine.exceptions:
+        args += ["-d", "int"]
+    args += ["-D", str(outputs.trace)]
+    if not machine.pc:
+        # The seed in the device tree would differ from run to run.
+        return [*args, "-seed", "1", *_linux_alone(machine, images)]
+    args += _serial_port("steps", outputs.steps)
+    if machine.iommu:
+        args += ["-device", "intel-iommu,intremap=on"]
+    args += ["-chardev", "null,id=markers", "-device", "isa-parallel,iobase=0x378,chardev=markers"]
+    for event in EVENTS:
+        args += ["-trace", event]
+    if machine.disk:
+        if images.disk is None:
+            raise ValueError(f"machine {machine.name} has a disk but no image for it")
+        args += ["-drive", f"file={_quote(images.disk)},format=raw,if=none,id=d0,snapshot=on"]
+        args += ["-device", "ide-hd,drive=d0,bus=ide.0"]
+    if machine.cable:
+        for card in ("c0", "c1"):
+            args += ["-netdev", f"hubport,id={card},hubid=0"]
+            # Without its boot ROM, which the firmware would run.
+            args += ["-device", f"e1000,netdev={card},mac={MACS[card]},romfile="]
+    if not machine.xen:
+        return [*args, *_linux_alone(machine, images)]
+    if machine.efi:
+        if images.efi_disk is None or images.firmware is None:
+            raise ValueError(f"machine {machine.name} is started by UEFI but there is no disk or no firmware")
+        code, variables = images.firmware
+        args += ["-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={_quote(code)}"]
+        args += ["-drive", f"if=pflash,unit=1,format=raw,snapshot=on,file={_quote(variables)}"]
+        args += ["-drive", f"file={_quote(images.efi_disk)},format=raw,if=none,id=efi,snapshot=on"]
+        return [*args, "-device", "ide-hd,drive=efi,bus=ide.1"]
+    if images.xen is None:
+        raise ValueError(f"machine {machine.name} runs Xen but there is no hypervisor image")
+    linux = f"{_quote(images.kernel)} {linux_args(machine)},{_quote(images.initramfs)}"
+    return [*args, "-kernel", str(images.xen), "-initrd", linux, "-append", xen_args(machine)]

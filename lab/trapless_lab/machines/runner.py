@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Boots machines, and runs scripts of steps in those that take them.
+
+Invariant: there is no other way to start a machine, whatever its processor and its emulator. A guest of
+``run`` holds the host's stock binaries, the lab's init, the programs that its steps name and what the caller
+gave, and the caller's files are the ones that win.
+"""
+
+import contextlib
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from .. import artifacts, host
+from ..progress import Progress
+from . import bochs, efi, epml, guest, initramfs, qemu, session, trace
+from .initramfs import File, Tree
+from .machine import Machine
+from .script import Log, Step, StepLog, render
+from .transcript import Transcript
+
+DISK_BYTES = 64 << 20
+TRACE = "trace.log"
+
+# Two in a row stood still once, beside three other machines on two CPUs.
+_BOOTS = 5
+# A boot of several CPUs that has said nothing for this long stands still; beside one other, a whole one takes
+# half a minute.
+_SILENCE_S = 90
+
+
+def empty_disk(directory: Path) -> Path:
+    """Make a disk full of zeros."""
+    disk = directory / "disk.img"
+    with disk.open("wb") as file:
+        file.truncate(DISK_BYTES)
+    return disk
+
+
+def run(
+    machine: Machine,
+    steps: Sequence[Step],
+    *,
+    files: Tree | None = None,
+    modules: Sequence[str] = (),
+    make_disk: Callable[[Path], Path] = empty_disk,
+    progress: Progress | None = None,
+    work_dir: Path | None = None,
+    plugins: Sequence[qemu.Plugin] = (),
+) -> Transcript:
+    """Boot a PC, run ``steps`` and return what happened.
+
+    ``files`` are added to the guest, and the programs of guest.py that the steps name; ``modules`` are stock
+    modules, loaded with their dependencies before the first step. If the machine has a disk, ``make_disk``
+    makes its raw image in the directory it is given; the guest's writes do not reach it. Logs are kept in
+    ``work_dir`` if there is one. ``plugins`` watch the machine from its first instruction.
+    """
+    log = StepLog(steps, secrets.token_hex(8))
+    with _directory(work_dir) as directory:
+        tree = _guest_tree(machine, log, modules, files or {})
+        console = boot(machine, tree, log, directory, make_disk=make_disk, progress=progress, plugins=plugins)
+        with _outputs(machine, directory).trace.open() as lines:
+            buckets = trace.parse(lines)
+        return Transcript(machine, tuple(log.results), buckets, console)
+
+
+@contextlib.contextmanager
+def _directory(wanted: Path | None) -> Iterator[Path]:
+    if wanted is None:
+        with tempfile.TemporaryDirectory(prefix="trapless-lab-") as temporary:
+            yield Path(temporary)
+    else:
+        wanted.mkdir(parents=True, exist_ok=True)
+        yield wanted
+
+
+def boot(
+    machine: Machine,
+    tree: Tree,
+    log: Log,
+    directory: Path,
+    *,
+    make_disk: Callable[[Path], Path] = empty_disk,
+    progress: Progress | None = None,
+    plugins: Sequence[qemu.Plugin] = (),
+) -> str:
+    """Boot a machine of any kind with ``tree`` as all that it has, and return what its console showed.
+
+    ``log`` reads what the machine prints of its steps. The machine's files are left in ``directory``; the
+    trace is ``TRACE``.
+    """
+    image = directory / "initramfs.gz"
+    # Where every instruction of the boot is measured, unpacking is not wanted.
+    initramfs.pack(tree, image, compress=machine.architecture != "power")
+    disk = make_disk(directory) if machine.disk else None
+    images = replace(_images(machine, _kernel(machine), image, directory), disk=disk)
+    outputs = _outputs(machine, directory)
+    argv = _argv(machine, images, outputs, plugins, directory)
+    return _follow(machine, argv, log, outputs, progress or Progress()).console
+
+
+def _outputs(machine: Machine, directory: Path) -> qemu.Outputs:
+    console = directory / "console.log"
+    steps = directory / "steps.log" if machine.architecture == "x86" else console
+    return qemu.Outputs(console, steps, directory / TRACE, directory / "emulator.log")
+
+
+def _kernel(machine: Machine) -> Path:
+    if machine.kernel:
+        return machine.kernel
+    return artifacts.power("kernel", "vmlinux") if machine.architecture == "power" else host.kernel().image
+
+
+def _argv(
+    machine: Machine,
+    images: qemu.Images,
+    outputs: qemu.Outputs,
+    plugins: Sequence[qemu.Plugin],
+    directory: Path,
+) -> list[str]:
+    if machine.emulator == "bochs":
+        return bochs.argv(machine, images, outputs, directory)
+    return qemu.argv(host.qemu(machine.architecture), machine, images, outputs, plugins)
+
+
+def _images(machine: Machine, kernel: Path, initramfs_image: Path, work_dir: Path) -> qemu.Images:
+    """What the machine boots, its own disk apart."""
+    plain = qemu.Images(kernel, initramfs_image)
+    if not machine.xen:
+        return plain
+    xen = machine.image or host.XEN_IMAGE
+    if machine.efi:
+        disk = efi.make_disk(machine, xen, kernel, initramfs_image, work_dir)
+        return replace(plain, efi_disk=disk, firmware=efi.firmware())
+    return replace(plain, xen=host.unpack_xen(work_dir, xen))
+
+
+def _follow(
+    machine: Machine, argv: Sequence[str], log: Log, outputs: qemu.Outputs, progress: Progress
+) -> session.Session:
+    """Run the machine to its end. With several CPUs QEMU's emulation of stock Xen and Linux sometimes stands
+    still before the first step; such a boot is made again, a few times at most, and nothing later ever is.
+    """
+    left = _BOOTS if machine.cpus > 1 else 1
+    while True:
+        for file in (outputs.console, outputs.steps, outputs.trace):
+            file.write_bytes(b"")
+        watched = session.Session(
+            machine.name,
+            log,
+            outputs,
+            progress,
+            silence_s=_SILENCE_S if left > 1 else None,
+            boot_s=bochs.BOOT_TIMEOUT_S if machine.emulator == "bochs" else None,
+        )
+        try:
+            with (
+                epml.wired(machine, outputs.complaints.with_name(epml.COUNTS)) as wires,
+                session.process([*argv, *wires.argv], outputs.complaints, wires.descriptors) as running,
+            ):
+                watched.follow(running, powers_off=machine.emulator == "qemu")
+        except session.BootTimeout as error:
+            left -= 1
+            if not left:
+                raise
+            progress.again(str(error).partition("\n")[0])
+        else:
+            return watched
+
+
+def _guest_tree(machine: Machine, log: StepLog, modules: Sequence[str], files: Tree) -> Tree:
+    release = host.kernel().release
+    names = [*(["xen-privcmd"] if machine.xen else []), *modules]
+    tree: dict[str, File | initramfs.Link] = {"/init": File(guest.INIT, 0o755)}
+    tree |= initramfs.busybox(host.busybox())
+    tree |= initramfs.modules([path for name in names for path in host.module_files(release, name)])
+    tree |= guest.tree(guest.MARK, *guest.named(step.command for step in log.steps))
+    if machine.xen:
+        tree |= initramfs.program(host.xen_livepatch())
+    return {**tree, **render(log.steps, log.nonce), **files}

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Watches one emulator from boot to power-off.
+
+Invariant: it never outlives the block that started it, every wait has a limit, and an error says what was
+being waited for and shows the ends of both logs.
+"""
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from .. import host
+from ..errors import LabError
+from ..progress import Progress
+from .qemu import Outputs
+from .script import Log
+
+# A boot took over a minute beside six others on two processors.
+BOOT_TIMEOUT_S = 360
+POWER_OFF_TIMEOUT_S = 120
+
+_POLL_S = 0.05
+_TAIL_LINES = 25
+# How long a crash may go on printing before its log is shown.
+_CRASH_GRACE_S = 1.0
+
+
+class GuestError(LabError):
+    """A machine did not do what it was asked to."""
+
+
+class BootTimeout(GuestError):
+    """A machine did not get as far as its first step."""
+
+
+class _Tail:
+    """Reads what a growing file gained since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.data = b""
+
+    def read(self) -> bytes:
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+            file.seek(len(self.data))
+            fresh = file.read()
+            self.data += fresh
+            return fresh
+        return b""
+
+
+def last_lines(text: str) -> str:
+    """Return the end of a log, indented."""
+    lines = [line for line in text.splitlines() if line.strip()]  # Xen doubles its line ends
+    return "\n".join(f"    {line}" for line in lines[-_TAIL_LINES:]) or "    (nothing)"
+
+
+@contextlib.contextmanager
+def process(
+    argv: Sequence[str], log: Path, descriptors: Sequence[int] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command, its own output in ``log``, and kill it at the end of the block.
+
+    It gets the descriptors, under the same numbers.
+    """
+    # setpriv covers the one way out that Python cannot: being killed itself.
+    guarded = [str(host.tool("setpriv", "util-linux")), "--pdeathsig", "KILL", *argv]
+    with log.open("wb") as output:
+        started = subprocess.Popen(
+            guarded, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=descriptors
+        )
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.wait()
+
+
+class Session:
+    """One run being watched."""
+
+    def __init__(
+        self,
+        machine: str,
+        log: Log,
+        outputs: Outputs,
+        progress: Progress,
+        silence_s: float | None = None,
+        boot_s: float | None = None,
+    ) -> None:
+        """Watch ``machine``; a boot stands still after ``silence_s`` seconds without a word on the console,
+        and whatever it says after ``boot_s`` without a step.
+        """
+        self._machine = machine
+        self._boot_s = BOOT_TIMEOUT_S if boot_s is None else boot_s
+        self._silence_s = self._boot_s if silence_s is None else silence_s
+        self._log = log
+        self._progress = progress
+        self._console = _Tail(outputs.console)
+        self._steps = _Tail(outputs.steps)
+        self._complaints = outputs.complaints
+
+    @property
+    def console(self) -> str:
+        """All that the console showed."""
+        return self._console.data.decode(errors="replace")
+
+    def follow(self, process: subprocess.Popen[bytes], *, powers_off: bool = True) -> None:
+        """Watch until every step is done and the guest has powered off, if its emulator knows how to."""
+        self._progress.booting(self._machine, len(self._log.steps))
+        position, since = self._position(), time.monotonic()
+        said, heard = 0, since
+        while True:
+            # Asked before the logs are read: what QEMU wrote before it ended is then in them.
+            ended = process.poll() is not None
+            self._read()
+            if self._position() != position:
+                position, since = self._position(), time.monotonic()
+            if len(self._console.data) != said:
+                said, heard = len(self._console.data), time.monotonic()
+            waiting_for, limit = self._due()
+            if self._log.crash and (crash := self._log.crash.search(self._console.data)):
+                time.sleep(_CRASH_GRACE_S)
+                self._read()
+                what = crash[0].decode(errors="replace").strip()
+                self._fail(f"crashed ({what}) while waiting for {waiting_for}")
+            if self._finished and (not powers_off or (ended and process.returncode == 0)):
+                return
+            if ended:
+                self._fail(f"ended (exit code {process.returncode}) while waiting for {waiting_for}")
+            if time.monotonic() - since > limit:
+                kind = BootTimeout if self._booting else GuestError
+                self._fail(f"timed out after {limit:g} s waiting for {waiting_for}", kind)
+            if self._booting and time.monotonic() - heard > self._silence_s:
+                self._fail(f"silent for {self._silence_s:g} s while waiting for {waiting_for}", BootTimeout)
+            time.sleep(_POLL_S)
+
+    @property
+    def _booting(self) -> bool:
+        return not (self._log.running or self._log.results)
+
+    @property
+    def _finished(self) -> bool:
+        return len(self._log.results) == len(self._log.steps)
+
+    def _position(self) -> tuple[int, bool]:
+        return len(self._log.results), self._log.running is not None
+
+    def _due(self) -> tuple[str, float]:
+        """Return what is being waited for and for how long at most."""
+        if self._log.running:
+            return f'step "{self._log.running.name}"', self._log.running.timeout_s
+        if self._finished:
+            return "the guest to power off", POWER_OFF_TIMEOUT_S
+        return f'step "{self._log.steps[len(self._log.results)].name}" to begin', self._boot_s
+
+    def _read(self) -> None:
+        self._console.read()
+        was_running, seen = self._log.running, len(self._log.results)
+        self._log.feed(self._steps.read())
+        for result in self._log.results[seen:]:
+            self._progress.finished(result.step.name, result.duration_s)
+            if not result.as_expected:
+                self._fail(
+                    f'step "{result.step.name}" ended with exit code {result.rc}, not {result.step.expect}'
+                )
+        if self._log.running is not None and self._log.running is not was_running:
+            self._progress.started(self._log.running.name)
+
+    def _fail(self, what: str, kind: type[GuestError] = GuestError) -> NoReturn:
+        if self._log.running:
+            step_log = self._log.partial
+        else:
+            step_log = self._log.results[-1].output if self._log.results else ""
+        complaint = self._complaints.read_text(errors="replace")
+        raise kind(
+            f"machine {self._machine}: {what}\n"
+            f"  the step's last lines:\n{last_lines(step_log)}\n"
+            f"  the console's last lines:\n{last_lines(self.console)}"
+            + (f"\n  the emulator says:\n{last_lines(complaint)}" if complaint else "")
+        )

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What creating and ending a process costs in a PV domU, which has no IOMMU and no say in what dom0 loads.
+
+Invariant: every column is the same domU in the same boot, so they differ only in what was loaded before;
+dom0 sleeps while the domU is measured.
+"""
+
+from collections.abc import Mapping
+from statistics import median
+
+from ... import host
+from ...experiment import plots
+from ...experiment.experiment import (
+    BeforeAfter,
+    Check,
+    Context,
+    Result,
+    Row,
+    Target,
+    experiment,
+    machine_facts,
+)
+from ...experiment.workload import MODES, NS_PER_INSTRUCTION, ns_per_process
+from ...machines import domu
+from ...machines.domu import DomU
+from ...machines.script import Step
+from ...machines.transcript import Transcript
+from .. import columns
+from .. import parts as pagetable
+from ..columns import RELAXED
+from .process_latency import AT_MOST, PROCESSES, QUICK_PROCESSES, QUICK_REPEATS, REPEATS, WARM_UP
+
+# As Debian boots by default. A domU's tables are not the IOMMU's business in either mode.
+MACHINE = RELAXED
+COLUMNS = ("stock", "payload", "boosted")
+
+# Of about 240,000 instructions that stock Xen spends on entries that are zero, a fork and exit.
+SAVED_AT_LEAST = 150_000
+
+
+def _label(column: str, measure: str, repeat: int) -> str:
+    return f"{column} {measure} {repeat + 1}"
+
+
+def _measure(guest: DomU, column: str, processes: Mapping[str, int], repeats: int) -> list[Step]:
+    return [
+        guest.step(
+            _label(column, measure, repeat),
+            f"spawn {mode} --warm-up {WARM_UP} --count {processes[measure]}",
+            timeout_s=300,
+        )
+        for measure, mode in MODES.items()
+        for repeat in range(repeats)
+    ]
+
+
+def _instructions(transcript: Transcript, column: str, measure: str, repeats: int) -> list[int]:
+    return [
+        ns_per_process(transcript[_label(column, measure, repeat)], measure) // NS_PER_INSTRUCTION
+        for repeat in range(repeats)
+    ]
+
+
+@experiment(
+    name="domu-latency",
+    accelerator="pagetable",
+    title="Instructions a process, in a PV domU",
+    reproduces="nothing: the papers measure dom0 only",
+    minutes=2,
+)
+def domu_latency(context: Context) -> Result:
+    """Measure in a stock domU, then with the payload in Xen, then with the guest module in the domU too."""
+    processes, repeats = (QUICK_PROCESSES, QUICK_REPEATS) if context.quick else (PROCESSES, REPEATS)
+    payload, module = [pagetable.PAYLOAD_PART], [pagetable.PVMMU_PART]
+    guest = DomU(files=pagetable.files(module), programs=("spawn",))
+    stock, with_payload, boosted = (_measure(guest, column, processes, repeats) for column in COLUMNS)
+    transcript = context.run(
+        "domU",
+        MACHINE,
+        [
+            domu.toolstack(),
+            guest.create(),
+            *stock,
+            *pagetable.load_steps(payload),
+            *with_payload,
+            *(guest.inside(step) for step in pagetable.load_steps(module)),
+            *boosted,
+            domu.console(),
+            guest.destroy(),
+        ],
+        {**domu.tree(guest), **pagetable.files(payload)},
+        modules=domu.MODULES,
+    )
+    domu.require_quiet(transcript)
+    taken = {c: {m: _instructions(transcript, c, m, repeats) for m in MODES} for c in COLUMNS}
+    medians = {c: {m: int(median(values)) for m, values in column.items()} for c, column in taken.items()}
+    saved = medians["stock"]["fork_exit"] - medians["payload"]["fork_exit"]
+    spread = {m: max(max(taken[c][m]) - min(taken[c][m]) for c in COLUMNS) for m in MODES}
+    if context.plots:
+        plots.bars(
+            context.plots / "domu-latency.png",
+            list(MODES),
+            {name: list(column.values()) for name, column in medians.items()},
+            y="instructions a process",
+            title="Process creation and exit in a PV domU",
+        )
+    return Result(
+        unit="instructions",
+        method=f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction; median of {repeats}; spread is the "
+        "largest minus the smallest, of the worst column; payload is what the domU gains unasked, boosted "
+        f"has {pagetable.PVMMU} in the domU besides; one boot",
+        rows=[_row(medians, spread, m) for m in MODES],
+        paper=[],
+        checks=[
+            *(
+                columns.no_slower(c, {m: (medians["stock"][m], medians[c][m]) for m in MODES})
+                for c in COLUMNS[1:]
+            ),
+            Check(
+                "a domU gains unasked",
+                saved >= SAVED_AT_LEAST,
+                f"the payload alone saves {saved:,} instructions of fork+exit, {SAVED_AT_LEAST:,} wanted",
+            ),
+        ],
+        machine=machine_facts([MACHINE], host.versions()),
+        keys=medians,
+        summary=[
+            BeforeAfter(
+                f"{m.replace('_', '+')} in a domU, instructions",
+                f"{medians['stock'][m]:,}",
+                f"{medians['boosted'][m]:,}",
+                f"with the payload alone: {medians['payload'][m]:,}",
+            )
+            for m in MODES
+        ],
+        targets=[Target(f"{m} boosted", medians["boosted"][m], AT_MOST[m]) for m in MODES],
+    )
+
+
+def _row(medians: Mapping[str, Mapping[str, int]], spread: Mapping[str, int], measure: str) -> Row:
+    stock, boosted = medians["stock"][measure], medians["boosted"][measure]
+    return {
+        "measure": measure,
+        **{column: medians[column][measure] for column in COLUMNS},
+        "faster_percent": round(100 * (stock - boosted) / stock, 1),
+        "spread": spread[measure],
+    }

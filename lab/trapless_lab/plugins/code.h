@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * What the lab's plugins know of the code that runs in a machine: whose it is,
+ * where it calls and returns, and the markers of the guest's programs.
+ *
+ * Invariant: everything is read off an address and an instruction's own bytes,
+ * as they are executed: the kernel patches its calls while it boots.
+ */
+#ifndef CODE_H
+#define CODE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "profiled.h"
+#include "qemu_plugin.h"
+
+enum kind { USER, KERNEL, XEN, KINDS };
+
+/* PV Linux leaves these addresses to Xen; Linux alone has its gap there. */
+#define XEN_FIRST 0xffff800000000000u
+#define XEN_LAST 0xffff87ffffffffffu
+
+static inline enum kind kind_of(uint64_t address)
+{
+	if (!(address >> 63))
+		return USER;
+	return address >= XEN_FIRST && address <= XEN_LAST ? XEN : KERNEL;
+}
+
+/* QEMU's own exit handlers are not for the thread to run that calls this. */
+static inline _Noreturn void die(const char *what)
+{
+	fprintf(stderr, "plugin: %s\n", what);
+	_Exit(1);
+}
+
+static inline void *must(void *memory)
+{
+	if (!memory)
+		die("out of memory");
+	return memory;
+}
+
+static inline bool is_prefix(uint8_t byte)
+{
+	switch (byte) {
+	case 0x26: case 0x2e: case 0x36: case 0x3e: /* segments, hints */
+	case 0x66: case 0x67: case 0xf2: case 0xf3:
+		return true;
+	default:
+		return (byte & 0xf0) == 0x40; /* REX */
+	}
+}
+
+/* Returns an instruction's opcode; ``size`` is set to what is left of it from there. */
+static inline const uint8_t *opcode(struct qemu_plugin_insn *insn, size_t *size)
+{
+	const uint8_t *code = qemu_plugin_insn_data(insn);
+
+	for (*size = qemu_plugin_insn_size(insn); *size > 1 && is_prefix(*code); --*size)
+		code++;
+	return code;
+}
+
+static inline bool is_return(const uint8_t *code)
+{
+	return *code == 0xc3 || *code == 0xc2;
+}
+
+/* Returns where a direct jump or call of five bytes leads, or 0 if it does not begin with ``first``. */
+static inline uint64_t direct_target(struct qemu_plugin_insn *insn, uint8_t first)
+{
+	const uint8_t *code = qemu_plugin_insn_data(insn);
+	int32_t distance;
+
+	if (qemu_plugin_insn_size(insn) != 5 || *code != first)
+		return 0;
+	memcpy(&distance, code + 1, sizeof(distance));
+	return qemu_plugin_insn_vaddr(insn) + 5 + (uint64_t)(int64_t)distance;
+}
+
+#define DIRECT_CALL 0xe8
+#define DIRECT_JUMP 0xe9
+
+/* Instructions with a crossing watched that have begun, counted inline. */
+static uint64_t crossings;
+
+/*
+ * Whether an access is the one of a call or return that has just begun. QEMU 7.2
+ * calls a callback that asks for loads alone never, and one that asks for stores
+ * alone also for loads; and what a helper accesses for an instruction without
+ * callbacks may be told to those of an earlier one.
+ */
+static inline bool crosses(qemu_plugin_meminfo_t info, bool store)
+{
+	static uint64_t seen;
+
+	if (qemu_plugin_mem_is_store(info) != store || seen == crossings)
+		return false;
+	seen = crossings;
+	return true;
+}
+
+/* Has ``on_access`` called for what a call stores or a return loads, which it asks crosses() about. */
+static inline void watch_crossing(struct qemu_plugin_insn *insn, qemu_plugin_accessed_t on_access,
+				  void *data)
+{
+	qemu_plugin_register_vcpu_mem_cb(insn, on_access, QEMU_PLUGIN_CB_NO_REGS,
+					 QEMU_PLUGIN_MEM_RW, data);
+	qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64, &crossings,
+						   1);
+}
+
+static inline void watch_markers(struct qemu_plugin_insn *insn, qemu_plugin_executed_t on_start,
+				 qemu_plugin_executed_t on_stop)
+{
+	static const uint8_t start[] = { PROFILED_START }, stop[] = { PROFILED_STOP };
+	const void *code = qemu_plugin_insn_data(insn);
+
+	if (qemu_plugin_insn_size(insn) != sizeof(start))
+		return;
+	if (!memcmp(code, start, sizeof(start)))
+		qemu_plugin_register_vcpu_insn_exec_cb(insn, on_start, QEMU_PLUGIN_CB_NO_REGS,
+						       NULL);
+	else if (!memcmp(code, stop, sizeof(stop)))
+		qemu_plugin_register_vcpu_insn_exec_cb(insn, on_stop, QEMU_PLUGIN_CB_NO_REGS,
+						       NULL);
+}
+
+#endif /* CODE_H */

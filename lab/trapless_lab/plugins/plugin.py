@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The lab's QEMU plugins, compiled when first needed.
+
+Invariant: as for the guest's programs: a library newer than every source is never rebuilt, and a build that
+failed leaves none behind.
+"""
+
+from pathlib import Path
+
+from .. import artifacts, compiler
+
+SOURCES = Path(__file__).parent
+
+_FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-shared")
+
+
+def build(name: str, sources: Path = SOURCES) -> Path:
+    """Compile a plugin if it is out of date and return it; ``sources`` may be a copy with a mistake in it."""
+    target = (artifacts.build_dir() / "lab" / "plugin" if sources == SOURCES else sources) / f"{name}.so"
+    needed = [*sources.glob("*.[ch]"), *artifacts.DIRTY_ABI.glob("*.h")]
+    if target.exists() and target.stat().st_mtime >= max(path.stat().st_mtime for path in needed):
+        return target
+    compiler.compile_c(sources / f"{name}.c", target, (*_FLAGS, f"-I{artifacts.DIRTY_ABI}"))
+    return target

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Where a guest's privileged instructions exit, seen from outside of the machine: QEMU's log of exceptions.
+
+Invariant: nothing here asks KVM. Host and guest are one kernel at the same addresses, but the processor lets
+the host's execute everything, so whoever is refused a privileged instruction at a kernel's address is the
+guest's. At a program's address it is a program of either: the C library asks what the processor is.
+A log with a line that is none of QEMU's, or cut off, is no log.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import LabError
+from .image import BASE
+
+# Below, a kernel runs that has not mapped itself yet; from there up to BASE, programs.
+_PROGRAMS = 0x10000000
+
+# QEMU's numbers of what a PROGRAM exception is about.
+_OPERATION, _REGISTER, _TRAP = "31", "32", "40"
+
+_RAISED = re.compile(r"Raise exception at ([0-9a-f]{8}) => (\S+) \(\d+\) error=([0-9a-f]+)\n")
+_SYSTEM_CALL = re.compile(r"syscall r0=[0-9a-f]+ .*\n")
+
+
+@dataclass(frozen=True)
+class Exceptions:
+    """How often the guest's kernel was refused a privileged operation, or a move of a privileged register,
+    and any kernel trapped, by program counter. ``by_programs`` counts refusals of programs, the host's and
+    the guest's.
+    """
+
+    operations: Mapping[int, int]
+    registers: Mapping[int, int]
+    traps: Mapping[int, int]
+    by_programs: int
+
+    @property
+    def refused(self) -> Mapping[int, int]:
+        """Return all that the guest's kernel was refused."""
+        return {**self.operations, **self.registers}
+
+
+def read(log: Path) -> Exceptions:
+    """Read a log, line by line: there are hundreds of thousands."""
+    with log.open() as lines:
+        return parse(lines)
+
+
+def parse(lines: Iterable[str]) -> Exceptions:
+    """Read the lines of a log."""
+    by_error = {error: Counter[int]() for error in (_OPERATION, _REGISTER, _TRAP)}
+    by_programs, seen = 0, False
+    for number, line in enumerate(lines, 1):
+        found = _RAISED.fullmatch(line)
+        if not found:
+            if not _SYSTEM_CALL.fullmatch(line):
+                raise LabError(f"line {number} of QEMU's log of exceptions is none of QEMU's: {line!r}")
+            continue
+        seen = True
+        if found[2] != "PROGRAM" or found[3] not in by_error:
+            continue
+        address = int(found[1], 16)
+        if _PROGRAMS <= address < BASE:
+            by_programs += found[3] != _TRAP
+        else:
+            by_error[found[3]][address | BASE] += 1
+    if not seen:
+        raise LabError("QEMU's log has no exceptions; was it asked for them?")
+    operations, registers, traps = by_error.values()
+    if both := operations.keys() & registers.keys():
+        raise LabError(f"at {min(both):#x} QEMU refused now an operation, now a register")
+    return Exceptions(operations, registers, traps, by_programs)

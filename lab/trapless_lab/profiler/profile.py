@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Takes a profile: boots a machine with the plugin, and gives names to what it counted.
+
+Invariant: the number of instructions is held against the guest's clock, which counts them by itself; names
+are those of the very files that the machine was given.
+"""
+
+import gzip
+import re
+import shlex
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from .. import host
+from ..errors import LabError
+from ..experiment.experiment import Check
+from ..experiment.workload import NS_PER_INSTRUCTION
+from ..machines import qemu, runner
+from ..machines.initramfs import File
+from ..machines.machine import Machine
+from ..machines.script import Step, StepResult
+from ..machines.transcript import Transcript
+from ..plugins import counts, plugin
+from ..plugins.counts import Counts
+from ..progress import Progress
+from ..symbols import Area, Symbols
+from . import binaries, kallsyms
+from .attribution import Profile, adds_up, summarise
+
+XEN_SYMBOLS = Path("/usr/lib/debug/boot/xen-syms-4.17-amd64")
+
+TOLERANCE = 0.01
+"""How far the count may be from the guest's clock: reading it and faults are not counted by both."""
+
+_WORKLOAD = "workload"
+_MODULES = Step(
+    "where the modules are",
+    "cd /sys/module && for m in *; do for s in $m/sections/.*text*; do "
+    "[ -e $s ] && echo $m ${s##*/} $(cat $s); done; done; true",
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to profile: a command in a machine.
+
+    ``before`` is what the machine does first, uncounted: it loads something. ``files`` is what it needs for
+    that.
+    """
+
+    machine: Machine
+    workload: tuple[str, ...]
+    before: Sequence[Step] = ()
+    files: Mapping[str, File] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Read once: a build may replace them while the machine runs.
+        read = {path: File(file.read(), file.mode) for path, file in self.files.items()}
+        object.__setattr__(self, "files", read)
+
+    @property
+    def boosted(self) -> bool:
+        """Whether something was loaded first."""
+        return bool(self.before)
+
+    @property
+    def profiled_machine(self) -> Machine:
+        """The machine as it is booted: with the deterministic clock, the kernel where its symbols are."""
+        return replace(self.machine.with_icount(), linux_args=(*self.machine.linux_args, kallsyms.NO_KASLR))
+
+    @property
+    def steps(self) -> list[Step]:
+        """What the machine is to do."""
+        workload = Step(_WORKLOAD, f"profiled {shlex.join(self.workload)}", timeout_s=600)
+        return [kallsyms.PLACE, *self.before, workload, _MODULES]
+
+
+def take(request: Request, progress: Progress, keep: Path | None = None) -> Profile:
+    """Run a workload under the profiler."""
+    machine = request.machine
+    if machine.cpus != 1:
+        raise LabError(f"machine {machine.name} has {machine.cpus} CPUs; the profiler counts one")
+    area = kallsyms.kernel(progress)
+    with tempfile.TemporaryDirectory(prefix="trapless-profile-") as scratch:
+        output = Path(scratch) / "counts"
+        transcript = runner.run(
+            request.profiled_machine,
+            request.steps,
+            files=request.files,
+            progress=progress,
+            work_dir=keep,
+            plugins=[qemu.Plugin(plugin.build("profile"), output)],
+        )
+        with output.open() as lines:
+            counted = counts.parse(lines)
+    if warnings := transcript.kernel_warnings():
+        raise LabError("the kernel complained:\n" + "\n".join(warnings))
+    return resolved(request, transcript, counted, area)
+
+
+def resolved(request: Request, transcript: Transcript, counted: Counts, kernel: Area) -> Profile:
+    """Give names to what was counted in a run, and check it."""
+    kallsyms.require(kernel, transcript[kallsyms.PLACE.name])
+    areas = [kernel, *_modules(transcript[_MODULES.name], request.files)]
+    if request.machine.xen:
+        xen = hypervisor()
+        areas += xen.around(_payload(request.files, xen, counted))
+    profile = summarise(counted, Symbols(areas))
+    profile.checks = (adds_up(profile), agrees(counted, intervals(transcript[_WORKLOAD])))
+    return profile
+
+
+def hypervisor() -> binaries.Hypervisor:
+    """Return the installed Xen with its symbols."""
+    if not XEN_SYMBOLS.exists():
+        raise LabError(f"{XEN_SYMBOLS} is missing; install the Debian package {host.XEN_PACKAGE}-dbg")
+    found = binaries.hypervisor(XEN_SYMBOLS)
+    if found.build_id not in gzip.decompress(host.XEN_IMAGE.read_bytes()):
+        raise LabError(f"{XEN_SYMBOLS} and {host.XEN_IMAGE} are not of one build")
+    return found
+
+
+def _of_kind(files: Mapping[str, File], suffix: str) -> dict[str, bytes]:
+    """Return the contents of the files with a suffix, by the rest of their names."""
+    paths = (PurePosixPath(path) for path in files)
+    return {path.stem: files[str(path)].read() for path in paths if path.suffix == suffix}
+
+
+def _payload(files: Mapping[str, File], xen: binaries.Hypervisor, counted: Counts) -> Area | None:
+    for content in _of_kind(files, ".livepatch").values():
+        if placed := binaries.payload(content, xen.addresses).placed(counted.jumps):
+            return placed
+    return None
+
+
+def _modules(shown: StepResult, files: Mapping[str, File]) -> list[Area]:
+    sections: dict[str, dict[str, int]] = {}
+    for module, section, address in re.findall(r"^(\S+) (\S+) 0x([0-9a-f]+)$", shown.output, re.MULTILINE):
+        sections.setdefault(module, {})[section] = int(address, 16)
+    ours = _of_kind(files, ".ko")
+    release = host.kernel().release
+    areas = []
+    for module, where in sections.items():
+        content = ours.get(module) or host.module_files(release, module)[-1].read_bytes()
+        areas += binaries.module(module, content, where)
+    return areas
+
+
+def intervals(result: StepResult) -> list[int]:
+    """Return the nanoseconds of each interval as the guest's clock has them.
+
+    A workload with markers of its own says so; the rest is not counted then.
+    """
+    found: dict[str, list[int]] = {"profiled": [], "around": []}
+    for record, ns in re.findall(r"^(profiled|around) ns=(\d+)$", result.output, re.MULTILINE):
+        found[record].append(int(ns))
+    if not found["around"]:
+        raise LabError(f"the profiled command did not end:\n{result.output}")
+    return found["profiled"] or found["around"]
+
+
+def agrees(counted: Counts, clock_ns: Iterable[int]) -> Check:
+    """Hold a count against the guest's clock over the same intervals."""
+    times = list(clock_ns)
+    expected = sum(times) // NS_PER_INSTRUCTION
+    difference = abs(counted.total - expected)
+    holds = counted.intervals == len(times) and difference <= TOLERANCE * expected
+    text = (
+        f"counted {counted.total:,}, by the clock {expected:,}; intervals: {counted.intervals}, {len(times)}"
+    )
+    # The clock goes on while a CPU waits for a timer or a disk.
+    return Check("agrees with the clock", holds, text if holds else f"{text}; did the CPU idle?")

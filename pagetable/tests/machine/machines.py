@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What the machine tests share: where the built parts are in a guest, and steps they all take."""
+
+from pathlib import Path
+
+from trapless_lab import artifacts, host
+from trapless_lab.machines.initramfs import File, Tree, program
+from trapless_lab.machines.script import Step
+from trapless_lab.pagetable.parts import NAME, PVMMU
+
+GUEST = "/lib/trapless"
+
+_FORKERS = "/tmp/forkers"
+# Not by name, which a child has, too, until it is another program.
+ALIVE_FORKERS = f"n=0; while read -r pid; do kill -0 $pid && n=$((n + 1)); done <{_FORKERS}; echo alive $n"
+"""Prints how many of ``forkers`` there are."""
+STOP_FORKERS = f"while read -r pid; do kill $pid && echo stopped || exit 1; done <{_FORKERS}"
+"""Ends all of ``forkers``, each with a line; fails at one that is gone."""
+
+
+def tool() -> Tree:
+    """Return the operator's tool."""
+    return program(artifacts.program("trapless"))
+
+
+def installed() -> Tree:
+    """Return the tool and all parts where it looks for them."""
+    modules = f"/lib/modules/{host.kernel().release}/updates/dkms"
+    payload = artifacts.payload("pagetable", NAME)
+    return {
+        **tool(),
+        f"/usr/lib/trapless/4.17/{NAME}.livepatch": File(payload),
+        f"{modules}/{NAME}.ko": File(artifacts.module("pagetable", "pool", NAME)),
+        f"{modules}/{PVMMU}.ko": File(artifacts.module("pagetable", "pvmmu", PVMMU)),
+    }
+
+
+def payload_file(mistake: str = "") -> dict[str, File]:
+    """Return the payload, or under the mistake's name the mutant with that mistake."""
+    return _file("payload", f"{NAME}.livepatch", artifacts.payload("pagetable", NAME), mistake)
+
+
+def pool_file(mistake: str = "") -> dict[str, File]:
+    """Return the pool's module, or a mutant of it."""
+    return _file("pool", f"{NAME}.ko", artifacts.module("pagetable", "pool", NAME), mistake)
+
+
+def pvmmu_file(mistake: str = "") -> dict[str, File]:
+    """Return the module that saves traps and hypercalls, or a mutant of it."""
+    return _file("pvmmu", f"{PVMMU}.ko", artifacts.module("pagetable", "pvmmu", PVMMU), mistake)
+
+
+def tester_file(name: str) -> dict[str, File]:
+    """Return one of the modules that only test."""
+    return {f"{GUEST}/{name}.ko": File(artifacts.module("pagetable", "tests/module", name))}
+
+
+def _file(part: str, file: str, product: Path, mistake: str) -> dict[str, File]:
+    if not mistake:
+        return {f"{GUEST}/{file}": File(product)}
+    mutant = artifacts.mutant("pagetable", f"{part}-{mistake}", file)
+    return {f"{GUEST}/{mistake}{product.suffix}": File(mutant)}
+
+
+def insmod(module: str = NAME, parameters: str = "", name: str | None = None, expect: int | None = 0) -> Step:
+    """Return a step that loads a module and, if that fails, shows why."""
+    command = f"insmod {GUEST}/{module}.ko {parameters} || {{ dmesg | tail -5; false; }}"
+    return Step(name or f"insmod {module}", command, expect=expect)
+
+
+def forkers(what: str, count: int) -> str:
+    """Return the shell command that starts processes which fork without end; ``what`` is spawn's workload."""
+    return f"for i in $(seq {count}); do spawn {what} -n 1000000 >/dev/null 2>&1 & echo $! >>{_FORKERS}; done"
+
+
+def refused(transcript_output: str, reason: str) -> bool:
+    """Whether a module said why it did not load."""
+    return "can't insert" in transcript_output and reason in transcript_output

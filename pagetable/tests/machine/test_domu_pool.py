@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""A PV domU with a device of its own marks frames, and whatever becomes of it, nothing is left.
+
+The device is the machine's AHCI controller, given to the domU by Xen's own toolstack: its reads say what a
+device can reach. What is left of a domain is asked of Xen: its list, its free memory, and whether the payload
+can be reverted, which it cannot while one frame is marked. The negative control is a payload that does not
+drop a dead domain's marks.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+import hypercalls
+from machines import GUEST, insmod, payload_file, tester_file
+from trapless_lab.machines import domu, runner
+from trapless_lab.machines.domu import DomU
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.experiments import dma
+from trapless_lab.pagetable.parts import NAME
+
+pytestmark = pytest.mark.machine
+
+AHCI = "0000:00:1f.2"  # where a Q35 has it
+ZOMBIE = "zombie"
+
+# No device, but it may be given one at any time: its IOMMU tables follow its page types.
+DOMU = DomU(
+    programs=("spawn",),
+    memory_mib=192,  # 64 of it are bounce buffers for the device
+    passthrough=True,
+    files={
+        **tester_file("hypercall_test"),
+        **tester_file(hypercalls.MODULE),
+        **pagetable.files([pagetable.POOL_PART]),
+    },
+)
+WITH_DISK = replace(
+    DOMU,
+    name="disk",
+    devices=(AHCI,),
+    modules=("xen-pcifront", *dma.MODULES),
+    files={**DOMU.files, **dma.files()},
+)
+CASES = ("version", "twice", "not_ours", "page_table", "xen_page", "bad_in_the_middle", "contents")
+FUZZ_CALLS = 1_000
+PROCESSES = 100
+STOCK_FLUSHES = 9  # a process: one for each of its tables
+
+_LOAD = Step("load", f"xen-livepatch load {GUEST}/{NAME}.livepatch")
+_UNLOAD = Step("unload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}")
+_LEFT = "xl list; xl info | grep free_memory"
+_SPAWN = f"spawn fork-exit -n {PROCESSES} >/dev/null"
+
+
+def _case(case: str) -> str:
+    return f"echo {case} >/sys/module/hypercall_test/parameters/run || {{ dmesg | tail -5; false; }}"
+
+
+def _in_domu(guest: DomU, case: str) -> Step:
+    return guest.step(case, _case(case), expect=None)
+
+
+def _left(when: str) -> Step:
+    return Step(f"left {when}", _LEFT)
+
+
+# The map of marks is made at the first call and stays.
+_FIRST_MARK = (
+    insmod("hypercall_test"),
+    Step("first mark", _case("twice")),
+    Step("rmmod", "rmmod hypercall_test"),
+)
+
+
+def _run_with_disk(steps: Sequence[Step]) -> Transcript:
+    """Start the domU that has a disk controller, run steps, and take the payload out again."""
+    guest = WITH_DISK
+    before = [domu.toolstack(), _LOAD, *_FIRST_MARK, domu.assignable(AHCI), _left("before"), guest.create()]
+    return runner.run(
+        dma.MACHINE,
+        [*before, *steps, domu.console(), _UNLOAD],
+        files={**domu.tree(guest), **payload_file(), **tester_file("hypercall_test")},
+        modules=domu.PCI_MODULES,
+        make_disk=dma.disk,
+    )
+
+
+@pytest.fixture(scope="module")
+def with_device() -> Transcript:
+    """A domU with a disk controller, tried in every way and destroyed with frames marked."""
+    guest = WITH_DISK
+    return _run_with_disk(
+        [
+            guest.step("stock", _SPAWN),
+            *map(guest.inside, pagetable.load_steps([pagetable.POOL_PART])),
+            guest.step("pool", _SPAWN),
+            *map(guest.inside, pagetable.unload_steps([pagetable.POOL_PART])),
+            guest.inside(insmod("hypercall_test")),
+            *(_in_domu(guest, case) for case in CASES),
+            guest.inside(insmod(hypercalls.MODULE)),
+            guest.inside(hypercalls.fuzz("fuzz", 2, FUZZ_CALLS)),
+            *map(guest.inside, dma.steps()),
+            _in_domu(guest, "mark"),
+            Step("revert while marked", f"xen-livepatch revert {NAME}", expect=None),
+            *map(guest.inside, pagetable.load_steps([pagetable.POOL_PART])),
+            guest.destroy(),
+            Step("forgotten", guest.gone()),
+            _left("destroyed"),
+        ]
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_promise(with_device: Transcript, case: str) -> None:
+    assert with_device[case].rc == 0, with_device[case].output
+
+
+def test_random_calls(with_device: Transcript) -> None:
+    """Among them those that are the hardware domain's, and frames that are dom0's."""
+    result = with_device["fuzz"]
+    assert result.rc == 0, result.output
+    told = hypercalls.counters(result)
+    assert told["moved"] > FUZZ_CALLS
+    # Every process of dom0 and of the domU flushes single pages; whole domains are flushed for marks.
+    counts = with_device.counts("fuzz")
+    assert told["domain_flushes"] <= counts.domain <= told["domain_flushes"] + hypercalls.NOISE
+
+
+def test_its_device_does_not_reach_a_marked_page(with_device: Transcript) -> None:
+    assert {phase: dma.outcome(with_device, phase) for phase in dma.PHASES} == {
+        "normal": "written",
+        "semi_writable": "blocked",
+        "released": "written",
+    }
+    assert with_device.counts("semi_writable").faults > 0
+
+
+def test_no_revert_while_a_domu_has_marks(with_device: Transcript) -> None:
+    assert with_device["revert while marked"].rc != 0
+    assert "512 frames are semi-writable: not reverting" in with_device.console
+
+
+def test_destroyed_with_frames_marked(with_device: Transcript) -> None:
+    """Its own and those of the guest module, which is loaded."""
+    _nothing_left(with_device, "before", "destroyed")
+    assert with_device.kernel_warnings() == []
+    assert domu.kernel_warnings(with_device) == []
+
+
+def test_flushes_go(with_device: Transcript) -> None:
+    """What is left is what starting the command itself costs, in dom0 and in the domU."""
+    stock, left = with_device.counts("stock").pages, with_device.counts("pool").pages
+    assert stock > PROCESSES * STOCK_FLUSHES
+    assert stock - left > 0.98 * PROCESSES * STOCK_FLUSHES
+
+
+@pytest.fixture(scope="module")
+def with_pool() -> Transcript:
+    """The guest module in a domU that is saved, restored, and crashes; then the payload that forgets."""
+    guest = DOMU
+    save = f"xl save {guest.name} /tmp/save >/tmp/log 2>&1 && xl restore /tmp/save >/tmp/log 2>&1"
+    return runner.run(
+        MACHINES["xen-strict"],
+        [
+            domu.toolstack(),
+            _LOAD,
+            *_FIRST_MARK,
+            _left("before"),
+            guest.create(),
+            *map(guest.inside, pagetable.load_steps([pagetable.POOL_PART])),
+            guest.step("spawn", _SPAWN),
+            guest.inside(replace(pagetable.pool_step(), name="at home")),
+            Step("save and restore", f"{save} || {{ cat /tmp/log; false; }}", timeout_s=300),
+            Step("remove the image", "rm /tmp/save"),
+            guest.step("spawn again", _SPAWN),
+            guest.inside(replace(pagetable.pool_step(), name="restored")),
+            Step("crash", f"{guest.run('echo c >/proc/sysrq-trigger')}; {guest.gone()}", expect=None),
+            _left("crashed"),
+            domu.console(),
+            _UNLOAD,
+            Step(f"load {ZOMBIE}", f"xen-livepatch load {GUEST}/{ZOMBIE}.livepatch"),
+            guest.create(),
+            guest.inside(insmod("hypercall_test")),
+            _in_domu(guest, "mark"),
+            Step("forget", f"xl destroy {guest.name}; sleep 2; {_LEFT}"),
+            Step("revert", f"xen-livepatch revert {ZOMBIE}", expect=None),
+        ],
+        files={
+            **domu.tree(guest),
+            **payload_file(),
+            **payload_file(ZOMBIE),
+            **tester_file("hypercall_test"),
+        },
+        modules=domu.MODULES,
+    )
+
+
+def test_the_pool_is_saved_and_restored(with_pool: Transcript) -> None:
+    """The restored domain has other frames, none of them marked, and the module marks them anew."""
+    before, after = (
+        sum(level["hits"] for level in pagetable.pool_sizes(with_pool[step]).values())
+        for step in ("at home", "restored")
+    )
+    assert before > PROCESSES
+    assert after > before + PROCESSES
+
+
+def test_crashed_with_frames_marked(with_pool: Transcript) -> None:
+    _nothing_left(with_pool, "before", "crashed")
+    assert with_pool.kernel_warnings() == []
+
+
+def test_negative_control_zombie(with_pool: Transcript) -> None:
+    """A payload that does not drop a dead domain's marks: the domain stays, and so does the payload."""
+    assert "(null)" in with_pool["forget"].output
+    assert with_pool["revert"].rc != 0
+    assert "512 frames are semi-writable: not reverting" in with_pool.console
+
+
+@pytest.mark.long
+def test_saved_with_its_device() -> None:
+    """The pool is drained before the image is made, so nothing of the domain stays.
+
+    The image is worth nothing: with stock Xen alone too, a domain that had a device crashes when restored.
+    """
+    guest = WITH_DISK
+    transcript = _run_with_disk(
+        [
+            *map(guest.inside, pagetable.load_steps([pagetable.POOL_PART])),
+            guest.step("spawn", _SPAWN),
+            guest.inside(replace(pagetable.pool_step(), name="at home")),
+            Step("revert while it serves", f"xen-livepatch revert {NAME}", expect=None),
+            Step("save", f"xl save {guest.name} /tmp/save && {guest.gone()}", timeout_s=300),
+            Step("remove the image", "rm /tmp/save"),
+            _left("saved"),
+        ]
+    )
+    assert sum(level["cached"] for level in pagetable.pool_sizes(transcript["at home"]).values()) > 0
+    assert transcript["revert while it serves"].rc != 0
+    _nothing_left(transcript, "before", "saved")
+    assert domu.kernel_warnings(transcript) == []
+
+
+def _nothing_left(transcript: Transcript, before: str, after: str) -> None:
+    left = transcript[f"left {after}"].output
+    assert len(re.findall(r"^\S+ +\d+ ", left, re.MULTILINE)) == 1, left
+    was, now = (
+        re.findall(r"free_memory\s*: (\d+)", transcript[f"left {when}"].output) for when in (before, after)
+    )
+    assert was == now

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Xen as UEFI starts it: another image, another build-id, a payload of its own, and no flush with it."""
+
+import pytest
+
+from machines import GUEST
+from trapless_lab import artifacts, host
+from trapless_lab.machines import runner
+from trapless_lab.machines.initramfs import File
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
+
+pytestmark = pytest.mark.machine
+
+IMAGE = host.XEN_IMAGE.with_suffix(".efi")
+OTHER = f"{GUEST}/other.livepatch"
+SPAWN = "spawn fork-exec -n 40"
+STOCK_FLUSHES = 15 * 40  # at least, for SPAWN
+# Without icount, which the firmware makes slow, the pool may still grow.
+BOOSTED_FLUSHES = STOCK_FLUSHES // 20
+
+
+@pytest.fixture(scope="module")
+def boot() -> Transcript:
+    files = {
+        **pagetable.files(),
+        pagetable.PAYLOAD_PART.guest_path: File(artifacts.payload("pagetable", f"efi/{pagetable.NAME}")),
+        OTHER: File(artifacts.payload("pagetable", pagetable.NAME)),
+    }
+    return runner.run(
+        MACHINES["xen-strict"].with_image(IMAGE),
+        [
+            Step("stock", SPAWN),
+            Step("the other image's", f"xen-livepatch load {OTHER}", expect=None),
+            Step("nothing was loaded", "xen-livepatch list"),
+            *pagetable.load_steps(),
+            Step("warm", SPAWN),
+            Step("boosted", SPAWN),
+            *pagetable.unload_steps(),
+            Step("stock again", SPAWN),
+        ],
+        files=files,
+    )
+
+
+def test_its_payload_works(boot: Transcript) -> None:
+    assert boot.counts("stock").pages >= STOCK_FLUSHES
+    assert boot.counts("boosted").pages <= BOOSTED_FLUSHES
+    assert boot.counts("stock again").pages >= STOCK_FLUSHES
+    assert not boot.kernel_warnings()
+
+
+def test_the_other_images_payload_is_refused(boot: Transcript) -> None:
+    assert "failed" in boot["the other image's"].output
+    assert "Nothing to list" in boot["nothing was loaded"].output
+    assert "check against hypervisor build-id failed" in boot.console

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Loading and unloading of both halves: what is refused, what is given back, and that it can be repeated."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from machines import (
+    ALIVE_FORKERS,
+    GUEST,
+    STOP_FORKERS,
+    forkers,
+    insmod,
+    payload_file,
+    pool_file,
+    refused,
+    tester_file,
+)
+from trapless_lab.machines import runner
+from trapless_lab.machines.initramfs import Tree
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
+
+pytestmark = pytest.mark.machine
+
+# By the clock of instructions a second is as much work on any host.
+MACHINE = MACHINES["xen-strict"].with_icount()
+
+# One CPU: there is always one that is somewhere between fork and exit while a toggle waits or is interrupted.
+FORKERS = 8
+SPAWN = "spawn fork-exec -n 40"
+STOCK_FLUSHES = 15 * 40  # at least, for SPAWN
+# The pool may still grow; that it ends at zero is for pagetable-flushes.
+BOOSTED_FLUSHES = STOCK_FLUSHES // 20
+SYSFS = f"/sys/kernel/{pagetable.NAME}"
+
+SWEEP_S = 10
+COLD_FAULTS = runner.DISK_BYTES >> 21  # coldmap reads one byte of every 2 MiB
+
+# Freed tables come back after a grace period; then free memory is what it was.
+MEMORY = "sleep 1; grep -E '^(MemFree|PageTables):' /proc/meminfo"
+# One batch of the kernel's own page lists, and the caches that a fork grows.
+FREE_NOISE_KIB = 4096
+# The counter lags by a per-CPU batch; tables that were forgotten would be a thousand KiB and more.
+TABLES_NOISE_KIB = 128
+
+
+def _meminfo(transcript: Transcript, step: str) -> dict[str, int]:
+    return {name: int(kib) for name, kib in re.findall(r"(\w+):\s+(\d+) kB", transcript[step].output)}
+
+
+def _step(name: str, command: str, expect: int | None = None) -> Step:
+    return Step(name, command, timeout_s=300, expect=expect)
+
+
+def _files() -> Tree:
+    return {
+        **pagetable.files(),
+        **payload_file("wrong-build-id"),
+        **payload_file("wrong-prologue"),
+        **pool_file("unknown-symbol"),
+        **pool_file("unknown-function"),
+    }
+
+
+@pytest.fixture(scope="module")
+def strict() -> Transcript:
+    """Every refusal, then two rounds of load, use, disable, enable, unload, in one boot."""
+    load, unload = pagetable.load_steps(), pagetable.unload_steps()
+
+    def again(steps: list[Step]) -> list[Step]:
+        return [replace(step, name=f"{step.name} again") for step in steps]
+
+    return runner.run(
+        MACHINE,
+        [
+            insmod(name="no payload", expect=None),
+            _step("wrong build id", f"xen-livepatch load {GUEST}/wrong-build-id.livepatch"),
+            _step("wrong prologue", f"xen-livepatch load {GUEST}/wrong-prologue.livepatch"),
+            _step("nothing was loaded", "xen-livepatch list"),
+            _step("stock", SPAWN),
+            _step("memory before", MEMORY),
+            load[0],
+            insmod("unknown-symbol", name="unknown symbol", expect=None),
+            insmod("unknown-function", name="unknown function", expect=None),
+            Step("nothing is left marked", unload[-1].command),
+            *load,
+            _step("boosted", SPAWN),
+            _step("pool", pagetable.pool_step().command),
+            _step("revert refused", f"xen-livepatch revert {pagetable.NAME}"),
+            _step("bad input", f"echo maybe >{SYSFS}/enabled"),
+            _step("still enabled", f"cat {SYSFS}/enabled"),
+            _step("disable", f"echo 0 >{SYSFS}/enabled && echo 0 >{SYSFS}/enabled", expect=0),
+            _step("pool disabled", pagetable.pool_step().command),
+            _step("disabled", SPAWN),
+            _step("enable", f"echo 1 >{SYSFS}/enabled && echo 1 >{SYSFS}/enabled", expect=0),
+            _step("enabled again", SPAWN),
+            *unload,
+            _step("memory after", MEMORY),
+            _step("stock again", SPAWN),
+            *again(load),
+            _step("boosted again", SPAWN),
+            *again(unload),
+        ],
+        files=_files(),
+    )
+
+
+@pytest.fixture(scope="module")
+def small() -> Transcript:
+    """A pool that is nearly always empty."""
+    load = pagetable.load_steps()
+    return runner.run(
+        MACHINE,
+        [
+            load[0],
+            insmod(parameters="prefill=1,1,1,1,1 max_tables=5"),
+            _step("boosted", SPAWN, expect=0),
+            _step("pool", pagetable.pool_step().command),
+            *pagetable.unload_steps(),
+        ],
+        files=pagetable.files(),
+    )
+
+
+def _under_forks(step: Step) -> Step:
+    """Return the step, saying how many processes were forked meanwhile."""
+    forks = "$(sed -n 's/^processes //p' /proc/stat)"
+    command = f"before={forks}; {step.command} || exit 1; echo forked $(({forks} - before))"
+    return _step(step.name, command, expect=0)
+
+
+LOADS = tuple(map(_under_forks, pagetable.load_steps()))
+SWITCHES = tuple(
+    _under_forks(Step(name, f"echo {value} >{SYSFS}/enabled"))
+    for name, value in (("disable", 0), ("enable", 1))
+)
+UNLOADS = tuple(map(_under_forks, pagetable.unload_steps()))
+
+
+@pytest.fixture(scope="module")
+def storm() -> Transcript:
+    """Loaded, disabled, enabled and unloaded under processes that fork without pause."""
+    return runner.run(
+        MACHINE,
+        [
+            _step("fork", forkers("fork-exec", FORKERS), expect=0),
+            *LOADS,
+            _step("storm", f"sleep 1; {ALIVE_FORKERS}; grep . {SYSFS}/*/hits", expect=0),
+            *SWITCHES,
+            _step("enabled under forks", "sleep 1", expect=0),
+            *UNLOADS,
+            _step("still forking", ALIVE_FORKERS, expect=0),
+            _step("stop", STOP_FORKERS, expect=0),
+        ],
+        files=pagetable.files(),
+    )
+
+
+def test_module_refuses_without_payload(strict: Transcript) -> None:
+    assert refused(strict["no payload"].output, "no hypervisor half")
+
+
+def test_module_refuses_an_unknown_kernel(strict: Transcript) -> None:
+    """By a symbol it looks for, and by a function it replaces; the pages it had are given back."""
+    assert refused(strict["unknown symbol"].output, "no symbol trapless_no_such_symbol")
+    assert refused(strict["unknown function"].output, "no symbol trapless_no_such_function")
+    assert strict["nothing is left marked"].rc == 0
+
+
+def test_payload_refused_for_another_build(strict: Transcript) -> None:
+    assert strict["wrong build id"].rc != 0
+    assert "build-id failed" in strict.console
+
+
+def test_payload_refused_on_another_prologue(strict: Transcript) -> None:
+    assert strict["wrong prologue"].rc != 0
+    assert re.search(
+        "livepatch: .*expectation.*(mismatch|failed)|check.*expect", strict.console, re.IGNORECASE
+    )
+
+
+def test_refused_payloads_leave_nothing_applied(strict: Transcript) -> None:
+    assert "APPLIED" not in strict["nothing was loaded"].output
+
+
+def test_stock_flushes_and_boosted_does_not(strict: Transcript) -> None:
+    """The first is the negative control of the second: same command, same witness."""
+    assert strict.counts("stock").flushes >= STOCK_FLUSHES
+    assert strict.counts("boosted").flushes <= BOOSTED_FLUSHES
+    assert strict.counts("disabled").flushes >= STOCK_FLUSHES
+    assert strict.counts("enabled again").flushes <= BOOSTED_FLUSHES
+    assert strict.counts("stock again").flushes >= STOCK_FLUSHES
+    assert strict.counts("boosted again").flushes <= BOOSTED_FLUSHES
+
+
+def test_every_level_is_served(strict: Transcript) -> None:
+    for level, counters in pagetable.pool_sizes(strict["pool"]).items():
+        assert counters["hits"] >= 40, level
+        assert counters["misses"] <= 4, level
+
+
+def test_revert_refused_while_the_pool_holds_pages(strict: Transcript) -> None:
+    assert strict["revert refused"].rc != 0
+    assert "not reverting" in strict.console
+
+
+def test_bad_input_changes_nothing(strict: Transcript) -> None:
+    assert strict["bad input"].rc != 0
+    assert strict["still enabled"].output.strip() == "1"
+
+
+def test_disabling_gives_every_page_back(strict: Transcript) -> None:
+    for level, counters in pagetable.pool_sizes(strict["pool disabled"]).items():
+        assert counters["cached"] == counters["in_use"] == 0, level
+
+
+def test_unloading_gives_the_memory_back(strict: Transcript) -> None:
+    before, after = _meminfo(strict, "memory before"), _meminfo(strict, "memory after")
+    assert abs(after["MemFree"] - before["MemFree"]) <= FREE_NOISE_KIB
+    assert abs(after["PageTables"] - before["PageTables"]) <= TABLES_NOISE_KIB
+
+
+def test_empty_pool_falls_back_to_the_kernel(small: Transcript) -> None:
+    sizes = pagetable.pool_sizes(small["pool"])
+    assert sum(counters["misses"] for counters in sizes.values()) > 0
+    assert sum(counters["cached"] + counters["in_use"] for counters in sizes.values()) <= 5
+    assert small.counts("boosted").flushes > 0
+
+
+def test_unload_under_forks(storm: Transcript) -> None:
+    for name in ("storm", "still forking"):
+        assert f"alive {FORKERS}\n" in storm[name].output
+    hits = re.findall(r"/(\w+)/hits:(\d+)$", storm["storm"].output, re.MULTILINE)
+    assert {level for level, count in hits if int(count) >= FORKERS} == set(pagetable.LEVELS)
+    for step in (*LOADS, *SWITCHES, *UNLOADS):
+        found = re.search(r"^forked (\d+)$", storm[step.name].output, re.MULTILINE)
+        assert found, step.name
+        assert int(found[1]) > FORKERS, step.name  # more than its own few
+
+
+def test_no_kernel_complains(strict: Transcript, small: Transcript, storm: Transcript) -> None:
+    assert [t.kernel_warnings() for t in (strict, small, storm)] == [[], [], []]
+
+
+def test_tables_freed_behind_our_back_are_found() -> None:
+    """Page faults that wait for a disk free page tables where the module does not see it."""
+    tables = f"cat {SYSFS}/pte/in_use"
+    found = f"[ $({tables}) -le $(($(cat /tmp/before) + {COLD_FAULTS // 8})) ]"
+    # The clock is the host's, for the sake of the disk: the sweep may come late.
+    swept = f"n=0; until {found} || [ $((n += 1)) -gt {10 * SWEEP_S} ]; do sleep 1; done"
+    transcript = runner.run(
+        MACHINES["xen-strict"].with_disk(),
+        [
+            *pagetable.load_steps(),
+            _step("before", f"sleep 1; {tables} | tee /tmp/before", expect=0),
+            _step("fault", f"coldmap /dev/sda && sleep 1 && {tables}", expect=0),
+            _step("after", f"{swept}; {tables}", expect=0),
+            *pagetable.unload_steps(),
+        ],
+        files=pagetable.files(),
+        modules=("ahci", "sd_mod"),
+    )
+    before, lost, after = (int(transcript[step].output) for step in ("before", "fault", "after"))
+    assert lost >= before + COLD_FAULTS // 2  # or there is nothing to find
+    assert after <= before + COLD_FAULTS // 8
+    assert transcript.kernel_warnings() == []
+
+
+def test_refused_on_bare_metal() -> None:
+    transcript = runner.run(MACHINES["bare"], [insmod(name="not Xen", expect=None)], files=pool_file())
+    assert refused(transcript["not Xen"].output, "not a Xen PV guest")
+
+
+def test_refused_in_a_relaxed_dom0() -> None:
+    """Its IOMMU does not follow page types: nothing to save, and the hypercall says so too."""
+    load = pagetable.load_steps()[0]
+    case = "/sys/module/hypercall_test/parameters/run"
+    transcript = runner.run(
+        MACHINES["xen-relaxed"],
+        [
+            load,
+            insmod(name="relaxed", expect=None),
+            insmod("hypercall_test"),
+            _step("mark", f"echo mark >{case} || {{ dmesg | grep hypercall_test; false; }}"),
+        ],
+        files={**pagetable.files(), **tester_file("hypercall_test")},
+    )
+    assert refused(transcript["relaxed"].output, "does not follow page types")
+    assert transcript["mark"].rc != 0
+    assert "rc: -95" in transcript["mark"].output  # EOPNOTSUPP

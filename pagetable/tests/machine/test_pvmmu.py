@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""trapless_pvmmu: memory is what the stock kernel makes of it, whatever of the module is in force."""
+
+import contextlib
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import pvmmu
+from machines import GUEST, STOP_FORKERS, insmod, pvmmu_file, refused
+from pvmmu import step
+from trapless_lab.machines import runner
+from trapless_lab.machines.initramfs import Tree
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.session import GuestError
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.parts import PAYLOAD_PART, POOL_PART, PVMMU, PVMMU_PART, PVMMU_SWITCHES
+
+pytestmark = pytest.mark.machine
+
+CYCLES = 10
+
+# Freed tables come back after a grace period; the rest is the kernel's own page lists, see test_lifecycle.
+# Both machines have the clock of instructions, by which a second is as much work on any host.
+MEMORY = "sleep 1; grep -E '^(MemFree|PageTables):' /proc/meminfo"
+FREE_NOISE_KIB = 8192
+TABLES_NOISE_KIB = 128
+
+# What each broken module gets wrong: the programs that must see it, and what they say then.
+CONTROLS = {
+    "fork-careless": {
+        "tracked dirty": "Shared_Dirty is",
+        "tracked free": "free: page",
+        "pinned": "page",
+    },
+    "no-flush": {"tracked flush": "flush: page 3 does not hold"},
+    "no-count": {"filemap read": "pages are counted"},
+    "reuse-untracked": {
+        "tracked soft-dirty": "is not soft-dirty",
+        "tracked merged": "is not soft-dirty",
+        "tracked uffd": "no fault",
+    },
+    "reuse-shared": {
+        "cowthreads 20": "page",
+        "samepage": "does not hold",
+        "cow --rounds 200": "does not hold",
+    },
+}
+UNKNOWN = {
+    "unknown-symbol": "no symbol trapless_no_such_symbol",
+    "unknown-thunk": "is not the thunk we know",
+}
+TRACING = "/sys/kernel/tracing"
+# Every traceable function says whether someone is attached to it, and its first bytes are in the image.
+ATTACHED = f"wc -l <{TRACING}/enabled_functions"
+
+
+def _variants(*names: str) -> Tree:
+    files: Tree = {}
+    for name in names:
+        files = {**files, **pvmmu_file(name)}
+    return files
+
+
+def _meminfo(transcript: Transcript, name: str) -> dict[str, int]:
+    return {field: int(kib) for field, kib in re.findall(r"(\w+):\s+(\d+) kB", transcript[name].output)}
+
+
+@pytest.fixture(scope="module")
+def smp() -> Transcript:
+    """Two CPUs, no payload: the oracles with all on.
+
+    Nothing is thrown while both CPUs work: QEMU 7.2 may then go on executing a breakpoint that the kernel's
+    text patching has long replaced in memory, and the machine stands still. So does a stock kernel whose own
+    function tracer is switched under a storm of forks. What is thrown under load is thrown on one CPU.
+    """
+    return runner.run(
+        MACHINES["xen-relaxed-smp"],
+        [
+            pvmmu.load(),
+            step("Xen's switches", f"cat {PVMMU_SWITCHES}/{pvmmu.XEN_SWITCHES[0]}", None),
+            *pvmmu.oracles("on", ("cow", "cowthreads 20", "pinned", "filemap race 40")),
+            pvmmu.unload(),
+        ],
+        files=pagetable.files((PVMMU_PART,)),
+        modules=pvmmu.MODULES,
+    )
+
+
+@pytest.fixture(scope="module")
+def storm() -> Transcript:
+    """One CPU: the oracles with switches thrown, and a storm of forks, loading and unloading under it."""
+    again = [pvmmu.unload("rmmod under forks"), pvmmu.load("insmod under forks")]
+    return runner.run(
+        MACHINES["xen-relaxed"].with_icount(),
+        [
+            pvmmu.SWAP,
+            step("warm up", "spawn fork-exec -n 40"),
+            step("memory before", MEMORY),
+            pvmmu.load(),
+            pvmmu.toggling(("cow --seed 6", "cowthreads 20", "pinned", "filemap race 40", "tracked swap")),
+            step("storm", pvmmu.STORM),
+            *again,
+            step("off under forks", pvmmu.turn(pvmmu.GUEST_SWITCHES, False)),
+            step("on under forks", pvmmu.turn(pvmmu.GUEST_SWITCHES, True)),
+            pvmmu.unload("last rmmod"),
+            step("stop", f"{STOP_FORKERS}; sleep 1; swapoff /dev/zram0"),
+            step("memory after", MEMORY),
+        ],
+        files=pagetable.files((PVMMU_PART,)),
+        modules=pvmmu.MODULES,
+    )
+
+
+@pytest.fixture(scope="module")
+def everything() -> Transcript:
+    """One CPU, strict: everything of trapless in both orders, switches, refusals, tracers, many rounds."""
+    payload, pool, guest = PAYLOAD_PART, POOL_PART, PVMMU_PART
+    switch = f"{PVMMU_SWITCHES}/walk"
+    tracer = f"cd {TRACING} && echo filemap_map_pages >set_ftrace_filter && echo function >current_tracer"
+    probe = "echo p:pvmmu/probe ptep_set_access_flags >kprobe_events && echo 1 >events/pvmmu/enable"
+    untraced = "echo 0 >events/pvmmu/enable && echo >kprobe_events && echo nop >current_tracer"
+    traced = f"cd {TRACING} && grep -c filemap_map_pages <trace; grep -c 'probe:' <trace"
+    cycle = f"insmod {guest.guest_path} && spawn fork-exec -n 5 >/dev/null && rmmod {PVMMU}"
+    return runner.run(
+        MACHINES["xen-strict"].with_icount(),
+        [
+            pvmmu.SWAP,
+            step("tracing", f"mount -t tracefs tracefs {TRACING}; {ATTACHED}"),
+            *(insmod(name, name=name, expect=None) for name in UNKNOWN),
+            step("attached after refusals", ATTACHED),
+            *payload.load,
+            *pool.load,
+            *guest.load,
+            step("attached", ATTACHED),
+            insmod(PVMMU, name="second insmod", expect=None),
+            *pvmmu.oracles("everything"),
+            step("switches on", f"cd {PVMMU_SWITCHES} && cat {' '.join(pvmmu.GUEST_SWITCHES)}"),
+            *(
+                step(f"garbage {text!r}", f"echo '{text}' >{switch}; echo rc $?; cat {switch}", expect=None)
+                for text in ("maybe", "2", "")
+            ),
+            step("Xen's switches", f"cd {PVMMU_SWITCHES} && cat {' '.join(pvmmu.XEN_SWITCHES)}"),
+            # The pool goes before the module does, and comes back after it.
+            *(replace(s, name=f"{s.name}, first") for s in pool.unload),
+            *pvmmu.oracles("without the pool", ("cow --seed 3",)),
+            *(replace(s, name=f"{s.name}, last") for s in pool.load),
+            *pvmmu.oracles("the other order", ("cow --seed 4",)),
+            step("all off", pvmmu.turn(pvmmu.GUEST_SWITCHES, False)),
+            step("switches off", f"cd {PVMMU_SWITCHES} && cat {' '.join(pvmmu.GUEST_SWITCHES)}"),
+            step("attached when off", ATTACHED),
+            *pvmmu.oracles("all off", ("cow --seed 5",)),
+            *guest.unload,
+            step("tracer", f"{tracer} && {probe}"),
+            step("load under a tracer", f"insmod {guest.guest_path}"),
+            step("use under a tracer", "filemap read 2 && cow --rounds 20"),
+            step("traced", traced, expect=None),
+            step("untrace", f"cd {TRACING} && {untraced}"),
+            step("use after a tracer", "filemap read 2 && cow --rounds 20"),
+            step("unload after a tracer", f"rmmod {PVMMU}"),
+            step("warm up", "spawn fork-exec -n 40"),
+            step("memory before", MEMORY),
+            step("cycles", " && ".join([cycle] * CYCLES)),
+            step("memory after", MEMORY),
+            *pool.unload,
+            *payload.unload,
+        ],
+        files={**pagetable.files((payload, pool, guest)), **_variants(*UNKNOWN)},
+        modules=pvmmu.MODULES,
+    )
+
+
+@pytest.fixture(scope="module")
+def controls() -> Transcript:
+    """Each broken module, and the program that passes without it."""
+    programs = sorted({program for caught in CONTROLS.values() for program in caught})
+    steps = pvmmu.oracles("not loaded", programs)
+    for variant, caught in CONTROLS.items():
+        steps += [
+            step(variant, f"insmod {GUEST}/{variant}.ko"),
+            *(step(f"{program}, {variant}", program, None) for program in caught),
+            pvmmu.unload(f"without {variant}"),
+        ]
+    return runner.run(MACHINES["xen-relaxed"], steps, files=_variants(*CONTROLS))
+
+
+def test_memory_on_two_cpus(smp: Transcript) -> None:
+    """Every program has passed, or there were no transcript."""
+    assert smp.kernel_warnings() == []
+
+
+def test_switches_thrown_under_load(storm: Transcript) -> None:
+    """As above, with the module coming and going meanwhile; a storm of forks goes on."""
+    assert int(storm["toggling"].output.split()[-1]) >= len(pvmmu.GUEST_SWITCHES)
+    assert storm["stop"].output.split() == ["stopped"] * pvmmu.FORKERS
+    assert storm.kernel_warnings() == []
+
+
+def test_unloading_gives_the_memory_back(storm: Transcript, everything: Transcript) -> None:
+    for transcript in (storm, everything):
+        before, after = _meminfo(transcript, "memory before"), _meminfo(transcript, "memory after")
+        assert abs(after["MemFree"] - before["MemFree"]) <= FREE_NOISE_KIB
+        assert abs(after["PageTables"] - before["PageTables"]) <= TABLES_NOISE_KIB
+
+
+def test_with_everything_else_in_both_orders(everything: Transcript) -> None:
+    assert everything.kernel_warnings() == []
+
+
+def test_switches(everything: Transcript) -> None:
+    for value, state in (("1", "on"), ("0", "off")):
+        assert everything[f"switches {state}"].output.split() == [value] * len(pvmmu.GUEST_SWITCHES)
+    assert set(everything["Xen's switches"].output.split()) <= {"0", "1"}
+    for text in ("maybe", "2", ""):
+        output = everything[f"garbage {text!r}"].output.splitlines()
+        assert output[-1] == "1"
+        assert output[-2] != "rc 0"
+
+
+def test_switches_of_a_payload_that_is_not_there(smp: Transcript) -> None:
+    assert "No such device" in smp["Xen's switches"].output
+
+
+def test_off_is_gone(everything: Transcript) -> None:
+    """By ftrace's own list: with all switches off nothing is attached to any function but the pool's."""
+    assert int(everything["attached"].output) > int(everything["attached when off"].output)
+
+
+def test_unknown_kernels_are_refused(everything: Transcript) -> None:
+    for name, reason in UNKNOWN.items():
+        assert refused(everything[name].output, reason)
+    before, after = everything["tracing"].output.split(), everything["attached after refusals"].output.split()
+    assert before[-1] == after[-1]
+
+
+def test_second_module_is_refused(everything: Transcript) -> None:
+    assert refused(everything["second insmod"].output, "File exists")
+
+
+def test_tracers_see_what_they_did(everything: Transcript) -> None:
+    functions, probes = map(int, everything["traced"].output.split())
+    assert functions > 0
+    assert probes > 0
+
+
+@pytest.mark.parametrize(
+    ("variant", "program"), [(variant, program) for variant, caught in CONTROLS.items() for program in caught]
+)
+def test_broken_modules_are_caught(controls: Transcript, variant: str, program: str) -> None:
+    result = controls[f"{program}, {variant}"]
+    assert result.rc != 0
+    assert CONTROLS[variant][program] in result.output
+
+
+def test_lost_counts_are_noticed_by_the_kernel(controls: Transcript) -> None:
+    assert any("Bad rss-counter" in line for line in controls.kernel_warnings())
+
+
+def test_a_walk_that_skips_a_table_is_caught(tmp_path: Path) -> None:
+    """Xen refuses to pin a table that is still writable somewhere; how far the kernel gets then varies."""
+    with contextlib.suppress(GuestError):
+        runner.run(
+            MACHINES["xen-relaxed"],
+            [step("walk", f"insmod {GUEST}/walk-skips.ko && spawn fork-exec -n 10")],
+            files=_variants("walk-skips"),
+            work_dir=tmp_path,
+        )
+    assert re.search(r"multicall\(s\) failed", (tmp_path / "console.log").read_text(errors="replace"))
+
+
+def test_entries_written_after_the_lock_are_caught() -> None:
+    """A file is cut while a read fault's entries still wait: pages leave the file with entries left."""
+    transcript = runner.run(
+        MACHINES["xen-relaxed-smp"],
+        [step("load", f"insmod {GUEST}/late-batch.ko"), step("race", "filemap race 10", None)],
+        files=_variants("late-batch"),
+    )
+    assert any("Bad page cache" in line for line in transcript.kernel_warnings())
+
+
+def test_refused_on_bare_metal() -> None:
+    transcript = runner.run(
+        MACHINES["bare"], [insmod(PVMMU, name="not Xen", expect=None)], files=pagetable.files((PVMMU_PART,))
+    )
+    assert refused(transcript["not Xen"].output, "not a Xen PV guest")
+    assert transcript.kernel_warnings() == []
+
+
+def test_refused_where_the_kernel_preempts_itself() -> None:
+    """One part cannot be had, so none is: nothing is attached, and the machine goes on as it was."""
+    transcript = runner.run(
+        replace(MACHINES["xen-relaxed"], linux_args=("preempt=full",)),
+        [
+            step("tracing", f"mount -t tracefs tracefs {TRACING}; {ATTACHED}"),
+            insmod(PVMMU, name="preempt", expect=None),
+            step("attached", f"{ATTACHED}; ls -d {PVMMU_SWITCHES}", expect=None),
+            step("use", "cow --rounds 20"),
+        ],
+        files=pagetable.files((PVMMU_PART,)),
+    )
+    assert refused(transcript["preempt"].output, "not while the kernel preempts itself")
+    assert "No such file" in transcript["attached"].output
+    assert transcript["attached"].output.split()[0] == transcript["tracing"].output.split()[-1]
+    assert transcript.kernel_warnings() == []

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""An adversarial guest gets the same answer, call by call, from stock Xen and from Xen with the payload.
+
+One boot holds them against each other: stock Xen, the payload, the payload with calls interrupted in the
+middle, stock Xen again. The negative controls are payloads without one of their checks.
+"""
+
+import pytest
+
+import tables
+from machines import GUEST, insmod, payload_file, refused, tester_file
+from trapless_lab.machines import domu, runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable.parts import NAME
+
+pytestmark = pytest.mark.machine
+
+SEEDS, ROUNDS = range(1, 6), 40
+DOMU_SEEDS = range(101, 103)
+RACE_SEEDS, RACE_ROUNDS = range(1, 3), 15
+TABLES = 2000  # at least, a leg
+# Of the calls of each kind; the generator makes a third to a half of them to be refused.
+ACCEPTED, REFUSED = 100, 50
+CONTINUATIONS = 100  # a leg with interrupts; over 300 are usual
+
+# Stock Xen itself loses a reference to a table, and rarely a type, if it leaves a pin of that table in the
+# middle: in 1 round of 100, in 1 of 7 if processors race, and oftener in a domU. So may these, in a few times
+# as many; a part that lost references of its own would lose one in almost every round. Interrupts come by the
+# guest's clock, which counts instructions: by the host's, results would depend on its load.
+LOST_OF_ROUNDS, LOST_OF_DOMU_ROUNDS, LOST_OF_RACES = 50, 8, 3
+
+LEGS = ("boosted", "boosted, interrupted", "reverted")
+UNDISTURBED = ("boosted", "reverted")
+CONTROLS = ("skip-unchecked", "l1-unchecked")
+
+_LOAD = Step("load the payload", f"xen-livepatch load {GUEST}/{NAME}.livepatch")
+_UNLOAD = Step("unload the payload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}")
+
+
+@pytest.fixture(scope="module")
+def dom0() -> Transcript:
+    p = tables.PARAMETERS
+    flip = f"echo 1000 >{p}/flip"
+    unflip = f"echo 4294967295 >{p}/flip"
+    return runner.run(
+        MACHINES["xen-strict"].with_icount(),
+        [
+            insmod(tables.MODULE),
+            tables.leg("stock", SEEDS, ROUNDS, "record"),
+            _LOAD,
+            tables.leg("boosted", SEEDS, ROUNDS, "compare"),
+            tables.leg("boosted, interrupted", SEEDS, ROUNDS, "compare", preempt=True),
+            _UNLOAD,
+            tables.leg("reverted", SEEDS, ROUNDS, "compare"),
+            Step("flip", flip),
+            tables.leg("one record flipped", SEEDS, ROUNDS, "compare"),
+            Step("unflip", unflip),
+            Step("leak", f"echo 1 >{p}/leak"),
+            tables.leg("references kept", [1], 1, "off"),
+            Step("no leak", f"echo 0 >{p}/leak"),
+            *tables.broken("skip-unchecked", seed=1, rounds=6),
+            *tables.broken("l1-unchecked", seed=1, rounds=60, kinds="update,va"),
+            Step("remove the test", f"rmmod {tables.MODULE}"),
+        ],
+        files={
+            **tester_file(tables.MODULE),
+            **payload_file(),
+            **{path: file for variant in CONTROLS for path, file in payload_file(variant).items()},
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def guest() -> Transcript:
+    """The same in a domU, whose wishes Xen grants fewer of, and in a dom0 that knows a frame of the domU."""
+    other = domu.DomU(files=tester_file(tables.MODULE))
+
+    def inside(name: str, mode: str, preempt: bool = False) -> Step:
+        return other.inside(tables.leg(name, DOMU_SEEDS, ROUNDS, mode, preempt))
+
+    frame = other.run(f"cat {tables.PARAMETERS}/frame")
+    return runner.run(
+        MACHINES["xen-strict"].with_icount(),
+        [
+            domu.toolstack(),
+            other.create(),
+            other.inside(insmod(tables.MODULE)),
+            insmod(tables.MODULE, f"given=$({frame})", name="insmod in dom0"),
+            inside("stock", "record"),
+            tables.leg("dom0, stock", DOMU_SEEDS, ROUNDS, "record"),
+            _LOAD,
+            inside("boosted", "compare"),
+            inside("boosted, interrupted", "compare", preempt=True),
+            tables.leg("dom0, boosted", DOMU_SEEDS, ROUNDS, "compare"),
+            _UNLOAD,
+            inside("reverted", "compare"),
+            other.inside(Step("remove the test", f"rmmod {tables.MODULE}")),
+            Step("remove the test in dom0", f"rmmod {tables.MODULE}"),
+            domu.console(),
+            other.destroy(),
+        ],
+        files={**domu.tree(other), **tester_file(tables.MODULE), **payload_file()},
+        modules=domu.MODULES,
+    )
+
+
+@pytest.fixture(scope="module")
+def races() -> Transcript:
+    return runner.run(
+        MACHINES["xen-strict-smp"],
+        [
+            Step("CPUs", "nproc"),
+            insmod(tables.MODULE),
+            tables.race("stock", RACE_SEEDS, RACE_ROUNDS),
+            _LOAD,
+            tables.race("boosted", RACE_SEEDS, RACE_ROUNDS),
+            _UNLOAD,
+            Step("remove the test", f"rmmod {tables.MODULE}"),
+        ],
+        files={**tester_file(tables.MODULE), **payload_file()},
+    )
+
+
+@pytest.mark.parametrize("leg", LEGS)
+def test_dom0_gets_what_stock_gives(dom0: Transcript, leg: str) -> None:
+    _is_the_same(dom0, "stock", leg)
+
+
+@pytest.mark.parametrize("leg", LEGS)
+def test_domu_gets_what_stock_gives(guest: Transcript, leg: str) -> None:
+    _is_the_same(guest, "stock", leg)
+
+
+def test_dom0_beside_a_domu_gets_what_stock_gives(guest: Transcript) -> None:
+    _is_the_same(guest, "dom0, stock", "dom0, boosted")
+
+
+def _is_the_same(transcript: Transcript, stock: str, other: str) -> None:
+    expected, got = tables.parse(transcript[stock]), tables.parse(transcript[other])
+    assert expected.ok and got.ok, got.output
+    assert got.compared == expected.calls > 0
+    # In a void round stock's records after the first difference say nothing.
+    if not got.counters["voided"]:
+        assert got.digests == expected.digests
+
+
+def test_the_guest_asks_for_enough(dom0: Transcript) -> None:
+    stock = tables.parse(dom0["stock"])
+    assert set(stock.digests) == set(SEEDS)
+    assert stock.counters["tables"] > TABLES
+    for kind in ("mmuext", "mmu_update", "update_va_mapping", "trap"):
+        assert stock.accepted[kind] > ACCEPTED, kind
+        assert stock.refused[kind] > REFUSED, kind
+    assert stock.accepted["multicall"] > ACCEPTED
+
+
+def test_calls_were_left_in_the_middle(dom0: Transcript) -> None:
+    """Seen where Xen interrupted the guest, not by anything that Xen or the payload counts."""
+    counters = tables.parse(dom0["boosted, interrupted"]).counters
+    assert counters["continuations"] > CONTINUATIONS
+    assert counters["voided"] <= len(SEEDS) * ROUNDS // LOST_OF_ROUNDS
+
+
+@pytest.mark.parametrize("leg", ["stock", *LEGS])
+def test_nothing_is_left_behind_in_dom0(dom0: Transcript, leg: str) -> None:
+    lost = len(SEEDS) * ROUNDS // LOST_OF_ROUNDS
+    _nothing_is_left(tables.parse(dom0[leg]), tables.parse(dom0["stock"]), lost)
+
+
+@pytest.mark.parametrize("leg", ["stock", *LEGS])
+def test_nothing_is_left_behind_in_a_domu(guest: Transcript, leg: str) -> None:
+    lost = len(DOMU_SEEDS) * ROUNDS // LOST_OF_DOMU_ROUNDS
+    _nothing_is_left(tables.parse(guest[leg]), tables.parse(guest["stock"]), lost)
+
+
+@pytest.mark.parametrize("leg", UNDISTURBED)
+def test_the_same_tables_stay_typed(dom0: Transcript, leg: str) -> None:
+    """Stock Xen leaves some typed after refused pins; which ones is decided by the seed."""
+    assert tables.parse(dom0[leg]).counters["retired"] == tables.parse(dom0["stock"]).counters["retired"]
+
+
+@pytest.mark.parametrize("leg", ["stock", "boosted"])
+def test_races_end_in_legal_tables(races: Transcript, leg: str) -> None:
+    assert races["CPUs"].output.strip() == "2"
+    raced, stock = tables.parse(races[leg]), tables.parse(races["stock"])
+    assert raced.ok, raced.output
+    _nothing_is_left(raced, stock, len(RACE_SEEDS) * RACE_ROUNDS // LOST_OF_RACES)
+    assert raced.counters["race_accepted"] > 10_000
+    assert raced.counters["race_refused"] > 1_000
+
+
+def _nothing_is_left(leg: tables.Leg, stock: tables.Leg, lost: int) -> None:
+    """No entry that typing forbids, no type on a data page, no reference but the few that stock loses too."""
+    assert leg.counters["illegal"] == 0
+    assert leg.counters["leaked"] == 0
+    assert leg.counters["kept_data"] == 0
+    assert leg.counters["retired"] <= stock.counters["retired"] + lost
+    assert leg.counters["kept_tables"] <= stock.counters["kept_tables"] + lost
+
+
+def test_negative_control_a_flipped_record_is_seen(dom0: Transcript) -> None:
+    flipped = tables.parse(dom0["one record flipped"])
+    assert not flipped.ok
+    assert "expected: seed 1 call 1000 " in flipped.output
+
+
+def test_negative_control_kept_references_are_seen(dom0: Transcript) -> None:
+    counters = tables.parse(dom0["references kept"]).counters
+    assert counters["illegal"] == 2  # a table that is writable, and one that maps itself so
+    assert counters["retired"] == counters["kept_data"] == 1
+
+
+@pytest.mark.parametrize("variant", CONTROLS)
+def test_negative_control_a_missing_check_is_seen(dom0: Transcript, variant: str) -> None:
+    result = dom0[f"run {variant}"]
+    assert result.rc == 0, result.output
+    assert "got     : seed 1 call " in result.output
+
+
+def test_no_kernel_complains(dom0: Transcript, guest: Transcript, races: Transcript) -> None:
+    assert dom0.kernel_warnings() == races.kernel_warnings() == guest.kernel_warnings() == []
+    assert domu.kernel_warnings(guest) == []
+
+
+def test_refused_outside_xen() -> None:
+    transcript = runner.run(
+        MACHINES["bare"],
+        [insmod(tables.MODULE, name="not Xen", expect=None)],
+        files=tester_file(tables.MODULE),
+    )
+    assert refused(transcript["not Xen"].output, "not a Xen PV guest")

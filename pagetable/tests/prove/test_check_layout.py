@@ -1,0 +1,677 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The checker accepts the installed hypervisor and nothing that differs from it.
+
+Each class of item has a negative control: the same input with one thing wrong must be refused
+under the name of that item. A checker that cannot refuse would pass every other test.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+XEN_DIR = Path(__file__).resolve().parents[2] / "xen"
+sys.path.insert(0, str(XEN_DIR / "prove"))
+
+from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS, main  # noqa: E402
+from layout_checker import payload, proofs  # noqa: E402
+from layout_checker.facts import check_all, same_build  # noqa: E402
+from layout_checker.header import parse_header, read_header  # noqa: E402
+from layout_checker.hypervisor import Hypervisor  # noqa: E402
+from layout_checker.loops import read_loops  # noqa: E402
+from layout_checker.report import Refused, Report, UnusableInput  # noqa: E402
+
+LAYOUT = XEN_DIR / "layout.h"
+SITES = XEN_DIR.parents[1] / "build/pagetable/xen/zero_run_sites.h"
+HEADER = read_header(LAYOUT)
+
+needs_xen = pytest.mark.skipif(
+    not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
+    reason="xen-hypervisor-4.17-amd64 and its -dbg package are not installed",
+)
+pytestmark = needs_xen
+
+
+@cache
+def installed() -> tuple[bytes, bytes, Hypervisor]:
+    """Return the image, the symbols and what is read from them, for no test to change."""
+    image = gzip.decompress(DEFAULT_IMAGE.read_bytes())
+    return image, DEFAULT_SYMBOLS.read_bytes(), Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
+
+
+class Build:
+    """Both files of the hypervisor in memory, to be changed alike or apart."""
+
+    def __init__(self, directory: Path) -> None:
+        self.image_path = directory / "xen.gz"
+        self.symbols_path = directory / "xen-syms"
+        image, symbols, hypervisor = installed()
+        self.image = bytearray(image)
+        self.symbols = bytearray(symbols)
+        self.hypervisor = hypervisor
+        self.image_start = self.image.find(hypervisor.image.flat) - hypervisor.base
+        self.symbols_start = self.symbols.find(hypervisor.image.flat) - hypervisor.base
+        assert min(self.image_start, self.symbols_start) > -hypervisor.base
+
+    def address(self, name: str, offset: int = 0) -> int:
+        return self.hypervisor.symbol(name).address + offset
+
+    def poke(self, address: int, data: bytes) -> None:
+        """The same hypervisor, compiled differently."""
+        for content, start in (
+            (self.image, self.image_start),
+            (self.symbols, self.symbols_start),
+        ):
+            content[start + address : start + address + len(data)] = data
+
+    def instruction(self, function: str, text: str) -> tuple[int, int]:
+        found = [i for i in self.hypervisor.function(function) if re.fullmatch(text, i.text)]
+        assert found, f"{function} has no {text}"
+        return found[0].address, found[0].size
+
+    def rename(self, symbol: str, name: int | None) -> int:
+        """Give a symbol another name, an offset in the string table; returns the old one."""
+        table = ELFFile(io.BytesIO(bytes(self.symbols))).get_section_by_name(".symtab")
+        assert isinstance(table, SymbolTableSection)
+        (index,) = (i for i, entry in enumerate(table.iter_symbols()) if entry.name == symbol)
+        place = table["sh_offset"] + index * table["sh_entsize"]
+        old = int.from_bytes(self.symbols[place : place + 4], "little")
+        if name is not None:
+            self.symbols[place : place + 4] = name.to_bytes(4, "little")
+        return old
+
+    def run(self, layout: Path = LAYOUT) -> int:
+        self.image_path.write_bytes(gzip.compress(bytes(self.image), 1))
+        self.symbols_path.write_bytes(self.symbols)
+        return check(self.image_path, self.symbols_path, layout)
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    return Build(tmp_path)
+
+
+def check(image: Path, symbols: Path, layout: Path, *more: str) -> int:
+    return main(["--xen", str(image), "--syms", str(symbols), "--layout", str(layout), *more])
+
+
+def refused(output: str) -> set[str]:
+    return set(re.findall(r"^REFUSED (.+?): ", output.replace("assumption: ", ""), flags=re.M))
+
+
+@pytest.fixture(scope="module")
+def with_layout() -> Callable[[str, str], set[str]]:
+    """The items refused after a textual change of layout.h."""
+    hypervisor = installed()[2]
+
+    def change(old: str, new: str) -> set[str]:
+        text = LAYOUT.read_text()
+        assert old in text
+        report = check_all(parse_header(text.replace(old, new, 1)), hypervisor)
+        return {item.removeprefix("assumption: ") for item in report.refused}
+
+    return change
+
+
+def test_the_installed_hypervisor_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build_id = tmp_path / "build-id"
+    assert check(DEFAULT_IMAGE, DEFAULT_SYMBOLS, LAYOUT, "--emit-build-id", str(build_id)) == 0
+    output = capsys.readouterr().out
+    assert re.fullmatch(r"[0-9a-f]{40}\n", build_id.read_text())
+    for item in [*HEADER.values, *HEADER.declarations]:
+        assert f"ok      {item}\n" in output
+    assert HEADER.replaced == [
+        "do_mmu_update",
+        "do_update_va_mapping",
+        "do_xenoprof_op",
+        "domain_kill",
+        "get_page_from_l4e",
+        "iommu_legacy_map",
+        "iommu_legacy_unmap",
+        "put_page_from_l1e",
+        "put_pt_page",
+    ]
+    assert not refused(output)
+
+
+def test_an_unchanged_copy_is_accepted(build: Build) -> None:
+    assert build.run() == 0
+
+
+def test_no_build_id_is_written_when_something_is_refused(build: Build, tmp_path: Path) -> None:
+    build.poke(build.address("iommu_legacy_map"), b"\x90")
+    build.run()
+    path = tmp_path / "build-id"
+    more = ["--emit-build-id", str(path)]
+    assert check(build.image_path, build.symbols_path, LAYOUT, *more) == 1
+    assert not path.exists()
+
+
+# -- the header is wrong ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("item", sorted(HEADER.values))
+@pytest.mark.parametrize("change", [1, 8, -1])
+def test_a_changed_value_is_refused_by_name(
+    item: str, change: int, with_layout: Callable[[str, str], set[str]]
+) -> None:
+    define = re.search(rf"#define {item}\s+\S+", LAYOUT.read_text())
+    assert define
+    value = (HEADER.values[item] + change) % (1 << 64)
+    names = with_layout(define[0], f"#define {item} {value:#x}UL")
+    # The struct is checked against its values, and the graph proof uses two of them.
+    assert names - {"struct page_info", "validated-last"} == {item}
+
+
+@pytest.mark.parametrize("item", sorted(HEADER.values))
+def test_a_missing_value_is_refused_by_name(item: str, with_layout: Callable[[str, str], set[str]]) -> None:
+    assert item in with_layout(f"#define {item}", "#define")
+
+
+@pytest.mark.parametrize("name", sorted(proofs.SYMBOLS))
+def test_a_missing_declaration_is_refused_by_name(
+    name: str, with_layout: Callable[[str, str], set[str]]
+) -> None:
+    declaration = re.search(rf"^(extern|\w[^\n]*)[ *]{name}\b[^;{{}}]*;", LAYOUT.read_text(), flags=re.M)
+    assert declaration
+    assert name in with_layout(declaration[0], "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "item"),
+    [
+        ("bool get_page(", "int get_page(", "get_page"),
+        ("extern u32 pfn_pdx_hole_shift", "extern u64 pfn_pdx_hole_shift", "pfn_pdx_hole_shift"),
+        ("u32 flags, u32 *flush_flags);", "u32 *flush_flags);", "iommu_map"),
+        ("void vfree(void *va);", "void vfree(void *va);\nvoid panic(void);", "panic"),
+        ("#define IOMMUF_rw", "#define XEN_NEW_ITEM 5\n#define IOMMUF_rw", "XEN_NEW_ITEM"),
+        ("#define IOMMUF_rw", "#define F(x) 5\n#define IOMMUF_rw", "F"),
+        ("#define IOMMUF_rw", "#define X (1 << 3)\n#define IOMMUF_rw", "X"),
+        ("#define PGT_validated", "#define IOMMUF_rw 1\n#define PGT_validated", "IOMMUF_rw"),
+        ("#define IOMMUF_rw", "#ifdef A\n#endif\n#define IOMMUF_rw", "#ifdef"),
+        ("sp | XEN_STACK_MASK", "sp | 0x7fff", "number 0x7fff"),
+        ("\tu64 list;\n", "", "struct page_info"),
+        ("\tu32 owner;\n\tu32 partial;", "\tu32 partial;\n\tu32 owner;", "struct page_info"),
+        ("struct domain;\n", "struct domain { u64 id; };\n", "struct domain"),
+        ("0x41, 0x54, 0x49, 0x89, 0xcc", "0x41, 0x54, 0x49, 0x89", "XEN_PROLOGUE_iommu_legacy_map"),
+        ("0x41, 0x54, 0x49, 0x89, 0xcc", "0x41, 0x54, 0x4c, 0x89, 0xcc",
+         "XEN_PROLOGUE_iommu_legacy_map"),
+        ("0x41, 0x54, 0x49, 0x89, 0xcc", "0x41, 0x54, 0x49, 0x89, 0xcc, 0x55",
+         "XEN_PROLOGUE_iommu_legacy_map"),
+        ("0x49, 0x89, 0xd4", "0x49, 0x89", "XEN_PROLOGUE_iommu_legacy_unmap"),
+        ("XEN_SIZE_do_xenoprof_op\t\t2408", "XEN_SIZE_do_xenoprof_op 2400",
+         "XEN_SIZE_do_xenoprof_op"),
+    ],
+)  # fmt: skip
+def test_a_change_of_the_header_is_refused_by_name(
+    old: str, new: str, item: str, with_layout: Callable[[str, str], set[str]]
+) -> None:
+    assert item in with_layout(old, new)
+
+
+# -- the hypervisor is another one --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HEADER.replaced)
+def test_a_changed_prologue_byte_is_refused(
+    name: str, build: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = len(HEADER.prologues[name]) - 1
+    byte = HEADER.prologues[name][last] ^ 1
+    build.poke(build.address(name, last), bytes([byte]))
+    assert build.run() == 1
+    assert f"XEN_PROLOGUE_{name}" in refused(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("which", ["image", "symbols"])
+def test_files_of_two_builds_are_refused(
+    which: str, build: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = getattr(build, which)
+    place = content.find(build.hypervisor.build_id)
+    content[place] ^= 1
+    assert build.run() == 1
+    assert "build-id" in refused(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("section", [".text", ".rodata", ".init.text", ".data"])
+def test_an_image_that_differs_from_its_symbols_is_refused(
+    section: str, build: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (address,) = (s.address for s in build.hypervisor.sections if s.name == section)
+    build.image[build.image_start + address + 100] ^= 0x10
+    assert build.run() == 1
+    assert f"image {section}" in refused(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", HEADER.replaced)
+@pytest.mark.parametrize("form", ["call", "jcc", "short", "pointer", "offset"])
+def test_a_way_into_a_prologue_is_refused(
+    form: str, name: str, build: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = build.address(name, 2)
+    if form == "short":
+        place, _ = build.instruction(name, r"(push|mov|sub|lea) .*")
+        place = next(
+            i.address
+            for i in build.hypervisor.function(name)
+            if i.size >= 2 and 16 < i.address - build.address(name) < 120
+        )
+        build.poke(place, struct.pack("<Bb", 0xEB, target - place - 2))
+    elif form in ("call", "jcc"):
+        place = build.address("vzalloc")
+        code = b"\xe8" if form == "call" else b"\x0f\x84"
+        offset = target - place - len(code) - 4
+        build.poke(place, code + struct.pack("<i", offset))
+    else:
+        (place,) = (s.address + 64 for s in build.hypervisor.sections if s.name == ".data")
+        data = struct.pack("<Q", target) if form == "pointer" else struct.pack("<i", target - place)
+        build.poke(place, data)
+    assert build.run() == 1
+    assert f"XEN_PROLOGUE_{name}" in refused(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("e800000000", "branch"),
+        ("eb0090909090", "branch"),
+        ("488b0500000000", "place"),
+        ("f30f1efa415641", "landing pad"),
+        ("660f1f0190", "landing pad"),
+        ("4989cc4189", "whole"),
+        ("909090909090", "behind"),
+        ("cccccccccc", "branch"),
+    ],
+)
+def test_a_prologue_that_cannot_move_is_refused(
+    code: str, why: str, build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Header and hypervisor agree, and still the bytes must not be copied."""
+    data = bytes.fromhex(code)
+    build.poke(build.address("do_xenoprof_op"), data)
+    layout = tmp_path / "layout.h"
+    values = ", ".join(f"{byte:#04x}" for byte in data)
+    layout.write_text(re.sub(r"(XEN_PROLOGUE_do_xenoprof_op\s+).*", rf"\g<1>{values}", LAYOUT.read_text()))
+    assert build.run(layout) == 1
+    output = capsys.readouterr().out
+    assert re.search(rf"REFUSED XEN_PROLOGUE_do_xenoprof_op: .*{why}", output)
+
+
+@pytest.mark.parametrize("name", [*sorted(proofs.SYMBOLS), *HEADER.replaced])
+def test_a_missing_symbol_is_refused_by_name(
+    name: str, build: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build.rename(name, 0)
+    assert build.run() == 1
+    output = capsys.readouterr().out
+    assert {name, f"XEN_PROLOGUE_{name}"} & refused(output)
+
+
+def test_a_symbol_that_is_there_twice_is_refused(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+    build.rename("panic", build.rename("max_page", None))
+    assert build.run() == 1
+    assert "max_page" in refused(capsys.readouterr().out)
+
+
+# Function, instruction, offset of the byte from its end, new byte, items that see it.
+CHANGED_CODE = [
+    ("cleanup_page_mappings", r"cmp byte ptr \[rax \+ 0x1c9\], 0", -5, 0xCA,
+     {"XEN_DOMAIN_NEED_SYNC"}),
+    ("cleanup_page_mappings", r"test byte ptr \[rax \+ 0x13c\], 1", -1, 0x02,
+     {"XEN_DOMAIN_OPTION_HVM"}),
+    ("cleanup_page_mappings", r"test byte ptr \[rax \+ 0x13c\], 1", -5, 0x3D,
+     {"XEN_DOMAIN_OPTIONS"}),
+    ("cleanup_page_mappings", r"sar rax, 5", -1, 0x06, {"XEN_PAGE_INFO_SIZE"}),
+    ("cleanup_page_mappings", r"movabs rax, 0x7d2000000000", -2, 0x01, {"XEN_FRAME_TABLE"}),
+    ("_get_page_type", r"mov r8d, 0xc0", -4, 0x03, {"IOMMUF_rw"}),
+    ("_get_page_type", r"lock cmpxchg qword ptr \[rbx \+ 0x10\], rbp", -1, 0x18,
+     {"validated-last"}),
+    ("iommu_map", r"and ecx, 0x3f", -1, 0x1F, {"IOMMUF_rw"}),
+    ("iommu_map", r"test byte ptr \[rdi \+ 0x13c\], 0x20", -1, 0x40, {"XEN_DOMAIN_OPTION_IOMMU"}),
+    ("put_page", r"mov rdx, qword ptr \[rdi \+ 8\]", -1, 0x10, {"XEN_PAGE_INFO_COUNT_INFO"}),
+    ("__mfn_valid", r"setb al", -1, 0xC1, {"__mfn_valid"}),
+    ("__mfn_valid", r"shr rax, cl", -1, 0xE0, {"__mfn_valid", "pfn_top_mask"}),
+    ("get_page_from_l2e", r"movabs rsi, 0x2000000000000000", -1, 0x40, {"PGT_l1_page_table"}),
+    ("revert_payload", r"lea rcx, \[rax \+ rdx\*4\]", -1, 0x50, {"livepatch-func"}),
+    ("vzalloc", r"call clear_page_sse2", -5, 0xE9, {"vzalloc"}),
+    ("getdomaininfo", r"movzx eax, word ptr \[r12\]", -3, 0xB6, {"XEN_DOMAIN_ID"}),
+    ("iommu_domain_init", r"cmp word ptr \[rbx\], 0x7fef", -2, 0xEE, {"XEN_DOMID_LAST"}),
+    ("domain_kill", r"cmp eax, 1", -1, 2, {"death"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "text", "offset", "byte", "items"), CHANGED_CODE)
+def test_changed_code_is_refused_by_the_items_it_proves(
+    function: str,
+    text: str,
+    offset: int,
+    byte: int,
+    items: set[str],
+    build: Build,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    address, size = build.instruction(function, text)
+    build.poke(address + size + offset, bytes([byte]))
+    assert build.run() == 1
+    assert items <= refused(capsys.readouterr().out)
+
+
+def test_validation_before_the_iommu_is_refused(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+    """The path behind the store of PGT_validated is bent back to the IOMMU call."""
+    code = build.hypervisor.function("_get_page_type")
+    store = next(
+        index for index, i in enumerate(code)
+        if i.text == "mov qword ptr [rbx + 0x10], rax" and "or rax" in code[index - 2].text
+    )  # fmt: skip
+    call = next(i for i in code if i.text == "call iommu_legacy_map")
+    behind = code[store + 1].address
+    build.poke(behind, b"\xe9" + struct.pack("<i", call.address - behind - 5))
+    assert build.run() == 1
+    output = capsys.readouterr().out
+    assert "REFUSED assumption: validated-last: 3:" in output
+
+
+def test_a_new_caller_of_the_iommu_functions_is_refused(
+    build: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, target = build.address("vfree", 40), build.address("iommu_legacy_map")
+    build.poke(place, b"\xe8" + struct.pack("<i", target - place - 5))
+    assert build.run() == 1
+    assert "iommu-callers: vfree" in capsys.readouterr().out
+
+
+# -- garbage ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not an ELF file, and not a gzip either",
+        DEFAULT_IMAGE.read_bytes()[:5000] if DEFAULT_IMAGE.exists() else b"",
+        gzip.compress(b"", mtime=0),
+        gzip.compress(b"\x7fELF", mtime=0),
+        gzip.compress(Path(sys.executable).resolve().read_bytes()[:4096], mtime=0),
+    ],
+)
+def test_a_garbage_image_is_one_clear_line(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "xen.gz"
+    path.write_bytes(content)
+    assert check(path, DEFAULT_SYMBOLS, LAYOUT) == 2
+    one_clear_line(capsys, path, "xen-hypervisor-4.17-amd64)")
+
+
+@pytest.mark.parametrize("source", [None, "/bin/true", "/dev/null", str(DEFAULT_IMAGE)])
+def test_a_garbage_symbol_file_is_one_clear_line(
+    source: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "xen-syms"
+    if source:
+        path.write_bytes(Path(source).read_bytes())
+    assert check(DEFAULT_IMAGE, path, LAYOUT) == 2
+    one_clear_line(capsys, path, "xen-hypervisor-4.17-amd64-dbg)")
+
+
+def test_an_unreadable_header_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "layout.h"
+    path.write_bytes(b"#define X \xff\n")
+    assert check(DEFAULT_IMAGE, DEFAULT_SYMBOLS, path) == 2
+    one_clear_line(capsys, path, "not a C header")
+
+
+def one_clear_line(capsys: pytest.CaptureFixture[str], *needed: object) -> None:
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1 and captured.err.startswith("check_layout: ")
+    for text in needed:
+        assert str(text) in captured.err
+    assert not captured.out
+
+
+def test_mutated_elf_headers_never_give_a_traceback(
+    tmp_path: Path,
+) -> None:
+    """Whatever stands in the headers, there is a verdict."""
+    chance = random.Random(417)
+    image = gzip.decompress(DEFAULT_IMAGE.read_bytes())
+    symbols = DEFAULT_SYMBOLS.read_bytes()
+    section_headers = int.from_bytes(symbols[0x28:0x30], "little")
+    image_path, symbols_path = tmp_path / "xen.gz", tmp_path / "xen-syms"
+    image_path.write_bytes(gzip.compress(image, 0))
+    verdicts = set()
+    for turn in range(150):
+        changed = bytearray(symbols)
+        for _ in range(chance.randint(1, 4)):
+            place = chance.choice([0, section_headers]) + chance.randrange(4, 13 * 64)
+            if place < len(changed):
+                changed[place] = chance.randrange(256)
+        symbols_path.write_bytes(changed)
+        verdicts.add(readable(DEFAULT_IMAGE, symbols_path, turn % 15 == 0))
+    for turn in range(150):
+        shipped = bytearray(image)
+        for _ in range(chance.randint(1, 4)):
+            place = chance.choice([chance.randrange(4, 128), len(image) - chance.randrange(1, 300)])
+            shipped[place] = chance.randrange(256)
+        image_path.write_bytes(gzip.compress(bytes(shipped), 0))
+        verdicts.add(readable(image_path, DEFAULT_SYMBOLS, turn % 15 == 0))
+    assert verdicts == {True, False}
+
+
+def readable(image: Path, symbols: Path, deep: bool) -> bool:
+    """Either it is refused as unusable, or the checks give every item a verdict."""
+    try:
+        hypervisor = Hypervisor(image, symbols)
+        same_build(hypervisor)
+    except (UnusableInput, Refused):
+        return False
+    if deep:
+        assert check_all(HEADER, hypervisor).verdicts
+    return True
+
+
+def test_mutated_gzip_never_gives_a_traceback(tmp_path: Path) -> None:
+    chance = random.Random(17)
+    packed = DEFAULT_IMAGE.read_bytes()
+    path = tmp_path / "xen.gz"
+    for _ in range(60):
+        changed = bytearray(packed[: chance.randrange(1, len(packed))])
+        changed[chance.randrange(min(64, len(changed)))] ^= 1 << chance.randrange(8)
+        path.write_bytes(changed)
+        assert check(path, DEFAULT_SYMBOLS, LAYOUT, "--quiet") == 2
+
+
+def test_mutated_layouts_never_give_a_traceback() -> None:
+    chance = random.Random(2022)
+    text = LAYOUT.read_text()
+    for _ in range(400):
+        changed = list(text)
+        for _ in range(chance.randint(1, 6)):
+            changed[chance.randrange(len(changed))] = chance.choice('{}();#\\"/*\n0x ,a')
+        parse_header("".join(changed))
+
+
+# -- payloads -----------------------------------------------------------------------------------
+
+STUB = """
+#include "layout.h"
+#include "livepatch.h"
+int original_iommu_legacy_map(struct domain *d, u64 dfn, u64 mfn,
+                              unsigned long page_count, u32 flags);
+static int new_iommu_legacy_map(struct domain *d, u64 dfn, u64 mfn,
+                                unsigned long page_count, u32 flags)
+{
+	return original_iommu_legacy_map(d, dfn, mfn, page_count, flags);
+}
+static int before_revert(struct payload *payload)
+{
+	printk("stub: current domain is PV: %d\\n", domain_is_pv(current_domain()));
+	return 0;
+}
+LIVEPATCH_FUNC(iommu_legacy_map);
+LIVEPATCH_PREREVERT_HOOK(before_revert);
+"""
+
+
+# Payload, and what the checker refuses of it.
+VARIANTS = {
+    "trapless_pagetable": None,
+    "no-flush": None,
+    "wrong-build-id": "payload: build-ids",
+    "wrong-prologue": "payload: .livepatch.funcs",
+    "wrong-loop": "payload: .livepatch.funcs",
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The payloads, built from a stub by the Makefile."""
+    directory = tmp_path_factory.mktemp("payload")
+    (directory / "payload.c").write_text(STUB)
+    (directory / "switches.c").write_text("unsigned char zero_runs_enabled;\n")
+    make(directory)
+    return directory
+
+
+def make(directory: Path) -> None:
+    """All but running the trampolines, which is for test_find_zero_runs.py."""
+    command = ["make", "-s", "-C", str(XEN_DIR), f"SRC={directory}", f"O={directory}"]
+    command += ["SOURCES=payload.c switches.c original.S zero_runs.S"]
+    command += [f"PAYLOADS={' '.join(VARIANTS)}", "trapless_pagetable_RUN="]
+    if not shutil.which("make"):
+        pytest.skip("make is not installed")
+    if SITES.exists():  # proven already
+        shutil.copy(SITES, directory)
+    subprocess.run([*command, f"PYTHON={sys.executable}"], check=True)
+
+
+def check_payload(path: Path, sites: Path | None = None) -> int:
+    more = ["--loops", str(sites)] if sites else []
+    return check(DEFAULT_IMAGE, DEFAULT_SYMBOLS, LAYOUT, "--payload", str(path), *more)
+
+
+@pytest.mark.parametrize(("name", "item"), VARIANTS.items())
+def test_built_payloads(name: str, item: str | None, built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = check_payload(built / f"{name}.livepatch", built / SITES.name)
+    output = capsys.readouterr().out
+    assert status == (1 if item else 0)
+    assert (f"REFUSED {item}:" in output) if item else "REFUSED" not in output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "flags", "item"),
+    [
+        ("return 0;", "extern void panic(void); panic(); return 0;", [], "undefined symbols"),
+        ("return 0;", "extern void no_such(void); no_such(); return 0;", [], "undefined symbols"),
+        ("return 0;", "return payload == (void *)&max_page;", ["-mcmodel=kernel", "-fno-pic"],
+         "relocations"),
+        ("LIVEPATCH_PREREVERT_HOOK", "LIVEPATCH_PREAPPLY_HOOK", ["-fcf-protection=none"], "hooks"),
+        ("LIVEPATCH_FUNC(iommu_legacy_map);", "static int other; int *p = &other;",
+         ["-Wno-unused"], ".livepatch.funcs"),
+    ],
+)  # fmt: skip
+def test_a_payload_that_xen_could_not_take_is_refused(
+    old: str,
+    new: str,
+    flags: list[str],
+    item: str,
+    built: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = tmp_path / "payload.c"
+    source.write_text(STUB.replace(old, new))
+    base = ["-O2", "-ffreestanding", "-fPIC", "-fcf-protection=branch", "-fno-stack-protector"]
+    base += ["-fno-asynchronous-unwind-tables", "-mno-red-zone", f"-I{XEN_DIR}", "-w"]
+    compiled = tmp_path / "payload.o"
+    linked = tmp_path / "payload.livepatch"
+    subprocess.run(["gcc", *base, *flags, "-c", source, "-o", compiled], check=True)
+    others = [built / "trapless_pagetable" / f"{name}.S.o" for name in ("original", "notes")]
+    subprocess.run(["ld", "-r", "--build-id=sha1", "-o", linked, compiled, *others], check=True)
+    assert check_payload(linked) == 1
+    assert f"REFUSED payload: {item}" in capsys.readouterr().out
+
+
+def payload_refusals(path: Path, sites: Path) -> list[str]:
+    report = Report()
+    payload.check_payload(report, path, HEADER, Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS), read_loops(sites))
+    return report.refused
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "item"),
+    [
+        ("offset=0x", "offset=0x1", ".livepatch.funcs"),
+        ("name=demote_l3", "name=demote_l5", "trampolines"),
+        ('size=7, bytes="0x49,0x8b,0x3c,0x24,', 'size=6, bytes="0x49,0x8b,0x3c,', ".livepatch.funcs"),
+        ('function="devalidate_page"', 'function="arch/x86/mm.c#devalidate_page"', "undefined symbols"),
+        ('function="devalidate_page"', 'function="put_page"', ".livepatch.funcs"),
+    ],
+)
+def test_a_trampoline_into_something_else_is_refused(
+    old: str, new: str, item: str, built: Path, tmp_path: Path
+) -> None:
+    sites = tmp_path / "sites.h"
+    text = (built / SITES.name).read_text()
+    assert old in text
+    sites.write_text(text.replace(old, new))
+    assert f"payload: {item}" in payload_refusals(built / "trapless_pagetable.livepatch", sites)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (".Lstock_\\name:\n", ".Lstock_\\name:\n\tnop\n"),
+        ("\tjmp\t.Lstock_\\name\n", "\tjmp\tdevalidate_page\n"),
+        ("+ \\offset + \\size", "+ \\offset + \\size + 1"),
+        ("\tjmp\t.Lnext_\\name\n", "\tcall\t.Lnext_\\name\n"),
+        ("\tjmp\t.Lnext_\\name\n", "\tmovq\t$0, \\entry\n\tjmp\t.Lnext_\\name\n"),
+        ("\tjmp\t.Lnext_\\name\n", "\tret\n"),
+    ],
+)
+def test_a_trampoline_of_another_form_is_refused(old: str, new: str, built: Path, tmp_path: Path) -> None:
+    source, compiled, linked = (tmp_path / f"x.{suffix}" for suffix in ("S", "o", "livepatch"))
+    text = (XEN_DIR / "zero_runs.S").read_text()
+    assert old in text
+    source.write_text(text.replace(old, new))
+    subprocess.run(["gcc", f"-I{XEN_DIR}", f"-I{built}", "-c", source, "-o", compiled], check=True)
+    objects = sorted((built / "trapless_pagetable").glob("*.o"))
+    others = [path for path in objects if path.name != "zero_runs.S.o"]
+    subprocess.run(["ld", "-r", "--build-id=sha1", "-o", linked, *others, compiled], check=True)
+    assert payload_refusals(linked, built / SITES.name) == ["payload: trampolines"]
+
+
+def test_garbage_payloads_never_give_a_traceback(built: Path, tmp_path: Path) -> None:
+    chance = random.Random(5)
+    loops = read_loops(built / SITES.name)
+    hypervisor = Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
+    good = (built / "trapless_pagetable.livepatch").read_bytes()
+    path = tmp_path / "x.livepatch"
+    verdicts = set()
+    for _ in range(100):
+        changed = bytearray(good)
+        for _ in range(chance.randint(1, 5)):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        path.write_bytes(changed[: chance.choice([len(changed), chance.randrange(len(changed))])])
+        report = Report()
+        try:
+            payload.check_payload(report, path, HEADER, hypervisor, loops)
+        except UnusableInput:
+            verdicts.add("unusable")
+        else:
+            verdicts.add("refused" if report.refused else "accepted")
+    assert {"unusable", "refused"} <= verdicts

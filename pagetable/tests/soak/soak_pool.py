@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Does everything to the pool at random while two processors fork, and counts the pages afterwards.
+
+Enables, disables, shrinks, changes policies, takes memory away and gives it back, unloads the module and
+loads it again, on ever new seeds:
+
+    .venv/bin/python pagetable/tests/soak/soak_pool.py --minutes 600
+
+Each boot ends with both halves gone, and with the memory, the page tables and the slabs that it began with.
+It ends with an error at the first step that fails, and with exit code 1 if pages are missing or a kernel
+complains. Loading and unloading change the kernel's code, over which QEMU 7.2 may stand still if it emulates
+two processors at the same time: they take turns, unless --no-unload keeps the module loaded.
+"""
+
+import random
+import sys
+import time
+from pathlib import Path
+
+import click
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "machine"))
+
+import control_files
+import robustness as r
+from machines import GUEST
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.script import Step
+from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.parts import NAME, SYSFS
+
+ACTIONS = 25  # a boot
+FORKERS = 6
+# What the kernel keeps for itself of memory that was in use once.
+NOISE_KIB = {"MemFree": 8192, "PageTables": 128, "Slab": 8192}
+LEVELS = pagetable.LEVELS
+
+_STORM = (
+    f"for i in $(seq {FORKERS}); do spawn fork-sh -n 1000000 >/dev/null 2>&1 & done; "
+    "spawn browser -n 100000 --tabs 6 --mib 4 >/dev/null 2>&1 & sleep 1"
+)
+_CALM = "killall spawn; sleep 2"
+_EAT = "dd if=/dev/zero of=/tmp/fill bs=1M count=300 2>/dev/null; rm /tmp/fill"
+
+
+def _action(rng: random.Random, unload: bool) -> str:
+    """Return one thing that may happen to the pool at any moment."""
+    level = rng.choice(LEVELS)
+    choices = [
+        f"echo {rng.randrange(2)} >{SYSFS}/enabled",
+        f"echo 0 >{SYSFS}/enabled && echo 1 >{SYSFS}/enabled",
+        f"echo {rng.randrange(200)} >{SYSFS}/shrink",
+        f"echo {rng.randrange(101)}% >{SYSFS}/shrink",
+        f"echo {rng.randrange(64)} >{SYSFS}/{level}/cached",
+        f"echo {rng.choice(control_files.POLICIES)} >{SYSFS}/policy",
+        f"echo {rng.randrange(300)} >{SYSFS}/limit_{rng.choice(('number', 'percent'))}",
+        f"sleep {rng.randrange(1, 20) / 10}",
+        _EAT,
+    ]
+    if unload:
+        choices.append(f"rmmod {NAME} && sleep 0.{rng.randrange(10)} && insmod {GUEST}/{NAME}.ko verify=1")
+    return rng.choice(choices)
+
+
+def _steps(seed: int, unload: bool) -> list[Step]:
+    rng = random.Random(seed)
+    load, gone = pagetable.load_steps(), pagetable.unload_steps()
+    # The first storm grows the kernel's own caches; only then is memory comparable.
+    return [
+        r.step("warm up", f"{_STORM}; sleep 3; {_EAT}; {_CALM}"),
+        r.step("memory before", r.MEMORY),
+        *load,
+        r.step("storm", _STORM),
+        *(r.step(f"{seed}.{i}", _action(rng, unload)) for i in range(ACTIONS)),
+        r.step("still forking", f"[ $(pidof spawn | wc -w) -ge {FORKERS + 1} ]"),
+        r.step("calm", _CALM),
+        *gone,
+        r.step("memory after", r.MEMORY),
+    ]
+
+
+@click.command(help=__doc__)
+@click.option("--first-seed", default=1000, show_default=True)
+@click.option("--minutes", default=60.0, show_default=True, help="No boot begins after that.")
+@click.option("--cpus", type=click.Choice(["1", "2"]), default="2", show_default=True)
+@click.option("--no-unload", is_flag=True, help="Keep the module loaded under load.")
+def main(first_seed: int, minutes: float, cpus: str, no_unload: bool) -> None:
+    """Boot until the time is up."""
+    until = time.monotonic() + 60 * minutes
+    machine = MACHINES["xen-strict-smp" if cpus == "2" else "xen-strict"]
+    if cpus == "2" and not no_unload:
+        machine = machine.with_turns()
+    seed = first_seed
+    while time.monotonic() < until:
+        steps = _steps(seed, unload=not no_unload)
+        transcript = runner.run(machine, steps, files=pagetable.files())
+        before, after = (r.numbers(transcript[f"memory {when}"]) for when in ("before", "after"))
+        print(f"seed {seed}: {ACTIONS} actions, memory {before} then {after}", flush=True)
+        missing = [name for name, noise in NOISE_KIB.items() if abs(before[name] - after[name]) > noise]
+        if complaints := transcript.kernel_warnings() + [f"{name} differs" for name in missing]:
+            print("\n".join(complaints))
+            sys.exit(1)
+        seed += 1
+
+
+if __name__ == "__main__":
+    main()

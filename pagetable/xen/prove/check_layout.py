@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Prove that layout.h describes the installed hypervisor, and that a payload fits it.
+
+One line an item: `ok` or `REFUSED item: why`. With --fit the items that move with every rebuild of Xen are
+read from the code first (layout_checker/fit.py), `FITTED` names each that differs from layout.h, and what
+is written is proven like layout.h itself. The exit status is 0 if every item holds, 1 if one is refused,
+2 if a file cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from layout_checker.efi import open_hypervisor
+from layout_checker.facts import check_all
+from layout_checker.fit import fit
+from layout_checker.header import parse_header, read_header
+from layout_checker.loops import read_loops
+from layout_checker.payload import check_payload
+from layout_checker.report import UnusableInput
+
+DEFAULT_IMAGE = Path("/boot/xen-4.17-amd64.gz")
+DEFAULT_SYMBOLS = Path("/usr/lib/debug/boot/xen-syms-4.17-amd64")
+DEFAULT_LAYOUT = Path(__file__).resolve().parents[1] / "layout.h"
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--xen", type=Path, default=DEFAULT_IMAGE, help="the image that boots")
+    parser.add_argument("--syms", type=Path, default=DEFAULT_SYMBOLS, help="Xen with its symbols")
+    parser.add_argument("--layout", type=Path, default=DEFAULT_LAYOUT, help="the header to prove")
+    parser.add_argument("--fit", type=Path, metavar="FILE", help="write the header fitted to this build")
+    parser.add_argument("--payload", type=Path, help="a built payload to check as well")
+    parser.add_argument("--loops", type=Path, help="the payload's zero_run_sites.h")
+    parser.add_argument("--emit-build-id", type=Path, metavar="FILE", help="write the build-id, if all holds")
+    parser.add_argument("--build-id", action="store_true", help="print the image's build-id, check nothing")
+    parser.add_argument("--quiet", action="store_true", help="print refusals and a summary only")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check, print the report, return the exit status."""
+    options = parse(arguments)
+    try:
+        header = read_header(options.layout)
+        hypervisor = open_hypervisor(options.xen, options.syms)
+        if options.build_id:
+            print(hypervisor.image.build_id.hex())
+            return 0
+        if options.fit:
+            text, changes = fit(options.layout.read_text(encoding="ascii"), header, hypervisor)
+            header = parse_header(text)
+            for change in changes:
+                print(f"FITTED  {change}")
+        report = check_all(header, hypervisor)
+        if options.payload:
+            loops = read_loops(options.loops) if options.loops else []
+            check_payload(report, options.payload, header, hypervisor, loops)
+    except UnusableInput as error:
+        print(f"check_layout: {error}", file=sys.stderr)
+        return 2
+    for line in report.lines():
+        if not options.quiet or line.startswith("REFUSED"):
+            print(line)
+    print(
+        f"{len(report.verdicts) - len(report.refused)} of {len(report.verdicts)} items hold "
+        f"for Xen {hypervisor.image.build_id.hex()}"
+    )
+    if report.refused:
+        print(f"check_layout: refused: {', '.join(report.refused)}", file=sys.stderr)
+        return 1
+    if options.fit:
+        options.fit.write_text(text, encoding="ascii")
+    if options.emit_build_id:
+        options.emit_build_id.write_text(hypervisor.image.build_id.hex() + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""A Linux guest that changes its code while it is translated: modules that come and go in the same memory,
+jump labels, probes, code made at run time, translation ended and begun anew.
+
+The modules (``module/*.c``) check what their code computes, each with a negative control that must refuse to
+be loaded: it is what old code would look like. Base KVM and translated guests load the same ones, and say the
+same but for where their memory was.
+"""
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from trapless_lab import artifacts
+from trapless_lab.machines.initramfs import File
+from trapless_lab.power import machine as power
+from trapless_lab.power.machine import MODES, How, Vm
+
+pytestmark = pytest.mark.machine
+
+ONE, OTHER = "privileged", "privileged_other"
+MODULES = (ONE, OTHER, "labels", "generated", "probes", "renew")
+# The guest's allocator gives each sixth one the pages of the first.
+EXCHANGED = (ONE, OTHER, OTHER, ONE, ONE, OTHER, OTHER, ONE, ONE, OTHER, OTHER, ONE)
+CONTROLS = tuple(f"!{name}:stale=1" for name in ("privileged", "labels", "generated", "probes"))
+CHANGES = ("labels", "generated", "probes", "renew:execute=@trapless_bt_execute", "probes")
+LOADED = (*EXCHANGED, *CONTROLS, *CHANGES)
+RUN = f"run=modules,fork,textsum modules={','.join(LOADED)}"
+
+MODE_NAMES = ("base", "inplace")
+
+# A module that runs, in rounds, what a host may translate; those of the first run are for that.
+FEW, MANY = 8, 520
+LENGTHS = {"few": FEW, "many": MANY}
+LONG_MODES = ("singles", "inplace")
+
+# As module/probes.c has it: rounds, places and calls.
+PROBE_HITS = 4 * 6 * 32
+
+SUCCESS, INVALID, UNIMPLEMENTED = 0, 8, 12
+
+
+@dataclass(frozen=True)
+class Load:
+    """Where a module's functions were."""
+
+    name: str
+    address: int
+    pages: tuple[int, ...]
+
+
+def _told(console: power.Console, label: str) -> list[tuple[str, str, str]]:
+    return re.findall(r"^module (\S+) (\S+) (.*)$", console.of(label).text, re.MULTILINE)
+
+
+def _loads(console: power.Console, label: str) -> list[Load]:
+    found, place = [], {}
+    for name, parameter, value in _told(console, label):
+        if name in (ONE, OTHER):
+            place[parameter] = value
+            if {"address", "pages"} <= place.keys():
+                pages = tuple(int(page) for page in place["pages"].split(","))
+                found.append(Load(name, int(place["address"]), pages))
+                place = {}
+    return found
+
+
+@pytest.fixture(scope="module")
+def console() -> power.Console:
+    vms = [Vm(name, MODES[name], RUN) for name in MODE_NAMES]
+    files = {f"/modules/{name}.ko": File(artifacts.power("tests/module", f"{name}.ko")) for name in MODULES}
+    return power.in_host(power.one_after_another(vms), guest_files=files, how=How(timeout_s=300))
+
+
+def test_modules_compute_the_same(console: power.Console) -> None:
+    """That they are loaded at all says that each value was right."""
+    places = {"address", "pages", "answers"}
+    base, translated = (
+        [line for line in _told(console, label) if line[1] not in places] for label in MODE_NAMES
+    )
+    assert len([line for line in base if line[1] == "calls"]) == len(EXCHANGED) + 1
+    assert base == translated
+
+
+@pytest.mark.parametrize("label", MODE_NAMES)
+def test_other_code_came_to_the_same_place(console: power.Console, label: str) -> None:
+    """To the same address, and to the same guest-physical page, both ways."""
+    loads = _loads(console, label)
+    assert tuple(load.name for load in loads) == EXCHANGED
+    followed = {
+        (before.name, after.name)
+        for i, before in enumerate(loads)
+        for after in loads[i + 1 :]
+        if before.address == after.address and before.pages == after.pages
+    }
+    assert {(ONE, OTHER), (OTHER, ONE)} <= followed, "the guest's allocator has no such habit any more"
+
+
+def test_their_code_was_translated(console: power.Console) -> None:
+    """And after "renew", which gives no execute pages for modules, what needs some is counted."""
+    exits = {label: console.statistics(label)["emulated_inst_exits"] for label in MODE_NAMES}
+    assert exits["inplace"] < exits["base"] / 2
+    assert console.statistics("inplace")["bt_out_of_range"] > 0
+    assert console.statistics("inplace")["bt_undone"] > 1000
+
+
+@pytest.fixture(scope="module")
+def rounds() -> power.Console:
+    """The same module for few rounds and for many, with fragments and without.
+
+    Huge pages come first: they take entries of TLB1, where the module's execute pages have theirs.
+    """
+    vms = [
+        Vm(f"{mode}-{length}", MODES[mode], f"run=huge_pages,modules modules={ONE}:rounds={count}")
+        for mode in LONG_MODES
+        for length, count in LENGTHS.items()
+    ]
+    return power.in_host(
+        power.one_after_another(vms),
+        guest_files={f"/modules/{ONE}.ko": File(artifacts.power("tests/module", f"{ONE}.ko"))},
+        how=How(timeout_s=300),
+    )
+
+
+def _exits_a_round(console: power.Console, mode: str) -> float:
+    few, many = (console.statistics(f"{mode}-{length}")["emulated_inst_exits"] for length in LENGTHS)
+    return (many - few) / (MANY - FEW)
+
+
+def test_modules_have_fragments(rounds: power.Console) -> None:
+    """None of a module's instructions exits when it has been translated; those of a kind need fragments.
+
+    If huge pages had taken the entry of these, the host would have given them up.
+    """
+    assert rounds.statistics("inplace-many")["bt_out_of_range"] == 0
+    assert _exits_a_round(rounds, "inplace") < 1
+
+
+def test_negative_control_without_fragments_they_exit(rounds: power.Console) -> None:
+    assert _exits_a_round(rounds, "singles") > 20
+
+
+@pytest.mark.parametrize("label", MODE_NAMES)
+def test_negative_control_old_code_is_seen(console: power.Console, label: str) -> None:
+    refused = re.findall(r"^refused (\S+)$", console.of(label).text, re.MULTILINE)
+    assert refused == [control[1:].partition(":")[0] for control in CONTROLS]
+
+
+@pytest.mark.parametrize("label", MODE_NAMES)
+def test_probes_are_hit_each_time(console: power.Console, label: str) -> None:
+    told = [(what, int(value)) for _, what, value in _told(console, label) if what.endswith("hits")]
+    assert sorted(told) == [("expected_hits", PROBE_HITS)] * 2 + [("hits", PROBE_HITS)] * 2
+
+
+def test_translation_ends_and_begins_anew(console: power.Console) -> None:
+    said = {label: dict(line[1:] for line in _told(console, label))["answers"] for label in MODE_NAMES}
+    answers = {label: [int(word) for word in text.split()] for label, text in said.items()}
+    granted = [SUCCESS, SUCCESS, SUCCESS, INVALID, SUCCESS, SUCCESS, SUCCESS]
+    assert answers == {"base": [UNIMPLEMENTED] * len(granted), "inplace": granted}
+    # It has sites again.
+    assert console.statistics("inplace")["bt_sites"] > 50
+
+
+def test_text_is_as_it_was(console: power.Console) -> None:
+    """Probes and labels are as they were, and so are all words that were replaced."""
+    sums = [re.findall(r"^text .*$", console.of(label).text, re.MULTILINE) for label in MODE_NAMES]
+    assert len(sums[0]) == 1 and sums[0] == sums[1]

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Loads of traced memory that find a copy of it: each way in which a copy can become wrong.
+
+The guest is ``guest/reread.c``. Random sequences with the same parameter are in test_differential.py, a whole
+kernel is in test_translated_guest.py.
+"""
+
+import pytest
+
+from test_differential import GUEST, TIMEOUT_S, Setting
+from trapless_lab import artifacts
+from trapless_lab.machines.initramfs import File
+from trapless_lab.power import machine as power
+
+pytestmark = pytest.mark.machine
+
+PLAIN = Setting("plain", 0)
+# All of the guest's arena has one TLB entry, and so has what lies beside code.
+CACHED = Setting("cached", 2, read_cache=4, first_kb=64)
+WAYS = 18
+
+
+@pytest.fixture(scope="module")
+def console() -> power.Console:
+    script = [line for setting in (PLAIN, CACHED) for line in setting.script("")]
+    files = {GUEST: File(artifacts.power("tests/guest", "reread.elf"))}
+    return power.in_host(script, files=files, how=power.How(timeout_s=TIMEOUT_S), label="reread")
+
+
+def said(console: power.Console, setting: Setting) -> list[str]:
+    return [line for line in console.of(setting.label).text.splitlines() if line.startswith("reread: ")]
+
+
+def test_what_is_read_is_what_is_there(console: power.Console) -> None:
+    lines = said(console, CACHED)
+    assert len(lines) == WAYS and not [line for line in lines if ": right " not in line]
+    assert lines == said(console, PLAIN)
+
+
+def test_all_these_loads_had_a_copy(console: power.Console) -> None:
+    counters = console.statistics(CACHED.label)
+    # Where several lines are printed for one, or one that was dropped is not hot again.
+    assert counters["bt_reads_made"] >= WAYS - 6
+    assert counters["bt_reads_dropped"] >= WAYS - 8

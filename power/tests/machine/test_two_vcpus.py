@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""A guest with two vCPUs, on a host with two processors, reads its own memory and nobody else's.
+
+The program is ``guest/race.c``, with a VM of its own; KVM's parameter bt_mode is what makes it remember huge
+pages. The host runs without a deterministic clock: two threads of QEMU race as two processors do.
+
+The kernel with deliberate mistakes is the negative control of this test and of test_debugged_guest.py. Both
+kernels are made by ``make -C power smp``.
+"""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from test_debugged_guest import EXPECTED, SCRIPT, said
+from test_debugged_guest import files as debugger
+from trapless_lab import artifacts
+from trapless_lab.machines.initramfs import File
+from trapless_lab.machines.machine import MACHINES
+from trapless_lab.power import machine as power
+
+pytestmark = [pytest.mark.machine, pytest.mark.long]
+
+RACE = "/bin/race"
+# Old code is wrong after a few hundred.
+LOADS = 20_000
+TIMEOUT_S = 1500
+
+
+def run(kernel: str, mutant: bool = False) -> power.Console:
+    image = artifacts.mutant("power", kernel, "vmlinux") if mutant else artifacts.power(kernel, "vmlinux")
+    return power.in_host(
+        [*SCRIPT, f"run race {RACE} {LOADS}"],
+        files={RACE: File(artifacts.power("tests/guest", "race"), 0o755), **debugger()},
+        how=power.How(timeout_s=TIMEOUT_S),
+        label=kernel,
+        machine=replace(MACHINES["power-kvm-smp"], kernel=image),
+    )
+
+
+@pytest.fixture(scope="module")
+def product() -> power.Console:
+    return run("smp")
+
+
+@pytest.fixture(scope="module")
+def mistaken() -> power.Console:
+    return run("host", mutant=True)
+
+
+def wrong(console: power.Console) -> int:
+    """Return how many loads found another word than there is."""
+    found = re.findall(r"^race: vCPU \d: (\d+) loads, (\d+) wrong", console.of("race").text, re.MULTILINE)
+    assert [int(loads) for loads, _ in found] == [LOADS, LOADS], console.of("race").text
+    return sum(int(count) for _, count in found)
+
+
+def test_two_vcpus_read_their_own_memory(product: power.Console) -> None:
+    assert wrong(product) == 0
+
+
+def test_negative_control_halves_of_two_pages_are_seen(mistaken: power.Console) -> None:
+    assert wrong(mistaken) > 0
+
+
+def test_a_debugger_finds_what_the_guest_wrote(product: power.Console) -> None:
+    assert said(product) == EXPECTED
+
+
+def test_negative_control_sites_under_a_debugger_are_seen(mistaken: power.Console) -> None:
+    assert said(mistaken) != EXPECTED and "begun: replaced" in said(mistaken)

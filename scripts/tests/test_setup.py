@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What scripts/setup does to a user's packages, with an apt-get that only writes down what it is asked.
+
+Cannot be seen here: whether the packages that are named are enough. A new clone on a new machine shows it.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+APT_GET = """
+echo "$*" >> {log}
+case "$*" in
+*--assume-no*) cat {plan}; exit 1 ;;
+update*) exit 0 ;;
+esac
+exit 9
+"""
+HARMLESS = (
+    "Need to get 1 MB of archives.\nAfter this operation, 2 MB of additional disk space will be used.\n"
+)
+REMOVES = "The following packages will be REMOVED:\n  gcc-multilib other\nThe following NEW packages:\n"
+
+
+class Host:
+    """A host on which no package is installed, and whose apt-get has a plan and does nothing."""
+
+    def __init__(self, folder: Path, plan: str) -> None:
+        self._log = folder / "log"
+        self._log.touch()
+        self._bin = folder / "bin"
+        self._bin.mkdir()
+        (folder / "plan").write_text(plan)
+        self._command("apt-get", APT_GET.format(log=self._log, plan=folder / "plan"))
+        self._command("dpkg-query", "exit 1")
+        self._command("sudo", 'exec "$@"')
+
+    def _command(self, name: str, text: str) -> None:
+        path = self._bin / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def setup(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the script; it ends where apt-get refuses to install."""
+        environment = os.environ | {"PATH": f"{self._bin}:{os.environ['PATH']}"}
+        return subprocess.run(
+            [REPOSITORY / "scripts/setup", *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def installations(self) -> list[str]:
+        """Return what apt-get was asked to do for good."""
+        calls = self._log.read_text().splitlines()
+        return [call for call in calls if call.startswith("install") and "--assume-no" not in call]
+
+
+def test_a_plan_that_removes_a_package_is_refused_by_name(tmp_path: Path) -> None:
+    host = Host(tmp_path, REMOVES)
+    result = host.setup("power")
+    assert result.returncode == 1
+    assert "would remove: gcc-multilib other" in result.stderr
+    assert not host.installations()
+
+
+def test_what_will_be_fetched_is_said_and_nothing_may_be_removed(tmp_path: Path) -> None:
+    host = Host(tmp_path, HARMLESS)
+    result = host.setup("power")
+    assert "Need to get 1 MB" in result.stdout
+    (installation,) = host.installations()
+    assert "--no-remove" in installation.split()
+
+
+def test_dirty_alone_asks_for_no_xen_and_no_cross_compiler(tmp_path: Path) -> None:
+    host = Host(tmp_path, HARMLESS)
+    host.setup("dirty")
+    (installation,) = host.installations()
+    assert not [word for word in installation.split() if "xen" in word or "powerpc" in word or "qemu" in word]
+
+
+def test_what_only_tests_need_is_not_asked_for_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "with").mkdir()
+    host, testing = Host(tmp_path, HARMLESS), Host(tmp_path / "with", HARMLESS)
+    host.setup("pagetable")
+    testing.setup("--tests", "pagetable")
+    assert "libcmocka-dev" not in host.installations()[0].split()
+    assert "libcmocka-dev" in testing.installations()[0].split()
+
+
+@pytest.mark.parametrize("argument", ["boots", "--all", ""])
+def test_an_unknown_part_is_refused(tmp_path: Path, argument: str) -> None:
+    host = Host(tmp_path, HARMLESS)
+    assert host.setup(argument).returncode == 2
+    assert not host.installations()
