@@ -72,7 +72,7 @@ DEFINE_PER_CPU(u64 [TPT_LEVELS], tpt_misses);
 
 /**
  * tpt_cache_init - before anything else
- * @bare: on bare metal top tables have a second half that nobody writes anew
+ * @bare: on bare metal top tables have a second half that is not rewritten at each use
  */
 void tpt_cache_init(bool bare)
 {
@@ -234,7 +234,7 @@ bool tpt_cache_prepare(enum tpt_level level, struct page *page)
 }
 
 /**
- * tpt_cache_return - take back a page table that nobody uses any more
+ * tpt_cache_return - take back a page table that is not in use any more
  * @level: its level
  * @page:  a page of the pool, as the kernel's memory management frees it, whose
  *         possession the caller gives up
@@ -281,11 +281,11 @@ void tpt_cache_put(enum tpt_level level, struct page *page)
 /* Start or stop serving at every level. Sleeps. */
 void tpt_cache_serve(bool on)
 {
-	/* Nobody is still pushing a page that was ours when we served last. */
+	/* Wait for CPUs that still push a page from when we served last. */
 	if (on)
 		synchronize_rcu();
 	WRITE_ONCE(tpt_serving, on);
-	/* Nobody is still pushing. */
+	/* Wait for CPUs that are still pushing. */
 	if (!on)
 		synchronize_rcu();
 }

@@ -89,7 +89,7 @@ int tpt_hypervisor_mark(u64 *mfns, unsigned int count, unsigned int *done)
 }
 
 /**
- * tpt_hypervisor_release - give semi-writable pages back that nobody uses
+ * tpt_hypervisor_release - give back semi-writable pages that are not in use
  * @mfns:  machine frame numbers of pages that are no page tables and cannot
  *         become one meanwhile
  * @count: how many, without limit

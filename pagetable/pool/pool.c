@@ -733,7 +733,7 @@ int tpt_pool_init(void)
 	return -ENOMEM;
 }
 
-/* For unloading: nobody calls into the caches any more. */
+/* For unloading: the caches are not called any more. */
 void tpt_pool_exit(void)
 {
 	int rc = tpt_pool_disable();

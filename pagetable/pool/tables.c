@@ -287,7 +287,7 @@ int tpt_tables_hook(bool bare)
 		ftrace_free_filter(&ops);
 		return rc;
 	}
-	/* Not to be switched off behind our back by kernel.ftrace_enabled. */
+	/* So that kernel.ftrace_enabled cannot turn the hooks off. */
 	ops.flags |= FTRACE_OPS_FL_PERMANENT;
 	return 0;
 }

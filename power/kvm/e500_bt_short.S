@@ -38,7 +38,7 @@
 
 /* What a delivered exception leaves of the MSR; one with MSR[DE] is not handled here. */
 #define KEPT		(MSR_CE | MSR_ME)
-/* Bits that nobody but the shared page has, and the mode. */
+/* Bits that are kept in the shared page only, and the mode. */
 #define HARMLESS	(MSR_CE | MSR_EE | MSR_ME | MSR_RI | MSR_PR)
 #define OTHERS_HI	(~HARMLESS >> 16 & 0xffff)
 #define OTHERS_LO	(~HARMLESS & 0xffff)
