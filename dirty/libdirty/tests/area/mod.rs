@@ -75,7 +75,7 @@ impl Area {
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Collect, and return the pages of the area that were told and all reasons.
+    /// Collect, and return the pages of the area that were reported and all reasons.
     pub fn collect(&self, tracker: &mut Tracker) -> (Vec<usize>, Vec<Reason>) {
         let mut dirty = Dirty::new();
         tracker.collect(&mut dirty).unwrap();
@@ -91,10 +91,15 @@ impl Area {
         (pages, reasons)
     }
 
-    /// Collect, and return the pages, all of which must have been told as written.
+    /// Collect, and return the pages, all of which must have been reported as written.
     pub fn written(&self, tracker: &mut Tracker) -> Vec<usize> {
+        self.reported_as(Reason::Written, tracker)
+    }
+
+    /// Collect, and return the pages, all of which must have been reported for this one reason.
+    pub fn reported_as(&self, reason: Reason, tracker: &mut Tracker) -> Vec<usize> {
         let (pages, reasons) = self.collect(tracker);
-        assert!(reasons.iter().all(|reason| *reason == Reason::Written), "{reasons:?}");
+        assert!(reasons.iter().all(|other| *other == reason), "{reasons:?}");
         pages
     }
 }
