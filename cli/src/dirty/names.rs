@@ -120,7 +120,7 @@ mod tests {
         // A mapping that begins in the middle.
         let half = first + 2 * page_size();
         let split = Names(vec![(half, first + 64 * page_size(), "x".into())]).share(&dirty);
-        let told: Vec<_> = split.iter().map(|share| (share.name.as_str(), share.written)).collect();
-        assert_eq!(told, [(UNMAPPED, 1), ("x", 2)]);
+        let named: Vec<_> = split.iter().map(|share| (share.name.as_str(), share.written)).collect();
+        assert_eq!(named, [(UNMAPPED, 1), ("x", 2)]);
     }
 }

@@ -38,7 +38,7 @@ pub(crate) enum Content {
 enum Zeros {
     Frame(u64),
     Scan(Regions),
-    Untold,
+    Unknown,
 }
 
 /// Reads and judges pages, [`Contents::CHUNK`] of them at a time.
@@ -58,7 +58,7 @@ impl Contents {
         let zeros = match zero_frame() {
             Some(frame) => Zeros::Frame(frame),
             None if pagemap::can_scan(target.pagemap()) => Zeros::Scan(Regions::default()),
-            None => Zeros::Untold,
+            None => Zeros::Unknown,
         };
         Contents { zeros, entries: vec![Entry::default(); Self::CHUNK], zero: [0; Contents::CHUNK / 64] }
     }
@@ -105,7 +105,7 @@ impl Contents {
         let is_zero = match &self.zeros {
             Zeros::Frame(frame) => frame_of(entry) == *frame,
             Zeros::Scan(_) => self.zero[index / 64] & (1 << (index % 64)) != 0,
-            Zeros::Untold => return Content::Unknown,
+            Zeros::Unknown => return Content::Unknown,
         };
         if is_zero { Content::Behind } else { Content::Own }
     }

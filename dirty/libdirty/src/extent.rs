@@ -388,9 +388,9 @@ mod tests {
         dirty.push(range(3, 5), Reason::Unsupported);
         dirty.push(range(4, 12), Reason::NewMapping);
         dirty.finish();
-        let told: Vec<_> = dirty.extents().iter().map(|e| (e.range, e.reason)).collect();
+        let reported: Vec<_> = dirty.extents().iter().map(|e| (e.range, e.reason)).collect();
         assert_eq!(
-            told,
+            reported,
             [
                 (range(1, 3), Reason::Written),
                 (range(3, 5), Reason::Unsupported),

@@ -420,9 +420,9 @@ fn is_in_restartable_sequence(target: &Target, tid: Pid) -> bool {
     let mut config = [0u64; 3]; // address, size and signature, flags
     let size = size_of_val(&config);
     // SAFETY: fills the struct, whose size it is told.
-    let told =
+    let result =
         unsafe { libc::ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid.as_raw(), size, config.as_mut_ptr()) };
-    if told < 0 || config[0] == 0 {
+    if result < 0 || config[0] == 0 {
         return false;
     }
     let mut sequence = [0; 8];
@@ -438,10 +438,10 @@ fn dispatches_syscalls(tid: Pid) -> bool {
     let mut config = [0u64; 4]; // mode, selector, offset, length
     let size = size_of_val(&config);
     // SAFETY: fills the four numbers, whose size it is told.
-    let told = unsafe {
+    let result = unsafe {
         libc::ptrace(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid.as_raw(), size, config.as_mut_ptr())
     };
-    told == 0 && config[0] != 0
+    result == 0 && config[0] != 0
 }
 
 fn sigmask(tid: Pid, request: libc::c_uint, mask: &mut u64) -> io::Result<()> {

@@ -208,8 +208,9 @@ fn exec_and_exit_are_told_once() {
             }
             let mut dirty = Dirty::new();
             tracker.collect(&mut dirty).unwrap();
-            let told: Vec<_> = dirty.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
-            assert_eq!(told, [(writer.range, reason)], "{backend}");
+            let reported: Vec<_> =
+                dirty.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
+            assert_eq!(reported, [(writer.range, reason)], "{backend}");
             assert!(matches!(tracker.collect(&mut dirty), Err(Error::Gone(_))), "{backend}");
         }
     }

@@ -45,7 +45,7 @@ pub struct Judge {
 }
 
 /// How many missed pages are told one by one.
-const TOLD: u64 = 4;
+const SHOWN: u64 = 4;
 
 impl Judge {
     /// Start the program and a tracker on it.
@@ -281,8 +281,8 @@ impl Judge {
         self.copy()?;
         let mappings = self.memory.mappings()?;
         let (shadow, outcome) = (&mut self.shadow, &mut self.outcome);
-        let mut told = |address: usize, pages: usize, what: &str| {
-            if outcome.missed < TOLD {
+        let mut complain = |address: usize, pages: usize, what: &str| {
+            if outcome.missed < SHOWN {
                 let collects = outcome.collects;
                 outcome.notes.push(format!("missed after collect {collects}: {address:#x} {what}"));
             }
@@ -295,13 +295,13 @@ impl Judge {
                     Some(old) if !old.is_same(content) => &difference(old, content),
                     Some(_) => return,
                 };
-                told(address, 1, what);
+                complain(address, 1, what);
                 shadow.set(address, content);
             })?;
             for hole in holes(*range, &mappings) {
                 let forgotten = shadow.forget(hole);
                 if forgotten > 0 {
-                    told(hole.start(), forgotten, "is no longer mapped and that was not reported");
+                    complain(hole.start(), forgotten, "is no longer mapped and that was not reported");
                 }
             }
         }

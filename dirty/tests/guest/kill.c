@@ -276,13 +276,13 @@ static void both_at_any_time(void)
 
 static void still_tells(int fd)
 {
-	char told[8] = { 0 }, written[8] = { [5] = 1 };
+	char reported[8] = { 0 }, written[8] = { [5] = 1 };
 
-	harvest(fd, memory, 8, told);
-	memset(told, 0, sizeof(told));
+	harvest(fd, memory, 8, reported);
+	memset(reported, 0, sizeof(reported));
 	memory[5 * PAGE]++;
-	harvest(fd, memory, 8, told);
-	check_told(told, written, 8, "afterwards");
+	harvest(fd, memory, 8, reported);
+	check_told(reported, written, 8, "afterwards");
 }
 
 /* A child has the file too; it closes it, or dies with it. */

@@ -139,9 +139,9 @@ impl<L: Log> Forwarder<L> {
     fn drain(&mut self) -> i32 {
         self.counts.drains += 1;
         self.forward();
-        let told = self.overrun || self.broken;
+        let overrun = self.overrun || self.broken;
         self.overrun = false;
-        if told {
+        if overrun {
             self.counts.overruns += 1;
             return abi::OVERRUN;
         }

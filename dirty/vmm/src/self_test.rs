@@ -48,7 +48,7 @@ pub fn run(kvm: &Kvm) -> Result<()> {
         let registers =
             kvm_regs { rip: CODE, rdi: FIRST * 4096, rcx: pages, rflags: 2, ..Default::default() };
         vcpu.set_regs(&registers)?;
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         let mut entries = 0_u64;
         loop {
             let halted = match vcpu.run() {
@@ -61,7 +61,7 @@ pub fn run(kvm: &Kvm) -> Result<()> {
             let before = entries;
             let complete = log.harvest(&mut |page| {
                 entries += 1;
-                told.insert(page);
+                reported.insert(page);
             });
             ensure!(complete, "this host's dirty ring ran over without stopping the vCPU");
             log.rearm().context("KVM does not protect pages again")?;
@@ -71,8 +71,8 @@ pub fn run(kvm: &Kvm) -> Result<()> {
             ensure!(entries > before, "this host's dirty ring is full and empty at once");
         }
         let expected: BTreeSet<u64> = (FIRST..FIRST + pages).collect();
-        let lost = expected.difference(&told).count();
-        let foreign: Vec<_> = told.difference(&expected).filter(|page| !TOUCHED.contains(page)).collect();
+        let lost = expected.difference(&reported).count();
+        let foreign: Vec<_> = reported.difference(&expected).filter(|page| !TOUCHED.contains(page)).collect();
         ensure!(
             lost == 0 && foreign.is_empty(),
             "this host's dirty ring cannot be believed: of {pages} pages written it lost {lost}, and it told \

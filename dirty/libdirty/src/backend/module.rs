@@ -45,7 +45,7 @@ impl Module {
         Ok(Module { kind, device, room: vec![abi::Range::default(); FIRST_ROOM] })
     }
 
-    /// Have the module look, and tell what it found.
+    /// Have the module look, and report what it found.
     fn find(&mut self, work: &mut Collection<'_>) -> io::Result<()> {
         let has_overrun = self.device.collect()?;
         if has_overrun {
@@ -54,7 +54,7 @@ impl Module {
         // With an overrun all is told already.
         self.take(|range| {
             if !has_overrun {
-                tell(work, range);
+                report(work, range);
             }
         })
     }
@@ -80,7 +80,7 @@ impl Module {
 }
 
 /// Tell what of `range` lies in parts.
-fn tell(work: &mut Collection<'_>, range: PageRange) {
+fn report(work: &mut Collection<'_>, range: PageRange) {
     let first = work.parts.partition_point(|part| part.range.end() <= range.start());
     for part in &work.parts[first..] {
         let Some(piece) = part.range.intersection(range) else { break };

@@ -168,7 +168,7 @@ impl Record {
 
 impl Record {
     /// Tell what the harvests have found, with what is empty if the record is fresh.
-    fn tell(&self, dirty: &mut Dirty) {
+    fn report(&self, dirty: &mut Dirty) {
         for chunk in chunks(self.range, &self.found) {
             let mut news = News::new(chunk, &self.found);
             news.take(&self.found);
@@ -247,7 +247,7 @@ impl Backend for SoftDirty {
                     work.dirty.push(record.range, Reason::NotStopped);
                     record.found.fill(record.range, false);
                 }
-                State::New | State::Watched => record.tell(work.dirty),
+                State::New | State::Watched => record.report(work.dirty),
             }
         }
         // Not before: the pieces of a part share their bits. What was reported whole is copied at some time to come.

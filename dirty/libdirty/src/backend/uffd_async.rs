@@ -99,26 +99,26 @@ impl UffdAsync {
 
     /// Tell what is not marked in `part`, and mark it.
     fn sweep(&mut self, target: &Target, part: &Part, dirty: &mut Dirty) -> Result<(), Lost> {
-        let mut tell = |range, reason| dirty.push(range, reason);
+        let mut report = |range, reason| dirty.push(range, reason);
         if part.memory.shared {
-            return self.sweep_shared(target, part, &mut tell);
+            return self.sweep_shared(target, part, &mut report);
         }
         if !part.memory.is_private_anonymous() {
-            return self.sweep_file(target, part, false, &mut tell);
+            return self.sweep_file(target, part, false, &mut report);
         }
         let mut at = part.range.start();
-        let sparse = |this: &mut Self, start, end, tell: &mut _| {
+        let sparse = |this: &mut Self, start, end, report: &mut _| {
             if start < end {
-                this.sweep_sparse(target, part, PageRange::trusted(start, end), tell)?;
+                this.sweep_sparse(target, part, PageRange::trusted(start, end), report)?;
             }
             Ok(())
         };
         for run in full_runs(part) {
-            sparse(self, at, run.start(), &mut tell)?;
-            self.sweep_full(target, part, run, &mut tell)?;
+            sparse(self, at, run.start(), &mut report)?;
+            self.sweep_full(target, part, run, &mut report)?;
             at = run.end();
         }
-        sparse(self, at, part.range.end(), &mut tell)
+        sparse(self, at, part.range.end(), &mut report)
     }
 
     fn sweep_full(
@@ -126,17 +126,17 @@ impl UffdAsync {
         target: &Target,
         part: &Part,
         run: PageRange,
-        tell: &mut impl FnMut(PageRange, Reason),
+        report: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
-        let tell_apart = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO;
-        self.scan(target, run, Scan { tell: tell_apart, ..WRITTEN_OR_EMPTY }, |found, categories| {
+        let kinds = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO;
+        self.scan(target, run, Scan { tell: kinds, ..WRITTEN_OR_EMPTY }, |found, categories| {
             let is_zero =
                 categories & PAGE_IS_PFNZERO != 0 || categories & (PAGE_IS_PRESENT | PAGE_IS_SWAPPED) == 0;
-            tell(found, if is_zero { Reason::Discarded } else { Reason::Written });
+            report(found, if is_zero { Reason::Discarded } else { Reason::Written });
         })?;
         for block in std::mem::take(&mut self.silent) {
             if !self.is_marked(target, block) {
-                self.look_at_block(target, part, block, &mut tell_discards(tell))?;
+                self.look_at_block(target, part, block, &mut report_discards(report))?;
             }
         }
         Ok(())
@@ -147,34 +147,34 @@ impl UffdAsync {
         target: &Target,
         part: &Part,
         run: PageRange,
-        tell: &mut impl FnMut(PageRange, Reason),
+        report: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
         let is_fresh = part.bitmap.is_fresh();
         self.scan(target, run, WRITTEN, |found, categories| {
             if categories & PAGE_IS_PFNZERO == 0 {
                 // Reported, so that it will be copied: whatever becomes of it is news.
                 part.bitmap.fill(found, true);
-                tell(found, Reason::Written);
+                report(found, Reason::Written);
             } else {
                 // It shows zeros. That is news of a page that had content.
                 pages(found)
                     .filter(|page| is_fresh || part.bitmap.get(part.bitmap.index(page.start())))
-                    .for_each(|page| tell(page, Reason::Discarded));
+                    .for_each(|page| report(page, Reason::Discarded));
             }
         })?;
         if is_fresh {
-            return self.tell_empty(target, part, run, tell);
+            return self.report_empty(target, part, run, report);
         }
-        self.look_at_content(target, part, run, &mut tell_discards(tell))
+        self.look_at_content(target, part, run, &mut report_discards(report))
     }
 
     /// Tell all of a fresh `run` that is empty, and set the bits of the rest.
-    fn tell_empty(
+    fn report_empty(
         &mut self,
         target: &Target,
         part: &Part,
         run: PageRange,
-        tell: &mut impl FnMut(PageRange, Reason),
+        report: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
         let mut at = run.start();
         let mut empty = |start, end| {
@@ -182,7 +182,7 @@ impl UffdAsync {
                 let hole = PageRange::trusted(start, end);
                 // Bits there are few: of pages that were just told and discarded since.
                 part.bitmap.set_within(hole).for_each(|piece| part.bitmap.fill(piece, false));
-                tell(hole, Reason::Discarded);
+                report(hole, Reason::Discarded);
             }
         };
         let content = |found: PageRange, _| {
@@ -201,7 +201,7 @@ impl UffdAsync {
         target: &Target,
         part: &Part,
         every_block: bool,
-        tell: &mut impl FnMut(PageRange, Reason),
+        report: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
         let what = Scan { tell: PAGE_IS_SWAPPED, ..WRITTEN_OR_EMPTY };
         self.scan(target, part.range, what, |found, categories| {
@@ -209,9 +209,9 @@ impl UffdAsync {
             if categories & PAGE_IS_SWAPPED != 0 {
                 part.bitmap.fill(found, true);
             }
-            tell(found, Reason::Written);
+            report(found, Reason::Written);
         })?;
-        self.mark_again(target, tell)?;
+        self.mark_again(target, report)?;
         if every_block {
             self.touched.clear();
             self.touched.push(part.range);
@@ -219,7 +219,7 @@ impl UffdAsync {
         self.look_at_content(target, part, part.range, &mut |page, had, entry: Entry| {
             let own = entry.is_present() && !entry.is_file();
             if had && !own {
-                tell(page, Reason::Written);
+                report(page, Reason::Written);
             }
             own || (had && entry.is_swapped())
         })
@@ -229,18 +229,22 @@ impl UffdAsync {
         &mut self,
         target: &Target,
         part: &Part,
-        tell: &mut impl FnMut(PageRange, Reason),
+        report: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
-        self.scan(target, part.range, WRITTEN_OR_EMPTY, |found, _| tell(found, Reason::Written))?;
-        self.mark_again(target, tell)
+        self.scan(target, part.range, WRITTEN_OR_EMPTY, |found, _| report(found, Reason::Written))?;
+        self.mark_again(target, report)
     }
 
     /// Tell the silent blocks that have lost their marks, and mark them.
-    fn mark_again(&mut self, target: &Target, tell: &mut impl FnMut(PageRange, Reason)) -> Result<(), Lost> {
+    fn mark_again(
+        &mut self,
+        target: &Target,
+        report: &mut impl FnMut(PageRange, Reason),
+    ) -> Result<(), Lost> {
         for block in std::mem::take(&mut self.silent) {
             if !self.is_marked(target, block) {
                 self.uffd.write_protect(block, true).map_err(|_| Lost(block.start()))?;
-                tell(block, Reason::Written);
+                report(block, Reason::Written);
             }
         }
         Ok(())
@@ -381,10 +385,10 @@ impl Backend for UffdAsync {
 }
 
 /// What to make of a page of a sparse block: told if its bit is set and it is empty.
-fn tell_discards(tell: &mut impl FnMut(PageRange, Reason)) -> impl FnMut(PageRange, bool, Entry) -> bool {
+fn report_discards(report: &mut impl FnMut(PageRange, Reason)) -> impl FnMut(PageRange, bool, Entry) -> bool {
     move |page, had, entry| {
         if had && entry.is_none() {
-            tell(page, Reason::Discarded);
+            report(page, Reason::Discarded);
         }
         !entry.is_none()
     }

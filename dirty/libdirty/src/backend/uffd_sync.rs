@@ -106,12 +106,12 @@ impl UffdSync {
         &mut self,
         target: &Target,
         part: &Part,
-        mut tell: impl FnMut(PageRange, Reason),
+        mut report: impl FnMut(PageRange, Reason),
     ) -> io::Result<()> {
         let mut at = part.range.start();
         let mut untouched = |start, end| {
             if part.bitmap.is_fresh() && start < end {
-                tell(PageRange::trusted(start, end), Reason::Discarded);
+                report(PageRange::trusted(start, end), Reason::Discarded);
             }
         };
         let touched = self.touched(target, part)?;
@@ -125,7 +125,7 @@ impl UffdSync {
             while at < run.end() {
                 let batch = PageRange::trusted(at, (at + BATCH * page_size()).min(run.end()));
                 at = batch.end();
-                self.sweep_batch(target, part, batch, &mut tell)?;
+                self.sweep_batch(target, part, batch, &mut report)?;
             }
         }
         Ok(())
@@ -156,16 +156,16 @@ impl UffdSync {
         target: &Target,
         part: &Part,
         batch: PageRange,
-        tell: &mut impl FnMut(PageRange, Reason),
+        report: &mut impl FnMut(PageRange, Reason),
     ) -> io::Result<()> {
         let exact = part.memory.is_private_anonymous();
         let is_fresh = part.bitmap.is_fresh();
         pagemap::read(target.pagemap(), batch, &mut self.entries)?;
         let first = part.bitmap.index(batch.start());
         let mut run: Option<PageRange> = None;
-        let protect = |run: Option<PageRange>, tell: &mut dyn FnMut(PageRange, Reason)| {
+        let protect = |run: Option<PageRange>, report: &mut dyn FnMut(PageRange, Reason)| {
             let Some(run) = run else { return Ok(()) };
-            tell(run, Reason::Written);
+            report(run, Reason::Written);
             self.uffd.write_protect(run, true)
         };
         for (offset, entry) in self.entries.iter().enumerate() {
@@ -178,7 +178,7 @@ impl UffdSync {
             let page = PageRange::trusted(start, start + page_size());
             if exact && !has {
                 if had || is_fresh {
-                    tell(page, Reason::Discarded);
+                    report(page, Reason::Discarded);
                 }
                 continue;
             }
@@ -188,12 +188,12 @@ impl UffdSync {
             run = match run {
                 Some(run) if run.end() == start => Some(PageRange::trusted(run.start(), page.end())),
                 before => {
-                    protect(before, tell)?;
+                    protect(before, report)?;
                     Some(page)
                 }
             };
         }
-        protect(run, tell)
+        protect(run, report)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::judge::{Area, Judge};
 use crate::op::{Backing, Op};
 use crate::outcome::Stop;
 
-use super::writes::{advise, huge_pages, tell_huge};
+use super::writes::{advise, check_huge, huge_pages};
 
 const EPOCHS: u8 = 3;
 
@@ -64,7 +64,7 @@ pub(super) fn huge(judge: &mut Judge) -> Result<(), Stop> {
     advise(judge, area, libc::MADV_HUGEPAGE)?;
     judge.touch(area, 1, 77)?;
     judge.watch(area)?;
-    tell_huge(judge, area, "under watch")?;
+    check_huge(judge, area, "under watch")?;
     // The huge page as it is, before anything splits it.
     advise(judge, area.part(huge_pages(), huge_pages()), libc::MADV_DONTNEED)?;
     judge.check()?;

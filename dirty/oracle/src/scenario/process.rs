@@ -107,9 +107,10 @@ fn track(judge: &mut Judge) -> Result<Area, Stop> {
 
 /// The end is told once, for everything, and nothing after it.
 fn gone(judge: &mut Judge, area: Area, reason: Reason) -> Result<(), Stop> {
-    let told: Vec<_> = judge.ask()?.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
-    if told != [(area.range(), reason)] {
-        return Err(Stop::fail(format!("instead of all of {} with {reason:?}: {told:?}", area.range())));
+    let reported: Vec<_> =
+        judge.ask()?.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
+    if reported != [(area.range(), reason)] {
+        return Err(Stop::fail(format!("instead of all of {} with {reason:?}: {reported:?}", area.range())));
     }
     *judge.outcome.doubts.entry(reason.text().into()).or_default() += area.pages as u64;
     match judge.ask() {

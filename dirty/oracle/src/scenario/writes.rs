@@ -47,9 +47,9 @@ pub(super) fn huge(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(4 * huge_pages(), Backing::Anonymous)?;
     advise(judge, area, libc::MADV_HUGEPAGE)?;
     judge.touch(area.part(0, 3 * huge_pages()), 1, 77)?;
-    tell_huge(judge, area, "before the watch")?;
+    check_huge(judge, area, "before the watch")?;
     judge.watch(area)?;
-    tell_huge(judge, area, "under watch")?;
+    check_huge(judge, area, "under watch")?;
     epochs(judge, area)?;
     // One byte of a huge page, then all of another.
     for epoch in 1..=EPOCHS {
@@ -106,7 +106,7 @@ pub(super) fn advise(judge: &mut Judge, area: Area, advice: i32) -> Result<(), S
 }
 
 /// Note whether the memory really is in huge pages.
-pub(super) fn tell_huge(judge: &mut Judge, area: Area, when: &str) -> Result<(), Stop> {
+pub(super) fn check_huge(judge: &mut Judge, area: Area, when: &str) -> Result<(), Stop> {
     let kib = judge.memory().huge_kib(area.range())?;
     judge.outcome.notes.push(format!("{kib} KiB in huge pages {when}"));
     Ok(())

@@ -299,7 +299,7 @@ mod tests {
         Arc::new(Watch { owner, written, doubt: AtomicU32::new(0) })
     }
 
-    fn told(table: &Table) -> Vec<(PageRange, i32, Vec<usize>)> {
+    fn contents(table: &Table) -> Vec<(PageRange, i32, Vec<usize>)> {
         let owners = |segment: &Segment| segment.watches.iter().map(|watch| watch.owner).collect();
         table.segments.iter().map(|segment| (segment.range, segment.protection, owners(segment))).collect()
     }
@@ -311,7 +311,7 @@ mod tests {
         table.add(range(10, 20), 3, &first);
         table.add(range(15, 30), 3, &second);
         assert_eq!(
-            told(&table),
+            contents(&table),
             [(range(10, 15), 3, vec![1]), (range(15, 20), 3, vec![1, 2]), (range(20, 30), 3, vec![2])]
         );
         assert_eq!(first.take_doubt(), None);
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(table.neighbours(0).len(), 2);
         table.remove(range(1, 100), 2);
         assert_eq!(
-            told(&table),
+            contents(&table),
             [(range(10, 15), 3, vec![1]), (range(15, 18), 3, vec![1]), (range(18, 20), 1, vec![1])]
         );
         assert!(table.find(20 * page_size()).is_none());
