@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The scenarios: what programs do to memory that dirty tracking has been seen to get wrong.
 //!
-//! Rules: each writes the same pages in more than one epoch (else a back end that never arms again would pass),
+//! Rules: each writes the same pages in more than one round (else a back end that never arms again would pass),
 //! no store writes what is there already, and each checks while the program holds still.
 
 mod company;
