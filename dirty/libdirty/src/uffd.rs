@@ -80,9 +80,9 @@ impl Uffd {
         }
     }
 
-    /// Whether a sweep of `range` would take our own marks. The operations that read and set marks do not ask whose
-    /// userfaultfd watches: that of a program which mapped the memory anew and registered it would lose its own.
-    /// What was mapped anew and nobody has registered is ours by this: nothing there is marked.
+    /// Whether the marks that a sweep of `range` would take are ours. The operations that read and set marks do not
+    /// check whose userfaultfd watches: if the program has mapped the memory anew and registered it with its own, that
+    /// would lose its marks. Memory that was mapped anew and not registered counts as ours: nothing there is marked.
     pub(crate) fn is_ours(&self, range: PageRange) -> bool {
         self.register(range).is_ok()
     }
@@ -102,14 +102,14 @@ impl Uffd {
         self.ioctl(UFFDIO_UNREGISTER, &mut raw(range))
     }
 
-    /// Stop watching, whatever else has come to lie in `range`: one mapping that cannot be watched makes the kernel
-    /// refuse all of it.
+    /// Stop watching, mapping by mapping, whatever is in `range` by now: one mapping that cannot be watched makes the
+    /// kernel refuse the whole range.
     pub(crate) fn leave(&self, target: &Target, range: PageRange) {
-        // Before Linux 6.17 the kernel would end another's watch, too.
+        // Before Linux 6.17 the kernel would also end the watch of another userfaultfd.
         if self.is_ours(range) && self.unregister(range).is_ok() {
             return;
         }
-        // What cannot be read any more is not protected any more either.
+        // Memory that cannot be read any more is not protected any more either.
         for mapping in target.maps().within(&[range]).unwrap_or_default() {
             if self.is_ours(mapping.range) {
                 let _ = self.unregister(mapping.range);
