@@ -24,7 +24,7 @@ pub fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() || c == '\u{fffe}' || c == '\u{ffff}' { '?' } else { c }).collect()
 }
 
-/// The last `longest` characters of a name: the end of a path tells more than its beginning.
+/// The last `longest` characters of a name: the end of a path says more than its beginning.
 pub fn tail(name: &str, longest: usize) -> String {
     let length = name.chars().count();
     if length <= longest {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which mapping an address lies in, for the reader's eye: `/proc/PID/maps` as it was just after the collect.
+//! Which mapping an address lies in, for display: `/proc/PID/maps` as it was just after the collect.
 //!
-//! Neighbours of one name (the segments of a library, a heap in two protections) are one. What was dirty and is
-//! not mapped any more by then is told under [`UNMAPPED`].
+//! Neighbours of one name (the segments of a library, a heap in two protections) are one. Pages that were dirty and
+//! are not mapped any more by then are listed under [`UNMAPPED`].
 
 use libdirty::{Dirty, PageRange, Reason};
 use procfs::process::{MMapPath, Process};

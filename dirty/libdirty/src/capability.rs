@@ -254,7 +254,7 @@ const DBIT: Capabilities = Capabilities {
     reprotected_writes: Sees::Yes,
     remapped_writes: Sees::Yes,
     shared_aliases: Sees::No,
-    pinned_writes: Sees::Yes, // told for as long as they are pinned
+    pinned_writes: Sees::Yes, // reported for as long as they are pinned
     reclaimed_writes: Sees::Yes,
     whole_own_process: true,
     other_process: true,

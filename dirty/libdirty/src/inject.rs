@@ -419,7 +419,7 @@ fn is_in_restartable_sequence(target: &Target, tid: Pid) -> bool {
     const RSEQ_CS: u64 = 8; // the offset of the pointer to the sequence
     let mut config = [0u64; 3]; // address, size and signature, flags
     let size = size_of_val(&config);
-    // SAFETY: fills the struct, whose size it is told.
+    // SAFETY: fills the struct, whose size it is given.
     let result =
         unsafe { libc::ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid.as_raw(), size, config.as_mut_ptr()) };
     if result < 0 || config[0] == 0 {
@@ -432,12 +432,12 @@ fn is_in_restartable_sequence(target: &Target, tid: Pid) -> bool {
     read.is_ok() && u64::from_ne_bytes(sequence) != 0
 }
 
-/// Whether system calls of the thread may be turned into signals (Linux 5.11; told since 6.4).
+/// Whether system calls of the thread may be turned into signals (Linux 5.11; readable since 6.4).
 fn dispatches_syscalls(tid: Pid) -> bool {
     const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
     let mut config = [0u64; 4]; // mode, selector, offset, length
     let size = size_of_val(&config);
-    // SAFETY: fills the four numbers, whose size it is told.
+    // SAFETY: fills the four numbers, whose size it is given.
     let result = unsafe {
         libc::ptrace(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid.as_raw(), size, config.as_mut_ptr())
     };

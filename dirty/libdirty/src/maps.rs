@@ -197,7 +197,7 @@ fn query_next(maps: &File, address: usize) -> io::Result<Option<Mapping>> {
     query.size = size_of::<procmap_query>() as u64;
     query.query_flags = procmap_query_flags::PROCMAP_QUERY_COVERING_OR_NEXT_VMA as u64;
     query.query_addr = address as u64;
-    // SAFETY: the ioctl reads and writes the struct, whose size it is told; no name or build id is asked for.
+    // SAFETY: the ioctl reads and writes the struct, whose size it is given; no name or build id is asked for.
     let done = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
     if done < 0 {
         let error = io::Error::last_os_error();

@@ -566,7 +566,7 @@ mod tests {
             for _ in 0..30 {
                 all_run(&counters);
                 for thread in &threads {
-                    // SAFETY: the thread runs until it is told to stop.
+                    // SAFETY: the thread runs until it is asked to stop.
                     unsafe { libc::pthread_kill(thread.load(Ordering::SeqCst), libc::SIGUSR1) };
                     sent += 1;
                 }

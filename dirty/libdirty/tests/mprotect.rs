@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The back end `mprotect`: what it tells, and how it gets on with the program's own SIGSEGV handler.
+//! The back end `mprotect`: what it reports, and how it works with the program's own SIGSEGV handler.
 
 mod area;
 

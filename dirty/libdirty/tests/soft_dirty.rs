@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The back end `soft-dirty`: what it tells, of the own process and of another. On a kernel without the bit
+//! The back end `soft-dirty`: what it reports, of the own process and of another. On a kernel without the bit
 //! these tests only see that it says so; they run for good in a stock Debian kernel.
 
 mod area;
@@ -62,7 +62,7 @@ fn tells_shared_memory() {
         let mut tracker = tracker(&area);
         area.write([3]);
         assert_eq!(area.written(&mut tracker), [3]);
-        area.discard(8..9); // the content stays, but nobody can tell
+        area.discard(8..9); // the content stays, but that is not knowable
         assert_eq!(area.written(&mut tracker), [8]);
         assert_eq!(area.written(&mut tracker), [8]);
         area.read(8);

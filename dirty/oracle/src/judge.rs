@@ -44,7 +44,7 @@ pub struct Judge {
     maps: usize,
 }
 
-/// How many missed pages are told one by one.
+/// How many missed pages are listed one by one.
 const SHOWN: u64 = 4;
 
 impl Judge {
@@ -114,7 +114,7 @@ impl Judge {
         &mut self.workload
     }
 
-    /// The program's memory, as the kernel tells it.
+    /// The program's memory, as the kernel shows it.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
@@ -154,8 +154,8 @@ impl Judge {
         self.perform(Op::Touch { at: area.start, length: area.len(), step, value }).map(|_| ())
     }
 
-    /// See that the program still finds what it wrote by [`Judge::touch`]. A tracker that takes away what tells
-    /// the kernel to keep a page, its dirty bit, loses the content; a true copy of that is no consolation.
+    /// See that the program still finds what it wrote by [`Judge::touch`]. A tracker that clears a dirty bit without
+    /// passing it on makes the kernel drop the page and lose its content; a correct copy does not help then.
     ///
     /// # Errors
     /// When the program is gone.

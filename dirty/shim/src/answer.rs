@@ -99,7 +99,7 @@ impl Tracked {
         tracker.watch(PageRange::everything())?;
         say(format_args!("process {pid} is tracked by {}", tracker.backend()));
         let new = Tracked { pid, tracker, dirty: Dirty::new(), blind: Vec::new() };
-        // The first collect tells what could not be armed.
+        // The first collect reports what could not be armed.
         new.rearm()?.ok_or(Error::Gone(pid))
     }
 

@@ -71,7 +71,7 @@ static void end(pid_t pid)
 	waitpid(pid, &status, 0);
 }
 
-/* The file still does what it should: nothing is told, then the one page written. */
+/* The file still does what it should: it reports nothing, then the one page written. */
 static void still_works(int fd, char *memory)
 {
 	char reported[PAGES] = { 0 }, written[PAGES] = { [3] = 1 };
@@ -488,7 +488,7 @@ static void go_on(int to, int from)
 		errx(1, "the tracked process is gone");
 }
 
-/* Of the new program nothing is told: not through this file, whatever it asks. */
+/* Nothing of the new program is reported through this file, whatever it asks. */
 static void over_exec(const char *program, int again)
 {
 	char reported[PAGES] = { 0 };

@@ -137,7 +137,7 @@ static void lazy_free(void)
 	}
 }
 
-/* Each tracker has a copy, updated from what it is told alone. */
+/* Each tracker has a copy, updated from its own reports only. */
 struct copy {
 	int fd;
 	char pages[PAGES][PAGE];

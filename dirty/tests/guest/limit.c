@@ -3,9 +3,9 @@
  * dirtylimit [CASE...]: memory that is not like other memory, and more of it than
  * there is.
  *
- * What cannot be watched is refused, or told as written every time. What a tracker
- * costs is charged to the cgroup of who asks for it: at its limit a call fails,
- * nobody is killed, and the machine has as much memory as before.
+ * What cannot be watched is refused, or reported as written every time. The memory of
+ * a tracker is charged to the caller's cgroup: at its limit a call fails, no process
+ * is killed, and the machine has as much free memory as before.
  */
 #define _GNU_SOURCE
 #include <sys/mount.h>
@@ -124,7 +124,7 @@ static void device_memory(void)
 	if (harvest(fd, memory, 12, reported) != 1 || !reported[2])
 		errx(1, "WATCHes that were refused have left something");
 
-	/* It comes where memory is watched already: all of it is told, every time. */
+	/* It is mapped where memory is watched already: all of it is reported, every time. */
 	screen(memory, MAP_FIXED);
 	for (int round = 0; round < 3; round++) {
 		memset(reported, 0, sizeof(reported));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * dirtylogged [CASE...]: what the processor's log (EPML) must tell, and that it tells
- * nothing else. Memory that is written in a known way is compared with what is
- * told, page by page.
+ * dirtylogged [CASE...]: what the processor's log (EPML) must report, and that it
+ * reports nothing else. Memory that is written in a known way is compared with the
+ * report, page by page.
  *
  * "overrun" needs a ring of fewer than 2,000 entries that no interrupt empties,
  * "interrupts" one of 16, all others a larger one.
@@ -155,7 +155,7 @@ static const struct {
 	{ "pipe", by_pipe },
 	{ "clock_gettime", by_clock },
 	{ "uname", by_uname },
-	/* Not logged, but told by the module, and perhaps once more: such writes take time. */
+	/* Not logged, but reported by the module, perhaps once more: such writes take time. */
 	{ "process_vm_writev", by_another_mapping },
 	{ "/proc/self/mem", by_proc_mem },
 };
@@ -247,7 +247,7 @@ static void write_some(char *memory, char *written, size_t pages, uint64_t *stat
 
 #define MANY 2000UL
 
-/* What is told is armed again, at once and for all trackers. */
+/* Reported pages are armed again, at once and for all trackers. */
 static void again_and_again(void)
 {
 	char *memory = small_pages(MANY);
@@ -272,7 +272,7 @@ static void again_and_again(void)
 	}
 }
 
-/* What is read before it was collected is told again if it is written again. */
+/* A page that is read before a collect is reported again if it is written again. */
 static void read_between(void)
 {
 	char *memory = small_pages(MANY);
@@ -295,7 +295,7 @@ static void read_between(void)
 	}
 }
 
-/* Ranges that come, go and come back; what was written before is not told. */
+/* Ranges that are watched, unwatched and watched again; earlier writes are not reported. */
 static void watched_again(void)
 {
 	char *memory = small_pages(MANY);
@@ -400,7 +400,7 @@ static void nobody_elses(void)
 		for (unsigned int i = 0; i < 2; i++) {
 			memset(reported, 0, sizeof(reported));
 			harvest(fd[i], memory, MANY, reported);
-			/* Not the first time: fork's copies are told by the kernel. */
+			/* Not the first time: the kernel reports the copies that fork makes. */
 			for (size_t page = 0; page < MANY; page++)
 				if (shared->written[i][page] && !reported[page])
 					errx(1, "process %u: page %zu is not told", i, page);
@@ -440,7 +440,7 @@ static void *keep_writing(void *number)
 
 /*
  * Threads write while they are attached, watched and collected. A copy that is kept
- * up to date by what is told equals the memory once they have stopped.
+ * up to date by the reports equals the memory once they have stopped.
  */
 static void threads(void)
 {
@@ -523,7 +523,7 @@ static void borrowed(void)
 			     reported[i] ? "told, but not written" : "not told");
 }
 
-/* The tracked process is gone: so is what it would have told, and nothing else. */
+/* The tracked process is gone: its unread pages are lost, and nothing else. */
 static void after_exit(void)
 {
 	char *memory = small_pages(MANY), reported[MANY] = { 0 };
@@ -545,7 +545,7 @@ static void after_exit(void)
 	read_into(fd, memory, MANY, reported);
 }
 
-/* More than the ring holds: all is told, and said. */
+/* More than the ring holds: all is reported, with the flag OVERRUN. */
 static void overrun(void)
 {
 	char *memory = small_pages(MANY);

@@ -46,7 +46,7 @@ pub struct KvmLog {
     vm: Arc<VmFd>,
     region: kvm_userspace_memory_region,
     rings: Vec<KvmRing>,
-    /// Keeps the region mapped for as long as KVM may be told about it.
+    /// Keeps the region mapped for as long as it may be registered with KVM.
     _memory: GuestMemoryMmap,
 }
 

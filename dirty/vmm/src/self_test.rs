@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether this host's dirty ring can be believed: a guest of five instructions writes pages that we know, and
-//! the ring must tell these and no others, then once more after they were protected again.
+//! the ring must report these and no others, then once more after they were protected again.
 //!
 //! More pages are written than a ring holds: some hosts lose what does not fit and do not stop the vCPU.
 
@@ -21,7 +21,7 @@ const PAGES: u64 = 3 * ENTRIES as u64;
 const AGAIN: u64 = ENTRIES as u64 / 4;
 const FIRST: u64 = 0x200;
 const CODE: u64 = 0x1000;
-/// Code and page tables. AMD's processors count walks of the guest's page tables as writes to them, and KVM tells
+/// Code and page tables. AMD's processors count walks of the guest's page tables as writes to them, and KVM reports
 /// a page that is first read as written, when it maps it writable.
 const TOUCHED: Range<u64> = 0..FIRST;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A few pages of memory for the tests of one back end: written, discarded, and compared with what was told.
+//! A few pages of memory for the tests of one back end: written, discarded, and compared with what was reported.
 
 #![allow(dead_code)] // not every test uses all of it
 
@@ -75,7 +75,7 @@ impl Area {
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Collect, and return the pages of the area that were told and all reasons.
+    /// Collect, and return the pages of the area that were reported and all reasons.
     pub fn collect(&self, tracker: &mut Tracker) -> (Vec<usize>, Vec<Reason>) {
         let mut dirty = Dirty::new();
         tracker.collect(&mut dirty).unwrap();
@@ -91,7 +91,7 @@ impl Area {
         (pages, reasons)
     }
 
-    /// Collect, and return the pages, all of which must have been told as written.
+    /// Collect, and return the pages, all of which must have been reported as written.
     pub fn written(&self, tracker: &mut Tracker) -> Vec<usize> {
         let (pages, reasons) = self.collect(tracker);
         assert!(reasons.iter().all(|reason| *reason == Reason::Written), "{reasons:?}");

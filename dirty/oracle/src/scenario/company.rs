@@ -52,7 +52,7 @@ pub(super) fn trackers(judge: &mut Judge) -> Result<(), Stop> {
     judge.check()
 }
 
-/// What other processes write at these addresses is not told.
+/// What other processes write at these addresses is not reported.
 pub(super) fn noise(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.place(512);
     // First: a process that is forked later would share the memory.

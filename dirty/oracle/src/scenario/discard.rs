@@ -107,7 +107,7 @@ pub(super) fn swap(judge: &mut Judge) -> Result<(), Stop> {
         swapped = swapped.max(judge.memory().swapped_pages(area.range())?);
         judge.check()?;
         judge.touch(area, 3, round)?;
-        // Out again before anybody collects: what was written must be told all the same.
+        // Out again before the collect: the written pages must be reported nevertheless.
         advise(judge, area, libc::MADV_PAGEOUT)?;
         judge.check()?;
         judge.perform(Op::Load { at: area.start, length: area.len() })?;

@@ -105,7 +105,7 @@ fn track(judge: &mut Judge) -> Result<Area, Stop> {
     Ok(area)
 }
 
-/// The end is told once, for everything, and nothing after it.
+/// The end is reported once, for everything, and nothing after it.
 fn gone(judge: &mut Judge, area: Area, reason: Reason) -> Result<(), Stop> {
     let reported: Vec<_> =
         judge.ask()?.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
