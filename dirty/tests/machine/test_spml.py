@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """SPML for real: the guest module in a guest of trapless-vmm, on the stock kvm_amd of an emulated host.
 
-The witness is memory itself (the lab's forwarded.c, dirty-oracle): a copy that is kept up to date by the reports
-must equal it. What the VMM counts shows only that the reports came from the log.
+The witness is memory itself (the lab's forwarded.c, dirty-oracle): a copy that is kept up to date by the
+reports must equal it. What the VMM counts shows only that the reports came from the log.
 """
 
 import re
