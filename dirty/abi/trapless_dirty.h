@@ -64,7 +64,7 @@ struct trapless_dirty_info {
 };
 
 /**
- * struct trapless_dirty_attach - whom to track, and how
+ * struct trapless_dirty_attach - which process to track, and how
  * @pid:       a process, as the caller's pid namespace numbers it
  * @mechanism: enum trapless_dirty_mechanism
  */

@@ -259,7 +259,7 @@ void tpd_kernel_writes_collect(struct tpd_memory *memory)
 	if (unnoted)
 		tpd_found(memory, 0, ULONG_MAX & PAGE_MASK);
 
-	/* Nobody else looks at these: harvest is held, and the call has ended. */
+	/* Nothing else uses these records: harvest is held, and the call has ended. */
 	list_for_each_entry_safe(record, next, &left, node) {
 		bool keep;
 

@@ -88,7 +88,7 @@ pub struct Follows {
 }
 
 impl Follows {
-    /// Ask whoever can be asked, the best informed first.
+    /// Ask all sources there are, the most reliable first.
     pub fn look(host: &Host, xen: &Xen) -> Self {
         if let Ok(Some(payload)) = host.kernel.payload() {
             return Follows {

@@ -13,7 +13,7 @@ pub(crate) fn call<T: From<c_int>>(body: impl FnOnce() -> Outcome<T>) -> T {
     attempt(body).unwrap_or_else(|failure| T::from(failure.keep()))
 }
 
-/// As [`call`], taking no signal meanwhile: nobody stops this thread while it holds a lock of the library.
+/// As [`call`], with signals blocked: no signal can stop this thread while it holds a lock of the library.
 pub(crate) fn call_unstopped<T: From<c_int>>(body: impl FnOnce() -> Outcome<T>) -> T {
     let _unsignalled = Unsignalled::new();
     call(body)

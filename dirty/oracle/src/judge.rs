@@ -2,7 +2,7 @@
 //! A client of libdirty that keeps a copy, and compares it with the memory whenever the program holds still.
 //!
 //! Invariant: the copy of a watched page changes only when a collect reported the page (or `watch` returned). What
-//! differs in [`Judge::check`] was therefore not reported, whoever is to blame.
+//! differs in [`Judge::check`] was therefore not reported, whatever the cause.
 
 use libdirty::{BackendKind, Capabilities, Dirty, Extent, PageRange, Reason, Tracker, page_size};
 

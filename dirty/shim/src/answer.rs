@@ -24,7 +24,7 @@ struct Tracked {
     blind: Vec<PageRange>,
 }
 
-/// All of this process's trackers. Taken under the lock of [`crate::lock`] only, so nobody ever waits for it.
+/// All of this process's trackers. Locked only under the lock of [`crate::lock`], so no thread ever waits for it.
 static TRACKED: Mutex<Vec<Tracked>> = Mutex::new(Vec::new());
 
 fn tracked() -> MutexGuard<'static, Vec<Tracked>> {

@@ -320,7 +320,7 @@ static void no_such_call(void)
 	still_works(fd, small_pages(PAGES));
 }
 
-/* Each file has what it watches, and nothing of another's. */
+/* Each file reports what it watches, and nothing that only another watches. */
 static void files_apart(void)
 {
 	char *memory = small_pages(PAGES), reported[PAGES] = { 0 }, written[PAGES] = { [9] = 1 };
@@ -583,7 +583,7 @@ static int passed(int socket)
 	return fd;
 }
 
-/* Whom the owner gives the file may use it; the tracking goes on in its hands. */
+/* A process that the owner passes the file to may use it; the tracking goes on there. */
 static void passed_on(void)
 {
 	char *memory = small_pages(PAGES), byte = 0;
@@ -614,7 +614,7 @@ static void passed_on(void)
 	wait_child(pid);
 }
 
-/* A page of which nobody has said yet what it holds: who writes to it waits. */
+/* A page whose first fault is left pending by a userfaultfd: a write to it waits. */
 static int pending_page(char *page)
 {
 	struct uffdio_api api = { .api = UFFD_API };
@@ -643,7 +643,7 @@ static void *read_slowly(void *data)
 	return NULL;
 }
 
-/* One whose array is long in coming is nobody else's delay. */
+/* A READ whose array is slow to fault in does not delay other files. */
 static void slow_reader(void)
 {
 	char *memory = small_pages(PAGES), *page = map_private(1);

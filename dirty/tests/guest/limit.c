@@ -134,7 +134,7 @@ static void device_memory(void)
 	}
 }
 
-/* What nobody can write cannot be missed: these are there in every process. */
+/* Mappings that nobody can write to, which every process has: no write can be missed. */
 static void whole_address_space(void)
 {
 	struct trapless_dirty_range all = { PAGE, (1UL << 47) - PAGE }, ranges[512];

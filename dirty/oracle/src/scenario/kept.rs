@@ -56,7 +56,7 @@ pub(super) fn merged(judge: &mut Judge) -> Result<(), Stop> {
     judge.watch(area)?;
     advise(judge, area, libc::MADV_MERGEABLE)?;
     for round in 1..=ROUNDS {
-        // Written, and merged before anybody asks.
+        // Written, and merged before the collect.
         judge.perform(Op::Fill { at: area.start, length: area.len(), value: round })?;
         wait_until_merged(judge, area)?;
         judge.check()?;

@@ -87,7 +87,7 @@ fn small(judge: &mut Judge) -> Result<Area, Stop> {
     Ok(area)
 }
 
-/// Have somebody write by `op` (of address, length and value), done by the program itself or by `other`.
+/// Have `op` (of address, length and value) done by the program itself or by `other`.
 fn write_to(
     judge: &mut Judge,
     area: Area,
@@ -144,7 +144,7 @@ pub(super) fn pinned(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(64, Backing::Anonymous)?;
     judge.touch(area, 1, 77)?;
     judge.watch(area)?;
-    // Pinned by nobody's leave: a page that the tracker protects is written first.
+    // The pages are written first, so that the tracker does not protect them while they are pinned.
     for (number, pages) in [area.part(3, 9), area.part(20, 1), area.part(30, 30)].into_iter().enumerate() {
         let value = 100 + 10 * number as u8;
         judge.touch(pages, 1, value)?;
@@ -161,7 +161,7 @@ pub(super) fn pinned(judge: &mut Judge) -> Result<(), Stop> {
             judge.perform(Op::WritePinned { value: value + round })?;
             judge.check()?;
         }
-        // Written, and let go before anybody asks.
+        // Written, and unpinned before the collect.
         judge.perform(Op::WritePinned { value: value + 9 })?;
         judge.perform(Op::Unpin)?;
         judge.check()?;
