@@ -56,6 +56,13 @@ def test_a_program_that_is_not_carried_is_missed_before_the_boot() -> None:
     assert DomU("two", programs=("spawn",)).step("fork", "spawn fork-exit").name == "fork"
 
 
+def test_an_argument_that_is_called_like_a_program_is_none() -> None:
+    assert DomU("two").step("gate", "echo mark >/sys/do; cat /sys/mark").name == "gate"
+    for command in ("true && spawn", "for i in 1 2; do spawn; done", "(spawn)", "! spawn"):
+        with pytest.raises(ValueError, match="does not carry spawn"):
+            DomU("two").step("fork", command)
+
+
 def test_a_domu_that_complains_is_heard() -> None:
     def transcript(console: bytes) -> Transcript:
         result = StepResult(domu.console(), console, 0, 0.1)

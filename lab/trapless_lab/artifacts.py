@@ -2,7 +2,7 @@
 """Where the project's own build products are, and those of its sources that the lab compiles itself.
 
 Invariant: nothing here builds them; a missing one is an error that says how to make it. No other module of
-the lab knows where they are.
+the lab contains their paths.
 """
 
 import os

@@ -5,31 +5,31 @@
  *
  * Invariants:
  *
- *  - A page on a list is semi-writable, owned by the pool (pool.c), referenced
- *    twice (the pool's ownership and the possession that the next user gets),
- *    charged to no memory cgroup, and in no page table.
+ *  - A page on a list is semi-writable, owned by the pool (pool.c), charged to no
+ *    memory cgroup, and in no page table. It has two references: the pool's
+ *    (ownership) and the one that passes to the next user (possession).
  *  - A page that was popped and prepared looks as if it came from the kernel's
  *    allocator: zero, charged to the current memory cgroup where the kernel
  *    would charge it, with the struct page fields that page tables use at rest.
  *  - A page enters a list only while the cache serves: tpt_cache_serve(false)
  *    is final once it has returned.
  *
- * Zero without being cleared: a table above the lowest level holds nothing but
- * pointers to tables, and the kernel clears each one before it frees what it
- * points to (free_pgd_range() and below), or the freed table would still be
- * walked. So such a table comes back zero, and other architectures rely on it
- * (powerpc's and sparc64's caches of upper tables clear once, when a page first
- * comes in). What the two top tables hold besides is written anew by whoever
- * takes them, see tables.c and clear_for(). A table of the lowest level points
- * to data, where a mistake of the kernel's would hand one process's pages to
- * another: these are cleared each time, as are pages whose way back we did not
- * see (tpt_cache_put()). The module parameter `verify` looks for itself.
+ * Which tables need no clearing: a table above the lowest level holds nothing but
+ * pointers to tables, and the kernel clears each pointer before it frees the table
+ * that it points to (free_pgd_range() and below), or the freed table would still
+ * be walked. So such a table is zero when it is freed, and other architectures
+ * rely on it (powerpc's and sparc64's caches of upper tables clear once, when a
+ * page is first added). The other entries of the two top tables are rewritten by
+ * the code that allocates them, see tables.c and clear_for(). A table of the
+ * lowest level points to data, where a bug of the kernel's would give one
+ * process's pages to another: these are cleared each time, as are pages that were
+ * not freed through our hooks (tpt_cache_put()). The module parameter `verify`
+ * checks that the other tables are zero.
  *
- * Locking: tables come back from RCU callbacks and wherever a process ends.
- * They are pushed without a lock and with preemption off, which
- * synchronize_rcu() waits for; no state but the list and its length is touched.
- * Tables are taken by tasks only, and under `pop`, as llist_del_first() asks.
- * It is a leaf: nothing is called under it.
+ * Locking: tables are freed from RCU callbacks and where a process ends. They are
+ * pushed without a lock and with preemption off, which synchronize_rcu() waits
+ * for; only the list and its length are changed. Tables are popped by tasks only,
+ * and under the lock `pop`, as llist_del_first() requires. `pop` is a leaf lock.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -72,7 +72,7 @@ DEFINE_PER_CPU(u64 [TPT_LEVELS], tpt_misses);
 
 /**
  * tpt_cache_init - before anything else
- * @bare: on bare metal top tables have a second half that nobody writes anew
+ * @bare: on bare metal top tables have a second half that is not rewritten at each use
  */
 void tpt_cache_init(bool bare)
 {
@@ -108,7 +108,7 @@ static void clear(struct tpt_cache *cache, struct page *page)
 		clear_page(page_address(page + i));
 }
 
-/* Is a table that came back what cache.c takes it for? */
+/* Is a freed table as clean as this file assumes? */
 static noinline void verify_zero(enum tpt_level level, struct page *page)
 {
 	const u64 *entries = page_address(page);
@@ -157,7 +157,7 @@ static struct page *take(struct tpt_cache *cache, int *left)
 	return list_entry((struct list_head *)node, struct page, lru);
 }
 
-/* Return: whether the page is in the cache now; it serves no more otherwise. */
+/* Return: whether the page is in the cache now; if not, the cache has stopped serving. */
 static __always_inline bool push(struct tpt_cache *cache, struct page *page)
 {
 	/* The kernel's allocator would set a broken page aside; so do we. */
@@ -171,7 +171,7 @@ static __always_inline bool push(struct tpt_cache *cache, struct page *page)
 /* Ready tables of a level, at this moment. */
 unsigned int tpt_cache_cached(const struct tpt_cache *cache)
 {
-	/* A page may be taken before whoever pushed it has counted it. */
+	/* A page may be popped before the CPU that pushed it has counted it. */
 	return max(atomic_read(&cache->cached), 0);
 }
 
@@ -234,7 +234,7 @@ bool tpt_cache_prepare(enum tpt_level level, struct page *page)
 }
 
 /**
- * tpt_cache_return - take back a page table that nobody uses any more
+ * tpt_cache_return - take back a page table that is not in use any more
  * @level: its level
  * @page:  a page of the pool, as the kernel's memory management frees it, whose
  *         possession the caller gives up
@@ -281,11 +281,11 @@ void tpt_cache_put(enum tpt_level level, struct page *page)
 /* Start or stop serving at every level. Sleeps. */
 void tpt_cache_serve(bool on)
 {
-	/* Nobody is still pushing a page that was ours when we served last. */
+	/* Wait for CPUs that still push a page from when we served last. */
 	if (on)
 		synchronize_rcu();
 	WRITE_ONCE(tpt_serving, on);
-	/* Nobody is still pushing. */
+	/* Wait for CPUs that are still pushing. */
 	if (!on)
 		synchronize_rcu();
 }
@@ -303,7 +303,7 @@ struct page *tpt_cache_take(struct tpt_cache *cache)
 
 	spin_lock(&cache->pop);
 	page = take(cache, &left);
-	/* What is given back was not drawn: there would have been one fewer. */
+	/* The page was not needed: without it @lowest would have been one less. */
 	if (page && cache->lowest)
 		cache->lowest--;
 	spin_unlock(&cache->pop);

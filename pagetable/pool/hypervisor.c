@@ -16,7 +16,7 @@ static long call(unsigned int op, void *arg)
 	return _hypercall2(long, xenoprof_op, op, arg);
 }
 
-/* No hypervisor to tell: every page is as good as marked. */
+/* Without a hypervisor there is nothing to mark: report success. */
 static bool without;
 
 /**
@@ -89,7 +89,7 @@ int tpt_hypervisor_mark(u64 *mfns, unsigned int count, unsigned int *done)
 }
 
 /**
- * tpt_hypervisor_release - give semi-writable pages back that nobody uses
+ * tpt_hypervisor_release - give back semi-writable pages that are not in use
  * @mfns:  machine frame numbers of pages that are no page tables and cannot
  *         become one meanwhile
  * @count: how many, without limit
@@ -121,10 +121,10 @@ static int release_alone(void *data)
  * @count: how many; every other CPU waits meanwhile, so a few dozen
  * @done:  out: the first @done are no longer semi-writable
  *
- * RELEASE holds a writable type reference for a moment. A pin of the same page
- * that meets it, on another CPU that is forking, fails, and Linux goes on as
- * if it had not. So no other CPU of ours may be in a hypercall meanwhile; one
- * that was stopped before its pin finds the reference gone.
+ * RELEASE briefly holds a writable type reference. If another CPU, in fork, pins
+ * the same page during that time, the pin fails, and Linux ignores the failure.
+ * So no other CPU of this domain may be in a hypercall meanwhile; a CPU that was
+ * stopped before its pin runs after the reference is dropped.
  *
  * Return: 0, or the error of frame @done; see struct tpt_batch. Sleeps.
  */

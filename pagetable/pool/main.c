@@ -3,9 +3,9 @@
  * Load and unload of PiBooster's guest half.
  *
  * Loading checks everything before it changes anything, fills the caches
- * while nothing uses them, and then leads the stock functions to tables.c. What
- * was done is undone, in reverse, if a later step fails, and when the module is
- * removed.
+ * while nothing uses them, and then hooks the stock functions (tables.c). If a
+ * later step fails, and when the module is removed, the steps are undone in
+ * reverse order.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

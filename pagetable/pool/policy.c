@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * When the pool gives cached tables back of its own accord (PiBooster, sections
- * 3.5.2 and 6.2; the draft's section 5.2). Asked at every tick.
+ * The policies by which the pool gives cached tables back (PiBooster, sections
+ * 3.5.2 and 6.2; the draft's section 5.2). Applied at every tick.
  *
- *   number      what is cached beyond a number goes
- *   proportion  what is cached beyond a part of the tables in use goes; at 100 %
- *               that is the draft's num_in_pool - num_in_use
- *   both        only what is beyond both goes
+ *   number      gives back cached tables above a number
+ *   proportion  gives back cached tables above a percentage of those in use; at
+ *               100 % that is the draft's num_in_pool - num_in_use
+ *   both        gives back only tables above both limits
  *   adaptive    for each level the need is the most tables that were in use at
- *               one moment; it falls by 1/128 a tick, by half in 89 ticks. What
- *               the level has beyond the need and an eighth more goes, but no
- *               table that was used since the last tick, and nothing at all
- *               until enough has come together to be worth an IOTLB flush.
+ *               one moment; it falls by 1/128 a tick, by half in 89 ticks.
+ *               Tables above the need plus an eighth are given back, except
+ *               those used since the last tick, and only once there are enough
+ *               of them to be worth an IOTLB flush.
  *
- * Invariant: a surplus never exceeds what is cached beyond the reserve, and the
- * fixed policies depend on the present alone.
+ * Invariant: a surplus never exceeds the cached tables above the reserve, and the
+ * fixed policies depend on the present state only.
  *
  * Pure: no kernel, no clock, no state but the caller's.
  */
@@ -43,7 +43,7 @@ static unsigned int spare(const struct tpt_demand *level)
 	return above(level->cached, TPT_POLICY_RESERVE);
 }
 
-/* Of all levels together, what the thresholds call too much. */
+/* The tables of all levels together that are above the thresholds. */
 static unsigned int excess(const struct tpt_policy *policy,
 			   unsigned int cached, unsigned int in_use)
 {

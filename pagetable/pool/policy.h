@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * When the pool gives cached tables back of its own accord: the decision alone,
- * without the kernel, so that the same code runs against recorded traces on any
- * machine. See policy.c.
+ * The policies by which the pool gives cached tables back: the decision only,
+ * without kernel code, so that the lab can run the same code against recorded
+ * traces. See policy.c.
  */
 #ifndef TRAPLESS_POLICY_H
 #define TRAPLESS_POLICY_H

@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The pool: which pages are ours, how it grows and shrinks, and how it gives all
- * back.
+ * The pool: records which pages are ours, grows, shrinks, and gives all pages back.
  *
  * Invariants:
  *
- *  - `owner` says of every page frame whether the hypervisor holds it
- *    semi-writable for us, and if so for which level. A page that may carry the
- *    mark is never freed to the kernel: its next user could want it for DMA.
- *  - The pool holds one reference to each owned page, its ownership. A second
- *    one, possession, belongs to the cache or to whoever uses the page as a
- *    page table. Code that frees a table without passing through tables.c
- *    (pte_free() is inlined everywhere; a page fault that must wait for its
- *    file page frees its spare table so) thereby only drops possession and
- *    leaves the count at 1; sweep() finds such pages. Others may hold short
- *    speculative references: they delay sweep(), no more.
- *  - Giving a page back: first the hypervisor forgets the mark, then `owner`
- *    forgets the page, then ownership is dropped, at which the page is free or
- *    stays with its present user like any page of the kernel's.
+ *  - `owner` records for every page frame whether it is marked semi-writable for
+ *    us, and if so for which level. A page that may be marked is never freed to
+ *    the kernel's allocator: its next user might use it for DMA.
+ *  - The pool holds one reference to each owned page (ownership). A second one
+ *    (possession) belongs to the cache, or to the code that uses the page as a
+ *    page table. Code that frees a table without passing through tables.c only
+ *    drops the second reference and leaves the count at 1; the next sweep()
+ *    reclaims such pages. (pte_free() is inlined everywhere; for example, a page
+ *    fault that must wait for its file page frees its spare table this way.)
+ *    Short speculative references of others only delay sweep().
+ *  - Giving a page back: first the hypervisor clears the mark, then the entry in
+ *    `owner` is cleared, then the pool's reference is dropped: the page is freed,
+ *    or stays with its present user as an ordinary page.
  *
  * Locking: `resize` serialises growing, sweeping, shrinking and giving back, and
- * guards `owner`. It is taken around allocations, so reclaim may only try it.
- * Whoever frees a table reads `owner` without it, with preemption off from before
- * the look until the page is in its cache. An entry is cleared only while the
- * page is in our own hands, out of the cache, where nobody else can be freeing
- * it; or after the caches have stopped serving and synchronize_rcu(), when
- * whoever saw it set is done, and whoever still sees it set is told that the page
- * is his to free. Serving again waits for those in turn.
+ * guards `owner`. It is held across allocations, so reclaim may only try it.
+ * The code that frees a table reads `owner` without it, with preemption off from
+ * before the read until the page is in its cache. An entry is cleared only
+ *  - while we hold both references and the page is out of the cache, so that no
+ *    other code can be freeing it; or
+ *  - after the caches have stopped serving and synchronize_rcu(): CPUs that read
+ *    the entry before have finished, and CPUs that still read it set find that
+ *    the cache refuses the page, and free it themselves. Before the caches serve
+ *    again, synchronize_rcu() waits for those CPUs, too.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -43,18 +44,18 @@
 
 #include "trapless.h"
 
-/* Pages that one RELEASE gives back; with live tables all other CPUs wait. */
+/* Pages per RELEASE; for live tables all other CPUs wait meanwhile. */
 #define RELEASE_BATCH	64u
 /*
- * Misses say that tables were lacking, not how many at a time: one run adds at
- * most half as much again as a level has, or this.
+ * The number of misses does not say how many tables were lacking at one moment:
+ * one run adds at most half as many tables as the level has, or this many.
  */
 #define GROWTH_STEP	8u
 /* How long a run that could not grow the pool keeps others from trying. */
 #define GROWTH_PAUSE	HZ
 /*
- * How long a table that was freed behind our back waits to be found, and how
- * often the policy is asked.
+ * The period of the sweep for tables that were not freed through our hooks, and
+ * of the policy.
  */
 #define TICK		(10 * HZ)
 /* How often, and how long apart, a page that changes type is tried again. */
@@ -246,7 +247,7 @@ static void grow(enum tpt_level level, unsigned int count)
 	}
 }
 
-/* Take back the pages that were freed without our seeing it. */
+/* Reclaim the pages that were not freed through our hooks. */
 static void sweep(void)
 {
 	unsigned long pfn;
@@ -262,7 +263,7 @@ static void sweep(void)
 	}
 }
 
-/* What has missed since this was last asked concerns growth and policy alike. */
+/* Both growth and the policy need the misses since the last call. */
 static void count_misses(enum tpt_level level)
 {
 	u64 misses = tpt_cache_misses(level);
@@ -286,7 +287,7 @@ static unsigned int lacking(enum tpt_level level)
 	cache->wanting = 0;
 	spin_unlock(&cache->pop);
 	missing[level] = 0;
-	/* Room for the next such moment too: each growth costs a flush. */
+	/* Spare tables for the next such peak, too: each growth costs a flush. */
 	return lacked + wanting ? lacked + wanting + cache->reserve : 0;
 }
 
@@ -323,8 +324,8 @@ static void growth_allow_work(struct work_struct *work)
 }
 
 /*
- * A memory cgroup is at its limit, and tables that were freed behind our back
- * are still charged to it: find them now.
+ * A memory cgroup is at its limit, and tables that were not freed through our hooks
+ * are still charged to it: reclaim them now.
  */
 static void wants_sweep(void)
 {
@@ -396,9 +397,9 @@ static void disown(unsigned long pfn)
 }
 
 /*
- * Release cached pages in one hypercall and drop them. What the hypervisor does
- * not release goes back into the cache. Nobody else can be using them, so unlike
- * give_back() no CPU has to wait. Return: how many went; *@rc says why not all.
+ * Release cached pages in one hypercall and free them. Pages that the hypervisor
+ * does not release go back into the cache. Cached pages have no user, so unlike in
+ * give_back() no CPU has to wait. Return: how many were freed; *@rc says why not all.
  */
 static unsigned int shrink_batch(enum tpt_level level, unsigned int count,
 				 int *rc)
@@ -502,7 +503,7 @@ int tpt_pool_try_shrink(unsigned int count)
 		sum += done;
 		pages += done << tpt_caches[level].order;
 	}
-	/* Nor does the pool ask for them back at once. */
+	/* And the pool does not grow again at once. */
 	if (sum) {
 		WRITE_ONCE(tpt_growth_asked, true);
 		schedule_delayed_work(&growth_allow, GROWTH_PAUSE);
@@ -567,7 +568,7 @@ struct tpt_policy tpt_pool_policy(void)
 	return copy;
 }
 
-/* In force at once: the thresholds are looked at now, not at the next tick. */
+/* Takes effect at once: the policy is applied now, not at the next tick. */
 void tpt_pool_set_policy(struct tpt_policy new)
 {
 	mutex_lock(&resize);
@@ -732,7 +733,7 @@ int tpt_pool_init(void)
 	return -ENOMEM;
 }
 
-/* For unloading: nobody calls into the caches any more. */
+/* For unloading: the caches are not called any more. */
 void tpt_pool_exit(void)
 {
 	int rc = tpt_pool_disable();

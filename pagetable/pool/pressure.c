@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Cached tables are given back when the kernel runs short of memory (PiBooster,
- * section 3.5.2: its memory management daemon asks).
+ * A shrinker: gives cached tables back when the kernel runs short of memory
+ * (PiBooster, section 3.5.2, where the memory management daemon requests it).
  *
  * Invariant: reclaim never waits for the pool, which may itself be waiting for
- * memory: it tries the pool's lock, and what a shrink needs is on its stack.
+ * memory. It only tries the pool's lock, and a shrink allocates nothing.
  */
 #include <linux/mm.h>
 #include <linux/shrinker.h>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * While the domain is saved or sleeps the pool is empty: a restored domain has
- * other frames, of which the hypervisor knows no marks.
+ * While the domain is saved or suspended the pool is empty: a restored domain has
+ * other frames, none of which is marked.
  *
  * Invariant: between freeze and thaw no page is owned. If one cannot be given
- * back, the save is refused. What the operator had switched off stays off.
+ * back, the save is refused. A pool that the operator had turned off stays off.
  *
- * A platform device without hardware is how a module takes part in the order of
- * the kernel's own devices; Xen's save does so too (drivers/xen/manage.c).
+ * By a platform device without hardware a module takes part in the suspend order
+ * of the kernel's own devices; Xen's save calls it, too (drivers/xen/manage.c).
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

@@ -92,7 +92,7 @@ static ssize_t shrunk_show(struct kobject *kobj, struct kobj_attribute *attr,
 
 static struct kobj_attribute shrunk_attr = __ATTR_RO(shrunk);
 
-/* Whoever changes one part of the policy leaves the others as they are. */
+/* Changes one part of the policy and leaves the others as they are. */
 static DEFINE_MUTEX(policy_writers);
 
 static const char *const policies[] = {

@@ -9,13 +9,13 @@
  *
  * Invariants:
  *
- *  - Each function serves what it can from the cache, as stock Linux 6.1 would
- *    have served it, and says so; in every other case it has done nothing and
- *    the stock function runs. So this file refuses to be built for any other
- *    kernel.
- *  - Stock functions and these run side by side, when hooks come and go as
- *    in every miss: either may free what the other allocated (pool.c says why
- *    that is safe).
+ *  - Each function either serves the request from the cache, with the result that
+ *    stock Linux 6.1 would have given, and returns that it has; or it has changed
+ *    nothing, and the stock function runs. So this file refuses to be built for
+ *    any other kernel.
+ *  - Stock functions and these run concurrently, at every miss and while hooks
+ *    are set and removed: either may free a table that the other allocated
+ *    (pool.c says why that is safe).
  *  - None of them sleeps; see direct_hook.h.
  *
  * Tables of init_mm belong to the kernel for ever and stay stock; those few are
@@ -193,8 +193,8 @@ long tpt_free_table(struct page *page)
 }
 
 /*
- * Without Xen the kernel frees tables in one go with data pages, past the stock
- * function that we take them back from; these two lead them there. Return:
+ * Without Xen the kernel frees tables together with data pages, without calling
+ * the stock function that we hook; these two do so instead. Return:
  * whether the table was ours.
  */
 long tpt_pte_free_tlb(struct mmu_gather *tlb, struct page *page);
@@ -287,14 +287,14 @@ int tpt_tables_hook(bool bare)
 		ftrace_free_filter(&ops);
 		return rc;
 	}
-	/* Not to be switched off behind our back by kernel.ftrace_enabled. */
+	/* So that kernel.ftrace_enabled cannot turn the hooks off. */
 	ops.flags |= FTRACE_OPS_FL_PERMANENT;
 	return 0;
 }
 
 /*
- * Stock again. ftrace waits until every task has given up the CPU of its own
- * accord once: nobody is inside this file when it returns.
+ * Restore the stock functions. ftrace waits until every task has voluntarily given
+ * up the CPU once: no task is inside this file when it returns.
  */
 void tpt_tables_unhook(void)
 {

@@ -7,7 +7,7 @@
  *   entry.S       how each of those reaches ours
  *   cache.c       one list of ready pages per level (the hot path)
  *   pool.c        which pages are ours: grow, shrink, sweep, give back
- *   policy.c      when tables are given back of our own accord
+ *   policy.c      the policies by which tables are given back
  *   pressure.c    giving back when the kernel needs memory
  *   suspend.c     giving all back while the domain is saved or sleeps
  *   hypervisor.c  the hypercalls
@@ -44,7 +44,7 @@ enum tpt_level {
  * struct tpt_cache - ready semi-writable pages of one page-table level
  * @cached:     length of the level's list in tpt_free, or a little more or less
  *              while pages move
- * @pop:        whoever takes from the list holds it; guards the fields up to
+ * @pop:        held while a page is taken from the list; guards the fields up to
  *              @refused
  * @lowest:     smallest @cached since the policy was last asked
  * @wanting:    by how much @cached has been below @reserve since the pool last
@@ -80,7 +80,7 @@ struct tpt_cache {
 extern struct tpt_cache tpt_caches[TPT_LEVELS];
 
 /*
- * What entry.S looks at, so that a miss costs a handful of instructions: whether
+ * Read by entry.S, so that a miss costs a handful of instructions: whether
  * page tables come from the caches and return to them; the ready pages of each
  * level, linked by page->lru, last pushed first; allocations that found none; and
  * whether the pool has been asked to grow.

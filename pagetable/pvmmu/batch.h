@@ -3,8 +3,8 @@
  * Updates of entries of one page table, for as few hypercalls as possible.
  *
  * The caller holds the table's lock from batch_start() to batch_flush(). Stock
- * Linux gives these updates to Xen one by one and looks at no result: a refused
- * one is not done and the others are. So it is here.
+ * Linux makes one hypercall per update and ignores the results: a refused update
+ * is not done, the others are. A batch behaves the same.
  */
 #ifndef PVMMU_BATCH_H
 #define PVMMU_BATCH_H

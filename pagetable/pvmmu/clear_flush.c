@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * ptep_clear_flush() exchanges the entry for zero, which traps, and then asks
- * Xen for a flush. Where nobody else can change the entry, one hypercall does
- * both; that is every copy of a page on write.
+ * ptep_clear_flush() exchanges the entry for zero, which traps, and then requests
+ * a flush from Xen. If no one else can change the entry, one hypercall does both;
+ * that is the case at every copy-on-write.
  *
  * Invariant: the value returned is what the entry last was, but for the accessed
  * bit. The caller holds the table's lock, so only the hardware can write the
  * entry, and in one that is present and not writable it can set nothing but the
  * accessed bit, a hint that is lost. Any other entry takes the stock path.
  *
- * Whose TLBs may hold the entry is asked after it is cleared. A CPU that comes to
- * the address space meanwhile sets its bit in mm_cpumask() before it loads the
- * page tables: either its bit is seen, or its walk finds the entry cleared.
+ * The set of CPUs whose TLBs may hold the entry is read after the entry is cleared.
+ * A CPU that switches to the address space meanwhile sets its bit in mm_cpumask()
+ * before it loads the page tables: either we see its bit, or its page walk finds
+ * the entry cleared.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

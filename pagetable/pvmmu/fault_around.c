@@ -7,14 +7,14 @@
  * Invariant: the batch is written before the table's lock is dropped. The stock
  * function and do_set_pte() are repeated here, and nothing else differs. So:
  *
- *  - Whoever takes the lock afterwards sees every entry: truncation and unmapping
+ *  - Code that takes the lock afterwards sees every entry: truncation and unmapping
  *    (zap_pte_range), page_mkclean and write faults do.
  *  - A folio is unlocked while its entry may still be in the batch, but its map
- *    count already counts it. A walker of the reverse map that looks without the
- *    lock (page_vma_mapped_walk without PVMW_SYNC) may miss the entry, finds the
+ *    count already includes it. A reverse-map walk without the lock
+ *    (page_vma_mapped_walk without PVMW_SYNC) may miss the entry, finds the
  *    folio still mapped, and gives up on it: reclaim and migration try again.
- *  - Nothing in between reads an entry that it has written.
- *  - A table that is not pinned is no table to Xen, which writes it all the same.
+ *  - The code in between does not read back an entry that it has written.
+ *  - Xen treats a table that is not pinned as an ordinary page, and still writes it.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

@@ -7,8 +7,8 @@
  *
  * Invariants:
  *
- *  - Taking the write permission away early is always allowed: whoever writes
- *    takes a fault, and the fault handler gives back what the page's state
+ *  - Removing the write permission early is always allowed: a write then faults,
+ *    and the fault handler restores the permission that the page's state
  *    allows. That holds for a page pinned for DMA too, which fork must copy and
  *    leave to the parent: the stock function still finds it exclusive and
  *    pinned, copies it, and the parent's next write reuses it.
@@ -16,8 +16,8 @@
  *    (MMU_PT_UPDATE_PRESERVE_AD), whatever the hardware does meanwhile.
  *  - Every hypercall is done before the table's lock is dropped, so no one sees
  *    an entry that is about to change.
- *  - A secondary MMU is told by the stock function, before anything is shared;
- *    until then the page is the parent's alone, and it may write it.
+ *  - The stock function notifies secondary MMUs, before anything is shared;
+ *    until then only the parent owns the page, and it may write it.
  *  - An entry that Xen refuses stays writable, and the stock function protects it.
  *  - The flush of the parent's TLB that makes the protection effective is the
  *    stock one, at the end of dup_mmap(), as for the stock protection.

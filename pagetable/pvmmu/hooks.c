@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The stock functions that parts of this module stand before; how, and what each
- * of ours has to keep, is in direct_hook.h.
+ * The stock functions that this module hooks. direct_hook.h documents the mechanism
+ * and the rules for the hooks.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The switches of the hypervisor's payload, where it is loaded and this is the
- * domain it obeys. They are Xen's: this module shows them and sets them when it
- * is told to, and neither loading nor unloading touches them.
+ * The switches of the hypervisor's payload, if it is loaded and this is the hardware
+ * domain. Their state is Xen's: this module shows them and sets them on request, and
+ * neither loading nor unloading changes them.
  */
 #include <linux/errno.h>
 

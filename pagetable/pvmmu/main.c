@@ -6,9 +6,9 @@
  *
  *  - Loading resolves and checks everything before it changes anything, and
  *    either brings in every part or none.
- *  - pvmmu_lock is held while a part changes. A part that is off has left
- *    nothing behind in the kernel, except tasks that are still inside our code:
- *    only unloading has to wait for those, and does.
+ *  - pvmmu_lock is held while a part changes. A part that is off leaves nothing
+ *    changed in the kernel, but tasks may still be inside our code: only
+ *    unloading has to wait for those, and does.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

@@ -12,16 +12,16 @@
  *    wp_page_reuse() at this moment: a present page of anonymous memory in the
  *    same area, which is exclusive already or passes do_wp_page()'s test under
  *    the page's lock. It is then marked exclusive, as there.
- *  - It becomes neither dirty nor accessed: the hardware says so when it is
- *    written. So whoever tracks writes by the dirty bit misses nothing. Where
- *    they are tracked by faults nothing is done (userfaultfd), or only for
- *    entries that are reported as written already (soft-dirty): the area's own
- *    flag does not do, as it is lost when areas merge.
+ *  - It becomes neither dirty nor accessed: the hardware sets these bits when the
+ *    page is written. So tracking writes by the dirty bit misses nothing. If
+ *    writes are tracked by faults, nothing is done (userfaultfd), or only for
+ *    entries that are already reported as written (soft-dirty). The area's own
+ *    soft-dirty flag cannot be used, as it is lost when areas merge.
  *  - The table's lock is held throughout and the hypercall is done under it.
  *  - Giving a permission needs no flush of any TLB.
  *
- * Only a fault beside an entry that is writable already looks around: one that
- * stands alone says nothing about its neighbours.
+ * Only a fault next to an entry that is already writable does this: an isolated
+ * fault does not suggest that its neighbours will be written.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -60,7 +60,7 @@ int pvmmu_reuse_around_resolve(void)
 	return stock_symbols_resolve(&symbol, 1);
 }
 
-/* The area's writes are nobody's business but the hardware's. */
+/* No one tracks the area's writes by faults. */
 static bool is_plain_area(const struct vm_area_struct *vma)
 {
 	return (vma->vm_flags & (VM_WRITE | VM_SHARED)) == VM_WRITE &&

@@ -9,12 +9,13 @@
  * pinned (PagePinned). xen_pin_page() and xen_unpin_page() change the mark first
  * and take the table's lock then, which callers of set_pte() on a live table hold:
  *
- *  - Pinning: who saw no mark has written under the lock, before Xen is asked to
- *    validate. Who sees the mark early asks Xen, which writes an ordinary page too.
- *  - Unpinning: who sees no mark while the table is still Xen's writes to a page
- *    that is mapped read-only. Xen takes that trap and does the write: slow, and
- *    right. The last entries that waited in a batch go out before the unpinning,
- *    in the same queue.
+ *  - Pinning: a writer that saw no mark has written under the lock, before Xen
+ *    validates the table. A writer that sees the mark early makes the hypercall,
+ *    by which Xen writes ordinary pages, too.
+ *  - Unpinning: a writer that sees no mark while the table is still pinned in Xen
+ *    writes to a page that is mapped read-only. That traps, and Xen emulates the
+ *    write: slow, but correct. Entries that are still in a batch are issued before
+ *    the unpinning, in the same queue.
  */
 #include <linux/mm.h>
 #include <linux/pgtable.h>

@@ -54,7 +54,7 @@ int pvmmu_sysfs_init(void)
 	for (i = 0; i < pvmmu_switch_count; i++) {
 		struct kobj_attribute *attr = &attrs[i];
 
-		/* Xen obeys one domain only. */
+		/* The switches are for the hardware domain only. */
 		if (pvmmu_switches[i].xen && !xen_initial_domain())
 			continue;
 		sysfs_attr_init(&attr->attr);

@@ -5,9 +5,9 @@
  * the argument in rdi, the result in rax, every other register kept.
  *
  * Each does what xen_pte_val() or xen_make_pte() does for an entry that is not
- * present, or whose frame is one of the domain's own in both tables. Whatever is
- * less plain than that goes to the stock function: frames of other domains, of
- * devices, beyond a table's end, or in a hole of Xen's (where the read faults).
+ * present, or whose frame is one of the domain's own in both tables. All other
+ * cases go to the stock function: frames of other domains, of devices, beyond a
+ * table's end, or in a hole of Xen's table (where the read faults).
  *
  * A PV guest has no memory encryption, so a frame is always bits 12 to 51.
  */

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * pv_ops' thunks for pte_val(), make_pte() and their kin, led to thunk_code.S. Their
- * call sites have been patched to direct calls all over the kernel, and the
- * thunks are no traceable functions, so their first five bytes become a jump.
+ * call sites have been patched to direct calls all over the kernel, and ftrace
+ * cannot hook the thunks, so their first five bytes are replaced by a jump.
  *
  * Invariants:
  *
- *  - A thunk is touched only if all of its bytes are the ones we know: eight
+ *  - A thunk is patched only if all of its bytes are as expected: eight
  *    pushes, a call of the function it is named for, eight pops, a return. They
  *    are compared when the module is loaded, and again while every other CPU is
- *    stopped, before the first thunk is written: all are led to ours, or none.
- *  - Nobody is between the bytes that are overwritten. They are the ends of
+ *    stopped, before the first thunk is written: all are patched, or none.
+ *  - No task is in the middle of the bytes that are overwritten. They span
  *    several instructions, so the jump is written while every other CPU is
- *    stopped, and only where tasks are not preempted inside the kernel, nor have
- *    been since each last gave up the CPU itself: every task is then at a point
- *    where it did so, and none of these is in a thunk. Putting the stock bytes
- *    back needs no such rule: a task is before the jump or behind it.
+ *    stopped, and only if no task can have been preempted inside the kernel since
+ *    it last gave up the CPU voluntarily: every task is then at a point where it
+ *    did so, and no such point is in a thunk. Restoring the stock bytes
+ *    needs no such rule: a task is before the jump or after it.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -205,7 +205,7 @@ static bool poke(bool to_ours)
  */
 int pvmmu_thunks_enable(struct pvmmu_switch *part)
 {
-	/* The model can be changed at run time: whom it preempted must go on. */
+	/* The model can change at run time: wait for tasks that were preempted. */
 	if (!preempt_model_preemptible()) {
 		synchronize_rcu_tasks();
 		if (!preempt_model_preemptible()) {

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Updates of lowest-level entries that a domain makes in its own tables to its
- * own pages, in front of do_mmu_update() and do_update_va_mapping(), and the
- * references that such entries drop, in front of put_page_from_l1e(): the same
- * checks and the same references, without the generality.
+ * A fast path for a domain's updates of lowest-level entries in its own tables
+ * that map its own pages. It hooks do_mmu_update() and do_update_va_mapping(),
+ * and put_page_from_l1e() for the references that such entries drop. It makes the
+ * same checks and takes the same references as stock Xen, for common cases only.
  *
  * Invariants:
  *
- *  - What is done here has the result that stock Xen's mod_l1_entry() has: the
- *    entry's bits, the references of the pages it named and names, the return
+ *  - An update that is done here has the result of stock Xen's mod_l1_entry(): the
+ *    entry's bits, the references of the pages that it named and names, the return
  *    value. l1_update() says for each case which of stock's steps are taken,
  *    and which cancel out.
- *  - Everything else is left to stock Xen before anything has changed, every
- *    error included: it is stock Xen that finds and reports it. So an entry can
- *    be refused here for any reason, and doubt is a reason.
+ *  - All other updates are left to stock Xen before anything has changed, and so
+ *    are all errors: stock Xen finds and reports them. So it is always correct to
+ *    decline an update here, also in case of doubt.
  *  - As in stock Xen, an entry changes only under the lock of its table's page,
  *    taken while that is a validated level 1 table, and that page cannot lose
- *    the type or go away meanwhile. One table's lock is held over consecutive
- *    updates of that table, one table at a time, and nothing is waited for
- *    under it that stock Xen does not wait for there.
+ *    the type or be freed meanwhile. One table's lock is held over consecutive
+ *    updates of that table, one table at a time, and under it we wait only for
+ *    what stock Xen waits for there.
  *  - A page's new reference is taken before its entry is written, and the old
  *    one dropped after, so no entry ever names a page it has no reference to.
- *  - A domain with a paging mode (log-dirty, shadow) is stock Xen's.
+ *  - Updates of a domain with a paging mode (log-dirty, shadow) are left to stock Xen.
  */
 #include "l1_update.h"
 #include "switches.h"
@@ -48,15 +48,15 @@ struct mmu_update {
 
 #define ENTRY_OFFSET			0xff8UL	/* of a table's address */
 
-/* Updates before stock Xen, which looks for pending events too, has its turn. */
+/* After so many updates stock Xen is called, which also checks for pending events. */
 #define MOST_UPDATES			64
 
 #define MSR_EFER			0xc0000080
 #define EFER_NX				(1UL << 11)
 
 /*
- * What a new entry may have besides its frame: nothing that chooses a cache
- * attribute, makes Xen look at more than the page, or is reserved.
+ * The flags that a new entry may have: none that selects a cache attribute, makes
+ * Xen check more than the page, or is reserved.
  */
 static u64 plain_bits;
 
@@ -85,15 +85,15 @@ static void write_entry(u64 *entry, u64 old, u64 new, bool preserve_ad)
 		__atomic_store_n(entry, new, __ATOMIC_RELAXED);
 		return;
 	}
-	/* The hardware may set these two bits, and nobody any other. */
+	/* Only the hardware changes the entry meanwhile, and only these two bits. */
 	while (!__atomic_compare_exchange_n(entry, &old, new | (old & ad), false,
 					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		;
 }
 
 /*
- * The page that @entry names, if it is one of @d's own. Without a reference
- * the answer is only as good as whoever keeps the page from leaving @d.
+ * The page that @entry names, if @d owns it. Without a reference to the page the
+ * caller must ensure that it does not change its owner.
  */
 static struct page_info *own_page(u64 entry, const struct domain *d)
 {
@@ -119,8 +119,9 @@ static bool take_page(u64 entry, struct domain *d)
 
 /*
  * The references of an entry that is gone, or whose table is torn down. They
- * keep the page from leaving its owner, so what is seen here stays. A page of
- * descriptors is stock's: its last read-only mapping takes LDTs along.
+ * keep the page from leaving its owner, so the owner read here does not change. A
+ * page of segment descriptors is left to stock Xen: dropping its last read-only
+ * mapping also invalidates LDTs.
  */
 static void new_put_page_from_l1e(u64 entry, struct domain *d)
 {
@@ -267,7 +268,7 @@ static bool batch_table(struct table *table, u64 mfn, struct domain *d)
 	return true;
 }
 
-/* As stock, which looks where the list begins, and then at no address of it. */
+/* As stock, which checks the address of the list's start only. */
 static bool copy_request(struct mmu_update *req, const struct mmu_update *guest,
 			 bool is_first)
 {
@@ -293,9 +294,9 @@ static bool batch_update(struct table *table, const struct mmu_update *guest,
 }
 
 /*
- * Updates are done here up to the first that is not ours, or the first moment
- * at which this CPU has other work; stock Xen does the rest, as it would after
- * a continuation. Stock Xen reports how far it came only where @done is given.
+ * Do updates until the first one that is left to stock Xen, or until this CPU has
+ * other work; stock Xen does the rest, as it would after a continuation. Only if
+ * @done is given does stock Xen report how many it has done.
  */
 static long new_do_mmu_update(const struct mmu_update *updates, u32 count,
 			      u32 *done, u32 foreigndom)

@@ -16,7 +16,7 @@
 #ifndef __ASSEMBLER__
 
 /**
- * struct livepatch_expectation - bytes that must stand at the old address
+ * struct livepatch_expectation - bytes that must be at the old address
  * @enabled: compare at all
  * @len:     bytes to compare, at most LIVEPATCH_MAX_EXPECT
  * @rsv:     zero
@@ -99,7 +99,7 @@ typedef void livepatch_postcall_t(struct payload *payload);
 	static type *const livepatch_hook_##hook			\
 	LIVEPATCH_SECTION("hooks." section_name) = hook
 
-/* Before the action, in the caller's context; not 0 refuses the action. */
+/* Before the action, in the caller's context; a result other than 0 refuses the action. */
 #define LIVEPATCH_PREAPPLY_HOOK(hook) \
 	LIVEPATCH_HOOK("preapply", livepatch_precall_t, hook)
 #define LIVEPATCH_PREREVERT_HOOK(hook) \

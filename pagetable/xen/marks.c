@@ -5,10 +5,10 @@
  *
  * Invariants:
  *
- *  - The map is made once, at the first call that needs it, and published
- *    complete; it goes only when the payload does. It is not made when the
- *    payload is applied, because an application that times out runs no hook
- *    that could give the room back.
+ *  - The map is allocated once, at the first call that needs it, and published
+ *    complete; it is freed when the payload is unloaded. It is not allocated when
+ *    the payload is applied, because an application that times out runs no hook
+ *    that could free it.
  *  - Only a valid frame of RAM has bits: the PDX of MMIO may alias a frame's.
  *  - The bits are read without a lock, hence atomic operations. They change
  *    under the lock of the frame's owner.

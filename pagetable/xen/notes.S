@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which hypervisor the payload is for: livepatch.depends is what the payload is
- * stacked on, livepatch.xen_depends the hypervisor below all payloads. Ours
- * goes first and alone, so both are the build-id of Xen itself, 20 bytes given
+ * Which hypervisor the payload is for: livepatch.depends names what the payload is
+ * stacked on, livepatch.xen_depends the hypervisor below all payloads. Ours must
+ * be the first payload, so both are the build-id of Xen itself, 20 bytes given
  * as -DXEN_BUILD_ID=0x..,0x..
  */
 #define NT_GNU_BUILD_ID	3

@@ -2,7 +2,7 @@
 /*
  * The stock functions that the payload replaces, still callable: each entry
  * repeats the instructions that Xen's jump overwrote and continues behind them.
- * check_layout.py has proven that they mean the same here as there.
+ * check_layout.py has proven that they are position-independent.
  *
  * Reached by direct calls only, so no entry needs an endbr64.
  */

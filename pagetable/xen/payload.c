@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * PiBooster's hypervisor half as a Xen livepatch payload: the device mappings
- * that it saves, the hypercalls, and what happens when the payload is reverted.
- * What happens when a domain dies is in teardown.c. The other parts of the
- * payload are zero_runs.S, l1_update.c and table_refs.c.
+ * PiBooster's hypervisor half as a Xen livepatch payload: the hooks that skip device
+ * mappings, the hypercalls, and the revert of the payload. teardown.c handles the
+ * death of a domain. The other parts of the payload are zero_runs.S, l1_update.c
+ * and table_refs.c.
  *
  * Invariants:
  *
- *  - A call that the semi-writable type does not concern reaches the stock
+ *  - A call that does not concern a semi-writable page reaches the stock
  *    function with its arguments unchanged.
- *  - The payload cannot be reverted while a frame carries the mark: stock Xen
- *    would believe such a frame mapped for DMA and never map it again. Nor while
- *    a domain that can die has a held frame: nobody would let go of it. The
- *    deciding check runs inside the revert action, when every CPU has left
- *    its hypercalls; the one before it only refuses sooner and says why.
- *  - A call serves the domain that makes it and no other. What concerns the host
- *    is the hardware domain's alone.
+ *  - The payload cannot be reverted while a frame is marked: stock Xen would
+ *    assume that such a frame is mapped for DMA, and never map it again. Nor while
+ *    a domain that can die has a held frame: its references would never be
+ *    dropped. The deciding check runs inside the revert action, when no CPU is
+ *    inside a hypercall; the check before it only refuses earlier and logs why.
+ *  - A call affects only the domain that makes it. Operations that concern the host
+ *    are for the hardware domain only.
  *  - Applying and loading allocate nothing and change no state of Xen, so there
  *    is nothing to undo when either fails.
  */
@@ -85,8 +85,8 @@ static long op_batch(struct domain *d, void *arg, bool mark)
 	if (!batch.count)
 		return -EINVAL;
 	/*
-	 * Served is who has device mappings that follow page types: a strict
-	 * hardware domain, or a guest that may have devices. In a relaxed
+	 * Only for device mappings that follow page types, those of a strict
+	 * hardware domain or of a guest that may have devices. In a relaxed
 	 * hardware domain Xen maps all of its memory once and never looks
 	 * again: a frame released as a live table would stay out of the
 	 * devices' reach for good.

@@ -3,8 +3,8 @@
  * The semi-writable page type (PiBooster, sections 3.3 and 3.4): writable for
  * the owner's software, never for its devices.
  *
- * The paper borrows a bit of Xen's type reference count for the mark. Stock
- * code owns every bit of that word, so the mark lives beside it (marks.c).
+ * The paper uses a bit of Xen's type reference count for the mark. Stock code
+ * uses every bit of that word, so the mark is in a separate map (marks.c).
  *
  * Invariants:
  *
@@ -14,15 +14,15 @@
  *  I2  A mark owns one general reference (get_page). A marked frame is
  *      therefore never freed, never stolen, and never changes its owner.
  *  I3  A frame's mark changes only under its owner's lock, and only while this
- *      file holds a *validated* type reference to the frame. The lock keeps
- *      other MARKs and RELEASEs away, which could map the frame between our bit
- *      and our flush: references to one type are shared. The type reference
- *      keeps Xen's typing away: it calls iommu_legacy_map/unmap for a frame
- *      only between changing its type and setting PGT_validated, so a bit never
- *      changes under one of those calls. The one other caller that can meet a
- *      marked frame is its owner mapping a grant to itself; for that, payload.c
- *      looks at the bit once more after the mapping is made. What is left when
- *      the owner is dead is for teardown.c.
+ *      file holds a *validated* type reference to the frame. The lock excludes
+ *      other MARKs and RELEASEs, which could map the frame between our change of
+ *      the bit and our flush: references to one type are shared. The type
+ *      reference excludes Xen's typing, which calls iommu_legacy_map/unmap for a
+ *      frame only between changing its type and setting PGT_validated, so a bit
+ *      never changes during one of those calls. The only other caller that can
+ *      encounter a marked frame is its owner mapping a grant to itself; for that,
+ *      payload.c tests the bit again after the mapping is made. teardown.c
+ *      handles the marks of a dead owner.
  *  I4  MARK drops its type reference only after the IOTLB flush. Dropping it
  *      earlier would let the frame become a page table while a device can
  *      still write it through a stale IOTLB entry.
@@ -31,29 +31,29 @@
  *      failed flush whose undoing failed too, held: unmarked, never to be
  *      marked again, with a writable type reference and a general reference
  *      that stay until its owner is dead. A held frame can never become a page
- *      table, so what a stale IOTLB entry may still reach is a plain data page
- *      of the same owner.
+ *      table, so a stale IOTLB entry can reach only a plain data page of the
+ *      same owner.
  *  I6  A domain moves its own frames only, and can delay only itself. The
  *      caller is the owner: get_page() refuses any other, and an owner does not
  *      change while a reference is held. So two calls that work on one frame
- *      are calls of one domain, and a lock a domain is enough. What a domain
- *      can hold on to is what it owns, in frames and in references.
+ *      are calls of one domain, and one lock per domain is enough. A domain can
+ *      hold only frames that it owns, and references to them.
  *
- * What a mark saves: Xen's own typing asks for the device mapping to go
- * when a writable page becomes a page table and to come back when it becomes
- * writable again. By I1 there is nothing to remove, and by definition nothing
- * to restore; payload.c skips both, and the flush with them.
+ * What a mark saves: Xen's own typing removes the device mapping when a writable
+ * page becomes a page table, and restores it when the page becomes writable
+ * again. By I1 there is nothing to remove, and by definition nothing to restore;
+ * payload.c skips both, and the flushes.
  *
- * Locking: one MARK or RELEASE of a domain at a time, each for 64 frames at
- * least and for no more if another one of the same domain waits, or other work
- * of this CPU. Xen's typing reads the bits without the lock. The lock is taken
+ * Locking: one MARK or RELEASE of a domain at a time. Each handles at least 64
+ * frames, and stops after that if another one of the same domain waits, or if
+ * this CPU has other work. Xen's typing reads the bits without the lock. The lock is taken
  * before, and never under, any lock that these calls of Xen take. The livepatch
  * core applies and reverts only while no CPU is inside a hypercall.
  */
 #include "semi_writable.h"
 #include "marks.h"
 
-/* Look whether the CPU or the lock is wanted once in so many frames. */
+/* After so many frames, check for other work and for waiters of the lock. */
 #define PREEMPT_INTERVAL	64
 
 struct tpt_stats semi_writable_stats;
@@ -123,8 +123,8 @@ drop:
 }
 
 /*
- * The flush failed: devices may still reach these frames. Give every mapping
- * back, so that the tables say what the IOTLBs may say.
+ * The flush failed: devices may still reach these frames. Restore every mapping,
+ * so that the tables match what the IOTLBs may contain.
  */
 static int undo_marks(struct domain *d, struct domain_marks *own,
 		      const u64 *mfns, u32 count, int error)
@@ -192,9 +192,9 @@ out:
 
 /*
  * Xen's page_lock(), for live tables only. The reference it takes can never be
- * the last one: whoever would drop the last but one waits for page_unlock(). A
- * plain reference could be last, if the guest unpins meanwhile, and then the
- * table would be taken apart here, where Xen can neither preempt nor go on.
+ * the last one: dropping the last but one waits for page_unlock(). A plain
+ * reference could be the last, if the guest unpins meanwhile, and then the table
+ * would be devalidated here, where Xen can neither preempt nor continue.
  */
 static bool lock_live_table(struct page_info *page)
 {
@@ -261,9 +261,9 @@ static int release_frame(struct domain *d, u64 mfn, u32 *flush_flags)
  * @count: how many
  * @done:  out: the first @done frames are no longer marked
  *
- * A frame that is no live table gets a writable type reference for a moment. A
- * pin on another CPU that needs it just then is refused, as Xen refuses any pin
- * of a page that is in use otherwise: the caller keeps its CPUs from it.
+ * A frame that is no live table briefly gets a writable type reference. A pin on
+ * another CPU during that time is refused, as Xen refuses any pin of a page that
+ * is used as another type: the caller must prevent that.
  *
  * Return: 0, or the error of frame @done; see struct tpt_batch. A flush that
  * fails is reported too, with @done frames released all the same: mappings
@@ -295,7 +295,7 @@ int semi_writable_release(struct domain *d, const u64 *mfns, u32 count,
  * semi_writable_owed - how many frames have references of ours to be dropped
  *
  * Exact while no CPU is inside a hypercall. The hardware domain's held frames
- * are not among them: it never dies, so nothing is ever to be done for them.
+ * are not counted: it never dies, so their references are never dropped.
  */
 u64 semi_writable_owed(void)
 {

@@ -2,10 +2,10 @@
 /*
  * The parts of the payload that the hardware domain turns on and off.
  *
- * Invariant: any value of a switch is right at any moment and on any CPU. Each
- * part takes the decision anew at each use, stock Xen and the part can take
- * turns on one table, and a part keeps no state. So a switch is a plain byte,
- * changed without a lock and without waiting for anyone.
+ * Invariant: any value of a switch is correct at any moment and on any CPU. Each
+ * part reads its switch at each use, stock Xen and the part can alternate on one
+ * table, and a part keeps no state. So a switch is a plain byte, changed without
+ * a lock and without waiting for other CPUs.
  *
  * They start as 0 and are turned on once the payload is applied, on every CPU.
  */

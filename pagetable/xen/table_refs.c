@@ -8,24 +8,24 @@
  * Invariants:
  *
  *  - A reference is taken here only to a page that is the domain's own and at
- *    that moment a validated level 3 table with a count above 0: what
- *    _get_page_type() finds before it just counts one more. The general
- *    reference comes first, so the page cannot go away meanwhile.
+ *    that moment a validated level 3 table with a count above 0: the case in which
+ *    _get_page_type() only increments the count. The general reference is taken
+ *    first, so the page cannot be freed meanwhile.
  *  - One is dropped here only if others remain, enough that even stock Xen's
- *    rule for locked pages does not apply: what _put_page_type() finds before
- *    it just counts one less. The last references, and with them all teardown,
- *    are stock Xen's.
+ *    rule for locked pages does not apply: the case in which _put_page_type() only
+ *    decrements the count. The last references, and with them all teardown,
+ *    are left to stock Xen.
  *  - The two pages' types differ, so stock Xen's counts of linear page tables
  *    (a table that refers to one of its own level) are not concerned.
- *  - Everything else is left to stock Xen before anything has changed, every
- *    error included.
+ *  - All other cases, and all errors, are left to stock Xen before anything has
+ *    changed.
  */
 #include "switches.h"
 #include "livepatch.h"
 #include "original.h"
 #include "pte.h"
 
-/* No bit that a processor may reserve: those are for stock Xen to judge. */
+/* No bit that a processor may reserve: such entries are left to stock Xen. */
 #define L4_PLAIN	(PTE_PRESENT | PTE_RW | PTE_USER | PTE_ACCESSED | \
 			 PTE_DIRTY | PTE_AVAILABLE | PTE_FRAME)
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What a dead domain leaves: its marks and its held frames refer to frames of
- * its own, and a domain of which one frame is in use stays a zombie for ever.
+ * Drops the marks and held frames of a dead domain: they are references to its own
+ * frames, and a domain with a frame in use would stay a zombie for ever.
  *
  * Invariants:
  *
@@ -12,15 +12,16 @@
  *    A frame that the guest had freed goes back to Xen's allocator with the
  *    last one: no device can reach it, not even a held frame, which a stale
  *    IOTLB entry may have reached before. Nothing is mapped or flushed.
- *  - It can be called again for a dead domain, and then gives 0 at once: that is
- *    how its caller goes on after our -ERESTART, which it handles as one of
- *    Xen's own. The domain lasts that long, because a frame of it is left.
- *  - A call looks at 64 frames at least and leaves if its CPU has other work.
- *    What has been looked at is not looked at again: no mark comes any more.
+ *  - domain_kill() can be called again for a dead domain, and then returns 0 at
+ *    once: so its caller continues after our -ERESTART, which it handles like
+ *    one of Xen's own. The domain still exists then, because it has a frame left.
+ *  - A call scans at least 64 frames, and returns early if its CPU has other work.
+ *    Scanned frames are not scanned again: no new marks can appear.
  *  - Nothing is done for a domain that has neither mark nor held frame.
  *
- * Another domain may still map the dead one's frames, and Xen then changes their
- * types and asks for device mappings, skipped or not: there are no tables.
+ * Another domain may still map the dead one's frames. Xen then changes their types
+ * and calls the device-mapping functions; that has no effect, as the dead domain
+ * has no IOMMU tables.
  */
 #include "semi_writable.h"
 #include "livepatch.h"
@@ -51,7 +52,7 @@ static void drop_hold(struct domain_marks *own, u64 pdx)
 	put_page(pdx_to_page(pdx));
 }
 
-/* A bit that is another domain's may go meanwhile, and its frame with it. */
+/* A bit may be another domain's, and may be cleared, and its frame freed, meanwhile. */
 static void drop_word(const struct domain *d, struct domain_marks *own,
 		      u64 word)
 {

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Zero runs: Xen's eight loops over the entries of a page table, validation and
- * devalidation of each level, led past entries that are zero, 32 or eight at a time.
- * In a build of Xen for which a loop is not proven, that loop stays Xen's own;
- * "xen-livepatch list" shows which ones a loaded payload has.
+ * Zero runs: makes Xen's eight loops over the entries of a page table (validation and
+ * devalidation of each level) skip zero entries, 32 or eight at a time.
+ * In a build of Xen for which a loop is not proven, that loop is not patched;
+ * "xen-livepatch list" shows which ones a loaded payload patches.
  *
- * Xen's livepatch jump stands on the head of a loop, where the index names the
- * next entry and nothing has been done about it yet. From there:
+ * Xen's livepatch jump replaces the head of a loop, where the index refers to the
+ * next entry and that entry has not been processed yet. From there:
  *
- *  - An entry that is not zero is Xen's: the loop goes on as if we had not been.
- *  - A zero entry is passed by doing what a round of the loop leaves behind for
- *    one: index and pointer a step further, partial_flags clear. Nothing is
- *    written to memory, and no register that the loop still needs is touched.
- *  - The last entry of every group is Xen's, zero or not. A group ends with the
- *    table, and in a loop that looks for preemption also every 64 entries. So
+ *  - An entry that is not zero is left to Xen: the loop continues as without us.
+ *  - A zero entry is skipped by producing the state that an iteration for it leaves:
+ *    index and pointer advanced, partial_flags clear. Nothing is written to
+ *    memory, and no register that the loop still needs is changed.
+ *  - The last entry of every group is left to Xen, zero or not. A group ends with
+ *    the table, and in a loop that checks for preemption also every 64 entries. So
  *    the end of the loop and the preemption check stay Xen's own code, which
- *    finds the index exact.
+ *    finds an exact index.
  *  - Eight entries are read at once only where they are one cache line, 32 only
  *    where they are four of the same 64: never from beyond the table or its
  *    group. No address depends on an entry's contents.
- *  - With zero_runs_enabled at 0 the loop is Xen's from its head.
+ *  - With zero_runs_enabled at 0 nothing is skipped.
  *
  * Where the loops are and which register is what differs from build to build:
  * zero_run_sites.h has one zero_run for each loop, and find_zero_runs.py, which

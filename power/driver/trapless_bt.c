@@ -4,10 +4,10 @@
  * execute pages, and does nothing else.
  *
  * The data page is the last page of the address space, where Linux has nothing: the
- * fixmap ends below it. It has no memory of the guest's; the host puts
- * its own there. The execute pages are part of the kernel's text, so they are
- * within a branch's reach of all of it and mapped whenever it is. Without a host
- * that asks for them, by a node in the device tree, they are never touched.
+ * fixmap ends below it. No guest memory is mapped there; the host maps its own. The
+ * execute pages are part of the kernel's text, so all of the text is within a branch's
+ * reach of them, and they are mapped whenever the text is. Unless the host requests
+ * them, by a node in the device tree, they are not used.
  *
  * Modules are out of reach from there. They get execute pages of their own, at the
  * beginning of where modules are: memory that is taken only if the host has taken
@@ -119,7 +119,7 @@ static int __init trapless_bt_init(void)
 	if (!node)
 		return 0;
 	of_node_put(node);
-	/* Of a kernel that was here before and may not have said good-bye. */
+	/* Left by an earlier kernel that may not have disabled translation. */
 	hypercall(KVM_HCALL_TOKEN(KVM_HC_PPC_BT_DISABLE), 0, 0, 0);
 	r = give((unsigned long)trapless_bt_execute, TRAPLESS_BT_PAGES);
 	if (r) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Nothing of ours is in these pages: zero is no instruction, so that a guest that
- * strays into them finds out.
+ * These pages are zero at first. Zero is no valid instruction, so a guest that jumps
+ * into them by mistake gets an exception.
  */
 #include <asm/page.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the workloads share: the clock, and how a result is told.
+ * Shared by the workloads: the clock, and the output of results.
  *
  * Invariant: between two readings of the clock nothing is printed. A character
  * on the console is several exits of a guest, and no workload's own.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * In-place binary translation of a guest's privileged instructions, e500v2: what
- * stock code calls, and what the guest's driver asks for.
+ * In-place binary translation of a guest's privileged instructions, e500v2: the
+ * functions that stock code calls, and the guest driver's hypercalls.
  *
  * Invariant: a VM is translated from the driver's first successful call, in the
- * mode that was selected when it was made, and never otherwise. Whatever the guest
- * gives is checked against the VM's own memory before it is taken; a call that
- * fails has changed nothing. What e500_bt.h promises of program counters is kept
- * here: every exit of a translated VM comes through kvmppc_bt_handle_exit() before
- * anything else looks at the guest.
+ * mode that was selected when the VM was created, and never otherwise. Pages that
+ * the guest gives are checked against the VM's own memory before they are used; a
+ * call that fails has changed nothing. The guarantee of e500_bt.h about program
+ * counters is kept here: every exit of a translated VM goes through
+ * kvmppc_bt_handle_exit() before any other code reads the guest's state.
  */
 #include <linux/debugfs.h>
 #include <linux/kvm_host.h>
@@ -89,7 +89,7 @@ int kvmppc_bt_precreate_vcpu(struct kvm *kvm)
 }
 
 /**
- * kvmppc_bt_destroy_vm - forget all that is known of a VM
+ * kvmppc_bt_destroy_vm - free the translator's data of a VM
  * @kvm: the VM, whose vcpus are gone; its memory is not touched
  */
 void kvmppc_bt_destroy_vm(struct kvm *kvm)
@@ -154,7 +154,7 @@ static bool good_data(u32 ea)
 	return ea && !offset_in_page(ea) && (u32)(s16)ea == ea;
 }
 
-/* The guest's pages, one after another in both address spaces. */
+/* The guest's pages, contiguous in both address spaces. */
 static bool good_area(struct kvm_vcpu *vcpu, u32 ea, u32 pages, gpa_t *gpa)
 {
 	gpa_t at;
@@ -248,8 +248,8 @@ static int add_area(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 pages)
 	if (!site)
 		return -ENOMEM;
 	/*
-	 * A new kernel speaks, in the memory of one that has not said good-bye: what
-	 * the old one was given is over.
+	 * A new kernel calls, in the memory of an old one that did not disable
+	 * translation: drop the registration of the old one.
 	 */
 	if (anew)
 		drop_areas(vcpu);
@@ -266,7 +266,7 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 	if (!good_data(data) || (vcpu->arch.magic_page_ea && data != vcpu->arch.magic_page_ea) ||
 	    !good_area(vcpu, ea, pages, &gpa) || has_sites(bt, gpa, pages))
 		return EV_EINVAL;
-	/* From here on no other vcpu is in here. */
+	/* From here on no other vcpu runs this code. */
 	if (!claim(bt))
 		return EV_UNIMPLEMENTED;
 	if (add_area(vcpu, ea, gpa, pages)) {
@@ -279,9 +279,9 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 	bt->shown = true;
 	bt->data = data;
 	vcpu->arch.magic_page_ea = data;
-	/* What the guest had at the data page's address is there no more. */
+	/* The guest's own mapping at the data page's address is replaced. */
 	kvmppc_core_flush_tlb(vcpu);
-	/* What was out of reach may be in reach now. */
+	/* Instructions that were out of reach may be in reach now. */
 	memset(bt->heat, 0, sizeof(bt->heat));
 	return EV_SUCCESS;
 }
@@ -292,13 +292,12 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
  * @nr: the call's number, as in r11
  *
  * KVM_HC_PPC_BT_ENABLE: r3 data page, r4 first execute page, r5 how many. The guest
- * must have nothing else at the data page's address. Pages that overlap what was
- * given before begin anew: they are all that is given then. KVM_HC_PPC_BT_DISABLE:
- * every site is undone.
+ * must have nothing else at the data page's address. Pages that overlap earlier ones
+ * replace all earlier ones. KVM_HC_PPC_BT_DISABLE: every site is undone.
  *
- * Returns EV_SUCCESS, EV_EINVAL for what is not the guest's own executable memory,
- * has sites of its own, is not aligned or out of range, EV_ENOMEM for too much,
- * EV_UNIMPLEMENTED if this VM is not to be translated.
+ * Returns EV_SUCCESS, EV_EINVAL for pages that are not the guest's own executable
+ * memory, have sites of their own, are not aligned or out of range, EV_ENOMEM for too
+ * many, EV_UNIMPLEMENTED if this VM is not to be translated.
  */
 int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr)
 {
@@ -324,9 +323,10 @@ int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr)
 }
 
 /*
- * The first exits of a site are cheaper than its translation. Where two share an
- * entry, the more frequent one wins: the other's exits count against it. What has no
- * translation where it stands is not asked for again.
+ * The first exits of an instruction are cheaper than its translation. If two
+ * instructions share an entry, the more frequent one wins: the other's exits count
+ * against it. Instructions without an in-place translation are remembered and not
+ * retried.
  */
 static bool is_hot(struct kvmppc_bt *bt, u32 pc, u32 inst)
 {
@@ -377,9 +377,9 @@ void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst)
 }
 
 /*
- * The guest fetched from its execute pages what the shadow TLB did not have. If its
- * own TLB has them no more, or has something else there, it has broken its promise:
- * all is undone, and the instruction at the site does what it would have done.
+ * The guest fetched from its execute pages and missed the shadow TLB. If its own TLB
+ * does not map them any more, or maps something else there, the guest has broken the
+ * driver's contract: all sites are undone, and the original instruction is executed.
  */
 static int fragment_unmapped(struct kvm_vcpu *vcpu, u32 pc, struct bt_site *site)
 {
@@ -414,14 +414,14 @@ static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, st
 		return fragment_unmapped(vcpu, pc, site);
 	case BOOKE_INTERRUPT_DTLB_MISS:
 		/*
-		 * The data page, which stock code maps, whose address the guest set. Or what
-		 * a load reads itself, and that may be a device.
+		 * An access to the data page, whose address the guest chose; stock code maps
+		 * it. Or the access of a translated load itself, which may be to a device.
 		 */
 		if (site->read)
 			vcpu->arch.last_inst = site->original;
 		return BT_PASS;
 	case BOOKE_INTERRUPT_DATA_STORAGE:
-		/* A load of what is not cached: it is as at the site. */
+		/* A load of data that are not cached: handle it as at the site. */
 		if (!site->read || index != site->commit)
 			return BT_PASS;
 		vcpu->arch.last_inst = site->original;
@@ -429,20 +429,20 @@ static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, st
 	case BOOKE_INTERRUPT_PROGRAM:
 		vcpu->kvm->arch.bt->stats.fragment_traps++;
 		if (index > site->commit) {
-			/* An interrupt waits and may come: it is delivered on the way back. */
+			/* An interrupt is pending and enabled: delivered at the next entry. */
 			kvmppc_account_exit_stat(vcpu, EMULATED_INST_EXITS);
 			return RESUME_GUEST;
 		}
 		if (site->read) {
-			/* A load's has no trap: what is there is the guest's own. */
+			/* A load's fragment has no trap: this one is the guest's own. */
 			kvmppc_bt_undo(vcpu, site);
 			return RESUME_GUEST;
 		}
-		/* Not this fragment's case: the instruction itself is emulated. */
+		/* The fragment does not handle this case: emulate the instruction. */
 		vcpu->arch.last_inst = site->original;
 		return BT_PASS;
 	case BOOKE_INTERRUPT_DEBUG:
-		/* Who steps shall step over the instruction, not up to it for ever. */
+		/* A single step must pass the instruction, not stop before it for ever. */
 		if (index > site->commit)
 			return BT_PASS;
 		kvmppc_bt_undo(vcpu, site);
@@ -452,7 +452,7 @@ static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, st
 }
 
 /**
- * kvmppc_bt_handle_exit - look at an exit before anyone else does
+ * kvmppc_bt_handle_exit - handle an exit before stock code does
  * @vcpu: just out of the guest
  * @exit_nr: why, as BOOKE_INTERRUPT_*
  *
@@ -489,11 +489,12 @@ int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 }
 
 /**
- * kvmppc_bt_before_entry - make the shadow TLB what the sites are now
+ * kvmppc_bt_before_entry - make the shadow TLB match the present sites
  * @vcpu: outside of the guest, about to enter it; KVM_REQ_BT_STALE was made
  *
- * Copies of data that are not traced any more are dropped, which may change what is
- * traced, and so until nothing changes. There are fewer copies each time.
+ * Copies of data that are not traced any more are dropped. That may change the set of
+ * traced pages, so this is repeated until nothing changes. It ends, as there are fewer
+ * copies each time.
  */
 void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu)
 {
@@ -507,11 +508,11 @@ void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu)
 }
 
 /**
- * kvmppc_bt_undo_sites - have the guest's memory hold what the guest wrote
+ * kvmppc_bt_undo_sites - restore the guest's original instructions at all sites
  * @vcpu: outside of the guest; about to be debugged, so that no site is made
  *
- * Who debugs a guest keeps the word under a breakpoint and puts it back later, when
- * what it was the patch of may be gone.
+ * A debugger saves the word under a breakpoint and restores it later. It must not save
+ * a patch, whose fragment may be gone by then.
  */
 void kvmppc_bt_undo_sites(struct kvm_vcpu *vcpu)
 {

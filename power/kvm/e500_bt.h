@@ -8,35 +8,36 @@
  * guest's execute pages, which ends in a branch back. The guest's driver gives
  * both; without it nothing here does anything.
  *
- * What is promised:
+ * Guarantees:
  *
  *  - Only words at patched sites differ from what the guest wrote. The host
  *    keeps the original; pages with sites are execute-only in the shadow TLB, so
  *    that every load sees the original and every store undoes the patch first.
- *  - A load of traced memory may be a site, too: its fragment has a copy of what the
- *    guest wrote there, as long as every store to it is seen (e500_bt_read.c).
+ *  - A load of traced memory may be a site, too: its fragment reads a copy of what the
+ *    guest wrote there, which is valid as long as every store to the data is
+ *    intercepted (e500_bt_read.c).
  *  - The guest never sees a program counter inside a fragment: every exit that
- *    finds one settles it, to before the site or after it.
- *  - What the host knows of sites and fragments is in the host's memory. The
- *    guest can write its execute pages and the data page as it likes: it changes
- *    what it executes itself, never what the host believes.
+ *    finds one moves it to the site or to the instruction after it.
+ *  - The host's records of sites and fragments are in host memory. By writing to its
+ *    execute pages or the data page, the guest changes only what it executes itself,
+ *    never the host's records.
  *
- * One way. These files call each other in one direction only:
+ * Call graph. These files call each other in one direction only:
  *
  *	e500_bt.c, e500_bt_fast.c -> trace -> read -> site -> tlb -> layout
  *
- * and translate is nobody's caller. So what is undone deep below does not go on from
- * there: to undo a site puts the guest's word back and, where that changes which shadow
- * TLB entries are right, asks by KVM_REQ_BT_STALE for one step before the guest runs
- * again, kvmppc_bt_before_entry(), which is above them all.
+ * and e500_bt_translate.c calls none of them. So undoing a site never calls upwards: it
+ * restores the guest's word and, if that makes shadow TLB entries stale, requests
+ * KVM_REQ_BT_STALE. The top level then calls kvmppc_bt_before_entry() once before the
+ * guest runs again.
  *
  * Locking: a VM has one struct kvmppc_bt. Everything here runs on the one vcpu's
  * thread, outside of the guest, with interrupts on but for e500_bt_fast.c. So a VM
- * has either one vcpu or no translation, and kvmppc_bt.claim decides which: no second
- * one is made while it is enabled, and it is not enabled once a second one was asked
- * for. (kvm->lock would not do: it is taken before a vcpu's own lock, which the thread
- * holds here.) Destruction comes after the last vcpu. What a vcpu of a VM that is not
- * translated may read beside others is @nareas, which is 0 then.
+ * has either one vcpu or no translation, and kvmppc_bt.claim serialises the decision: no
+ * second vcpu is created while translation is enabled, and translation is not enabled
+ * once a second vcpu was requested. (kvm->lock cannot be used: it is taken before a
+ * vcpu's own lock, which the thread holds here.) The VM is destroyed after its last vcpu.
+ * The vcpus of a VM that is not translated read only @nareas concurrently, which is 0.
  */
 #ifndef __KVM_E500_BT_H
 #define __KVM_E500_BT_H

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Exits that are only the guest changing its own mode: a system call of its user, a
- * TLB miss that its own tables must answer, and the return from either; and TLB
- * misses that are the shadow TLB's alone, of which there are more when entries are
- * split. They are what remains where all else is translated, for no instruction that
- * a guest may execute changes its real mode or its TLB.
+ * A fast path for exits that only change the guest's mode: a system call of its user, a
+ * TLB miss that the guest's kernel must handle, and the return from either; and for TLB
+ * misses of the shadow TLB alone, of which there are more when entries are split.
+ * These exits remain when everything else is translated, because no unprivileged
+ * instruction changes the mode or the TLB.
  *
- * Invariant: what is done here is what the long way through kvmppc_handle_exit()
- * and kvmppc_core_prepare_to_enter() would do, for an exit that leaves them nothing
- * else to do: no exception is pending, nobody has a request, no signal waits and the
- * scheduler wants nothing. Whoever wants something after that was asked sends an
- * interrupt, which waits, as interrupts are off from the exit to the next entry, and
- * makes the next exit at once. So nothing here may sleep, or wait for a lock: who holds
- * it may wait for our answer to an interrupt. What finds mmu_lock taken maps nothing,
- * and the guest misses again after such an interrupt. For time accounting the guest
- * was never left.
+ * Invariant: an exit handled here has the same effect as by the slow path through
+ * kvmppc_handle_exit() and kvmppc_core_prepare_to_enter(), and that path would have
+ * nothing else to do: no exception, no request and no signal is pending, and no
+ * rescheduling is needed. Work that arrives after these checks comes with an interrupt.
+ * Interrupts are off from the exit to the next entry, so it stays pending and causes the
+ * next exit at once. Nothing here may sleep or wait for a lock, whose holder may be
+ * waiting for this CPU to handle an interrupt. If mmu_lock is taken, nothing is mapped,
+ * and the guest misses again after such an interrupt. Time accounting treats all of
+ * this as guest time.
  */
 #include <linux/kvm_host.h>
 #include <linux/sched/signal.h>
@@ -36,8 +36,8 @@ static bool nothing_waits(struct kvm_vcpu *vcpu)
 }
 
 /*
- * Both pairs of shadow PIDs. To make one may make all that were made before invalid;
- * then the first one is another when it is asked for again.
+ * Both pairs of shadow PIDs. Allocating one may invalidate all earlier ones; then the
+ * first one differs when it is looked up again.
  */
 static void learn_pids(struct kvm_vcpu *vcpu)
 {
@@ -111,8 +111,8 @@ static bool return_from_interrupt(struct kvm_vcpu *vcpu)
 }
 
 /*
- * What changes the guest's TLB or selects in it, and nothing else. An entry whose
- * page cannot be looked for here is not mapped in advance, but when it is missed.
+ * Instructions that only change the guest's TLB or select an entry of it. If an entry's
+ * page cannot be looked up here, it is not mapped in advance, but at the next miss.
  */
 static bool is_tlb_instruction(u32 inst)
 {
@@ -128,7 +128,7 @@ static bool is_tlb_instruction(u32 inst)
 	return false;
 }
 
-/* An e500v2's TLB0. Who runs the VM may have given it a larger one. */
+/* An e500v2's TLB0. The VMM may have configured a larger one. */
 #define TLB0_ENTRIES	512
 
 /* Not for so long with interrupts off. */
@@ -206,9 +206,9 @@ static int tlb_index(struct kvm_vcpu *vcpu, u32 ea, bool fetch)
 }
 
 /*
- * The guest has a mapping that the shadow TLB lost. If where it leads is known (the
- * small page's reference is valid, or the huge page has been found) nothing has to
- * be looked for in the host's tables, which could sleep.
+ * The guest has a mapping that is not in the shadow TLB any more. If its host page is
+ * known (the small page's reference is valid, or the huge page was found before), the
+ * host's page tables, whose walk could sleep, need not be walked.
  */
 static bool shadow_miss(struct kvm_vcpu *vcpu, u32 ea, int index)
 {

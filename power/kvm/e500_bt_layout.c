@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The layout of a VM's traced blocks, as text: written down while they are split, or
- * given beforehand and then kept. What it takes less is what splitting them costs.
+ * The layout of a VM's traced blocks, as text: recorded while they are split, or set
+ * beforehand and then kept, which saves the cost of splitting.
  *
- * Invariant: a layout is sizes, and no more. Whether an entry is execute-only depends on
- * sites alone (e500_bt_tlb.c), for blocks of any size, so a wrong layout costs speed and
- * nothing else. A text is taken as a whole or not at all.
+ * Invariant: a layout contains sizes only. Whether an entry is execute-only depends on
+ * the sites only (e500_bt_tlb.c), for blocks of any size, so a wrong layout only costs
+ * speed. A text is accepted as a whole or refused with nothing changed.
  *
  * The text has a line for each page that has, or had, sites:
  *
  *	<guest-physical page, hexadecimal> <KB, decimal> [traced]
  *
  * The size is the smallest that entries over the page were limited to; "traced" says that
- * the page has sites now. That is all there is to know: the entry over any page is the
+ * the page has sites now. This defines all entries: the entry over any page is the
  * largest one in which no traced page has a smaller size, and it is execute-only if it
- * has a traced page. What was read can be written: "traced" is ignored then. A page that
- * is not in a layout that was given has entries of bt_first_kb. A VM with one splits none.
- * A guest can have no more written down than the pages that it has.
+ * has a traced page. The output can be used as input; "traced" is then ignored. In a VM
+ * whose layout was set, other pages have entries of bt_first_kb, and nothing is split.
+ * A guest cannot make the record larger than one line per page of its memory.
  *
- * Locking and lifetime: the file is there from the first vcpu on, and gone, with nobody
- * inside, before the VM is destroyed. kvmppc_bt.layout is replaced by the file's writer,
- * under kvmppc_bt.claim and while @enabled is not set, so that the vcpu's thread, which
- * only looks at it while it is, sees one and the same; and under kvmppc_bt.layout_lock,
- * which the file's reader holds. That one reads beside the vcpu's thread, by RCU: sizes
- * are values, not memory.
+ * Locking and lifetime: the file exists from the first vcpu on, and is removed, with all
+ * users drained, before the VM is destroyed. The file's writer replaces kvmppc_bt.layout
+ * under kvmppc_bt.claim and only while @enabled is not set; the vcpu's thread reads the
+ * pointer only while @enabled is set, so for it the layout does not change. The writer
+ * also holds kvmppc_bt.layout_lock against the file's reader, which reads sizes
+ * concurrently with the vcpu's thread, by RCU: sizes are values, not memory.
  */
 #include <linux/ctype.h>
 #include <linux/debugfs.h>

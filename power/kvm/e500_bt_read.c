@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The data cache: loads of traced memory that find a copy of it (paper, section 5.2).
+ * The data cache: loads of traced memory that read a copy of it (paper, section 5.2).
  *
- * A load of the guest's kernel that is emulated again and again, as what it reads lies
- * beside traced code, becomes a site like a privileged instruction: its fragment
- * compares the address with the one it was made for, reads the copy in the data page if
- * it is that one, and the memory if not, which faults as before.
+ * If a load of the guest's kernel is emulated repeatedly because its data are next to
+ * traced code, it becomes a site like a privileged instruction. Its fragment compares
+ * the load's address with the cached one. If they are equal it reads the copy in the
+ * data page, otherwise the memory, which faults as before.
  *
  * Invariant: while a copy exists, it is what the guest's load would read. Therefore:
  *
- *  - It is what the guest wrote, not what is patched there (kvmppc_bt_originals()), so
- *    sites that come and go among the data change nothing.
+ *  - It is what the guest wrote, not the patch (kvmppc_bt_originals()), so making or
+ *    undoing sites among the data does not change it.
  *  - Every store of the guest to the data is emulated, and drops the copy before it
  *    is done. A copy is made only of data in a traced block. From then on every shadow
  *    TLB entry over them is execute-only, also a small one by another address of the
@@ -25,11 +25,11 @@
  *  - Code with such a load is the supervisor's alone: the guest's user could not execute
  *    the fragment.
  *
- * What the VMM writes into the guest's memory is not traced, as for sites: a VMM that
- * does must know that nothing there is cached, or make the guest disable translation.
+ * Writes of the VMM to the guest's memory are not traced, as for sites: a VMM that
+ * writes must ensure that nothing there is cached, or make the guest disable translation.
  *
- * A copy is in the guest's own page: what the guest writes there, it reads. The host
- * never does.
+ * A copy is in the guest's own page: if the guest overwrites it, the guest's loads read
+ * that. The host never reads it.
  *
  * The policy. A copy is worth it for data that one load reads often and that are written
  * rarely. What is counted is how often a load has read one address more than it has
@@ -88,7 +88,7 @@ static bool is_hot(struct bt_reads *reads, u32 pc, u32 ea, unsigned int threshol
 	return heat->loads >= threshold && heat->vain < BT_VAIN;
 }
 
-/* The copy that a load had was in vain. */
+/* A load's copy was useless. */
 static void in_vain(struct bt_reads *reads, u32 pc)
 {
 	struct bt_load_heat *heat = heat_of(reads, pc);

@@ -4,16 +4,15 @@
  * system call, and rfi. Two of them are a system call's whole cost, so they are
  * handled where they arrive, before any register of the host's is restored.
  *
- * Invariant: what is done here is what e500_bt_fast.c would do, in circumstances
- * that it has found to be simple. It says so in vcpu->arch.bt_short, which it takes
- * back at every exit that it sees, and which stands only while the shadow PIDs in
- * bt_pids are the right ones and the guest's address space is 0. What may change
- * without an exit is asked here again: pending exceptions, requests, a signal, the
- * scheduler. Where anything is in doubt nothing has been changed yet, and the exit
- * takes the long way as if this were not here.
+ * Invariant: an exit handled here has the same effect as by e500_bt_fast.c, which sets
+ * vcpu->arch.bt_short when the state is simple enough. e500_bt_fast.c clears it at every
+ * exit that it handles; it is set only while the shadow PIDs in bt_pids are valid
+ * and the guest's address space is 0. Conditions that may change without an exit are
+ * checked again here: pending exceptions, requests, a signal, rescheduling. If a check
+ * fails, nothing has been changed yet, and the exit takes the normal path.
  *
- * What lightweight_exit does besides is for what the host has done meanwhile, and that
- * is nothing. Debug events of ours cannot come: MSR[DE] takes the long way. SPRG4 to 7
+ * The other steps of lightweight_exit undo effects of host code that has run, and none
+ * has. Debug events of the host cannot occur: MSR[DE] takes the normal path. SPRG4 to 7
  * are as the guest's last mtspr left them; a guest that writes them in the shared page
  * sees it after its next longer exit.
  *
@@ -39,7 +38,7 @@
 
 /* What a delivered exception leaves of the MSR; one with MSR[DE] is not handled here. */
 #define KEPT		(MSR_CE | MSR_ME)
-/* Bits that nobody but the shared page has, and the mode. */
+/* Bits that are kept in the shared page only, and the mode. */
 #define HARMLESS	(MSR_CE | MSR_EE | MSR_ME | MSR_RI | MSR_PR)
 #define OTHERS_HI	(~HARMLESS >> 16 & 0xffff)
 #define OTHERS_LO	(~HARMLESS & 0xffff)

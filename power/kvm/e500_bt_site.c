@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Patched sites and their fragments: made, found, replaced, undone.
+ * Patched sites and their fragments: create, look up, replace, undo.
  *
  * Invariant: a site is in the table exactly while the guest's memory holds its
- * patch instead of its original. Its page is to be traced before the patch is written
- * and until after the original is back; whenever the guest runs, it is. A slot of the execute pages belongs to at
- * most one site, and is written while no branch leads to it.
+ * patch instead of its original. Its page is recorded as traced before the patch is
+ * written and until after the original is restored; the shadow TLB matches whenever the
+ * guest runs. A slot of the execute pages belongs to at most one site, and is written
+ * only while no branch leads to it.
  *
  * Instructions that are written need more than a store: on a processor whose
  * instruction cache does not snoop, the data cache line must be written back
@@ -104,7 +105,7 @@ static void forget_read(struct kvmppc_bt *bt, struct bt_read *read)
  * made to follow before the guest runs again.
  *
  * Memory that holds something else than the patch, or the fragment, has been replaced
- * by who gives the VM its memory, and is left as it is.
+ * by the VMM, and is left as it is.
  */
 void kvmppc_bt_undo(struct kvm_vcpu *vcpu, struct bt_site *site)
 {
@@ -338,7 +339,7 @@ void kvmppc_bt_originals(struct kvm_vcpu *vcpu, gpa_t gpa, u8 *bytes, unsigned i
 	for (word = first_word(gpa); word < gpa + len; word += 4) {
 		struct bt_site *site = kvmppc_bt_site(vcpu->kvm->arch.bt, word);
 
-		/* Something else than the patch: who gives the VM its memory wrote it. */
+		/* Not the patch: the VMM has written here. */
 		if (!site || !read_code(vcpu, word, &found) || found != site->patched)
 			continue;
 		for (at = max(word, gpa); at < min(word + 4, gpa + len); at++)

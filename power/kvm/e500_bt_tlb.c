@@ -5,19 +5,19 @@
  *
  * Invariant: a shadow TLB entry that covers a page with sites, or with data that are
  * cached for loads (e500_bt_read.c), has no read and no write permission. Whenever the
- * set of such pages or their sizes change, every entry that would not be made so again
- * is gone before the guest runs again: KVM_REQ_BT_STALE stands until then, and no guest
- * is entered while a request does.
+ * set of such pages or their sizes change, all entries that would now be made differently
+ * are invalidated before the guest runs again: KVM_REQ_BT_STALE is pending until then,
+ * and the guest is not entered with a pending request.
  *
  * The policy. One guest entry of 256 MB covers the kernel's code and data. Small
  * shadow entries keep data away from traced code, but there are 16 large entries
  * in the hardware, and the 4 KB ones are shared with all else. So a page with
  * sites begins with entries of bt_first_kb, and each bt_faults_to_split accesses
- * to data inside of its block make the block's next size, a quarter, the largest
- * one, down to bt_floor_kb. Blocks without sites take the largest size that
- * fits between the others. A page whose last site is gone is as any other, and so
- * neighbours merge when their entries are made anew. What was chosen is written down;
- * with a layout that was given instead nothing is split (e500_bt_layout.c).
+ * to data inside its block reduce the block's size to a quarter, down to
+ * bt_floor_kb. Blocks without sites take the largest size that
+ * fits between the others. A page whose last site is undone is not traced any more, so
+ * neighbours merge when their entries are made again. The chosen sizes are recorded;
+ * if a layout was set instead, nothing is split (e500_bt_layout.c).
  *
  * Splitting leaves many small blocks around the one page where code and data meet.
  * Were each an entry of TLB1, they would not fit and take turns: a boot missed 22,000
@@ -208,8 +208,9 @@ void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn)
  * @last: the one that is replaced now
  * @entries: how many there are
  *
- * In turn is the worst order for a workload that goes round a few entries more than
- * there are: a pipe between two processes does. Any, but not the last one.
+ * Round robin is the worst policy for a workload that cycles through slightly more
+ * entries than there are, as a pipe between two processes does. Choose at random, but
+ * not the last one.
  */
 unsigned int kvmppc_bt_next_victim(struct kvm *kvm, unsigned int last, unsigned int entries)
 {
@@ -319,7 +320,7 @@ const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn, unsigned long
 	return NULL;
 }
 
-/* Whether a huge page is known, for who must not wait; false also in case of doubt. */
+/* Whether a huge page is known, without waiting for a lock; false in case of doubt. */
 bool kvmppc_bt_knows_block(struct kvm *kvm, gfn_t gfn)
 {
 	bool known;
@@ -382,7 +383,7 @@ struct bt_page *kvmppc_bt_make_page(struct kvmppc_bt *bt, gfn_t gfn)
 	return page;
 }
 
-/* Forget a page without sites. One that is refused stays, to be known. */
+/* Forget a page without sites, unless it is refused: that must be remembered. */
 void kvmppc_bt_page_unused(struct kvmppc_bt *bt, gfn_t gfn)
 {
 	struct bt_page *page = xa_load(&bt->pages, gfn);
@@ -403,7 +404,7 @@ void kvmppc_bt_page_empty(struct kvm_vcpu *vcpu, gfn_t gfn)
 	retrace(vcpu);
 }
 
-/* An access to a traced block was emulated: split it if that is a habit. */
+/* An access to a traced block was emulated: split it if that happens often. */
 void kvmppc_bt_fault(struct kvm_vcpu *vcpu, gfn_t gfn)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;

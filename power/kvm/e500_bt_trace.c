@@ -4,21 +4,21 @@
  *
  * Invariant: an instruction is emulated wholly or not at all. A load yields the
  * bytes that the guest wrote, whatever is patched; a store undoes the patches that
- * it hits, then stores. What the guest's own TLB does not allow is the guest's
- * fault to have, as on hardware, and nothing was done. An instruction that is not
- * known here is not guessed: all sites that share its block are undone, their
- * pages get no more, and the guest executes it itself.
+ * it hits, then stores. If the guest's own TLB does not allow the access, the
+ * guest gets the fault, as on hardware, and nothing was done. For an instruction that
+ * this file cannot emulate, all sites that share its block are undone, their
+ * pages get no more sites, and the guest executes it itself.
  *
  * lwarx is special. Emulated, it makes no reservation in the hardware, so the
  * stwcx. behind it would fail for ever, most often without an exit. Therefore the
  * emulation goes on from a lwarx, instruction by instruction, until the stwcx. is
  * done: it is a compare and exchange with what the lwarx read, which is what the
- * pair is for. The guest has one processor and is not running, so nobody of the
- * guest can come between. What stops this before its end (a fault, an instruction
- * that is not simple) leaves the guest there; its stwcx. fails and it begins
- * again. If that happens BT_LARX_STOPS times in a row at one lwarx, the block is
- * given up. So it is for traced accesses between a lwarx and a stwcx. to memory that
- * is not traced: their exits take the reservation that the hardware had made.
+ * pair is for. The guest has one processor, which is not running, so no
+ * guest code can intervene. If the emulation stops early (a fault, an instruction
+ * that is not simple), the guest continues there; its stwcx. fails and it retries.
+ * If that happens BT_LARX_STOPS times in a row at one lwarx, all sites of the block
+ * are undone. The same is done for traced accesses between a lwarx and a stwcx. to
+ * memory that is not traced: their exits clear the hardware's reservation.
  *
  * Cache maintenance of traced code is a load to the MMU. It is done for the guest,
  * by the host's address of the same line: dcbst and icbi act on physical lines.
@@ -60,7 +60,7 @@ static bool allowed(struct kvm_vcpu *vcpu, const struct kvm_book3e_206_tlb_entry
 	return entry->mas7_3 & (user ? MAS3_UR : MAS3_SR);
 }
 
-/* Where a byte is, for the guest's own TLB; what is wrong is queued for it. */
+/* Translate an address by the guest's own TLB; on failure queue the guest's fault. */
 static enum outcome find(struct kvm_vcpu *vcpu, u32 ea, bool store, gpa_t *gpa)
 {
 	int index = kvmppc_mmu_dtlb_index(vcpu, ea);
@@ -81,7 +81,7 @@ static enum outcome find(struct kvm_vcpu *vcpu, u32 ea, bool store, gpa_t *gpa)
 		return GUEST_FAULT;
 	}
 	*gpa = kvmppc_mmu_xlate(vcpu, index, ea);
-	/* A device beside traced code: what half of an access does there is unknown. */
+	/* A device next to traced code: the effect of half an access is unknown. */
 	return kvm_is_visible_gfn(vcpu->kvm, *gpa >> PAGE_SHIFT) ? DONE : UNKNOWN_INST;
 }
 
@@ -210,11 +210,10 @@ static enum outcome store_multiple(struct kvm_vcpu *vcpu, const struct instructi
 }
 
 /*
- * dcbst and dcbf: dcbst writes the line back, and what dcbf does beyond it, to
- * throw the line away, is only seen by who bypasses the cache, whom sync orders.
- * icbi needs the data cache's line out first, which the guest has asked for by its
- * own dcbst; the sync and isync that it executes itself stay its own. The hints
- * have no effect that could be missed.
+ * dcbst and dcbf: dcbst writes the line back. dcbf also invalidates it, which only
+ * accesses that bypass the cache can observe; sync orders those. icbi needs the data
+ * cache's line written back first, which the guest has done by its own dcbst; the
+ * guest executes sync and isync itself. The hints have no effect that could be missed.
  */
 static enum outcome cache_operation(struct kvm_vcpu *vcpu, const struct instruction_op *op)
 {
@@ -411,9 +410,9 @@ static bool read_code(struct kvm_vcpu *vcpu, u32 ea, u32 *inst)
 }
 
 /*
- * Whether plain accesses take a reservation again and again: one is the only traced
- * one for some time, or a few close together are for longer, and a lwarx stands before
- * them. To be wrong costs some sites.
+ * Whether plain accesses repeatedly clear a reservation: for some time a single one, or
+ * for longer a few close together, are the only traced accesses, and a lwarx precedes
+ * them. A false positive costs some sites.
  */
 static bool breaks_reservation(struct kvm_vcpu *vcpu, u32 pc)
 {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What a privileged instruction becomes (paper, section 4), and a load of traced
+ * Translation of privileged instructions (paper, section 4), and of loads of traced
  * memory (section 5.2).
  *
  * Invariant: a translation has the effect of the instruction on the guest's
  * registers and memory, and no other, whenever the guest is in supervisor mode;
- * it changes no condition register, no XER, no LR and no CTR. What cannot be said
- * so is not translated. A fragment has exactly one instruction that matters, its
- * commit, which is a store, or for a load the load: interrupted before it, the site is
- * executed again; after it, the rest has no effect but to restore the scratch register.
+ * it changes no condition register, no XER, no LR and no CTR. An instruction that cannot
+ * be translated so is not translated. A fragment has exactly one instruction with an
+ * effect, its commit, which is a store, or for a load the load. If it is interrupted
+ * before the commit, the site is executed again; after the commit, the rest only
+ * restores the scratch registers.
  *
- * This file knows encodings only: no guest, no memory, so it can be built and
- * tested anywhere.
+ * This file deals with encodings only, not with guests or memory, so it can be built
+ * and tested on any host.
  */
 #include <linux/kvm_host.h>
 #include <asm/disassemble.h>
@@ -143,9 +144,9 @@ static enum bt_kind single(struct bt_code *code, u32 inst)
 }
 
 /*
- * A guest writes BUCSR to empty the branch predictor between its processes (Spectre v2).
- * Stock KVM drops such a write, and does not empty the predictor in its stead. So does
- * this: a guest is protected as without translation, which is not at all.
+ * A guest writes BUCSR to flush the branch predictor between its processes (Spectre v2).
+ * Stock KVM ignores such a write and does not flush the predictor. The translation
+ * ignores it, too: as without translation, the guest is not protected.
  */
 static enum bt_kind spr(u32 inst, u32 data, bool write, struct bt_code *code)
 {

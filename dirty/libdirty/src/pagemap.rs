@@ -190,6 +190,29 @@ pub fn scan(
     Ok(())
 }
 
+/// Whether a userfaultfd watches all that is mapped of `range`, and asynchronously. Looks at mappings only: those
+/// that are watched are left out, and at one that is not the scan ends with EPERM.
+pub(crate) fn is_watched(pagemap: &File, range: PageRange) -> bool {
+    use linux_raw_sys::general::{PAGE_IS_WPALLOWED, PM_SCAN_CHECK_WPASYNC};
+
+    let mut arg = pm_scan_arg {
+        size: size_of::<pm_scan_arg>() as u64,
+        flags: PM_SCAN_CHECK_WPASYNC.into(),
+        start: range.start() as u64,
+        end: range.end() as u64,
+        walk_end: 0,
+        vec: 0,
+        vec_len: 0,
+        max_pages: 0,
+        category_inverted: PAGE_IS_WPALLOWED.into(),
+        category_mask: PAGE_IS_WPALLOWED.into(),
+        category_anyof_mask: 0,
+        return_mask: 0,
+    };
+    // SAFETY: the kernel writes `arg` alone.
+    unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) == 0 }
+}
+
 /// Whether the kernel has `PAGEMAP_SCAN`, found by asking for one page.
 pub(crate) fn can_scan(pagemap: &File) -> bool {
     let page = std::ptr::from_ref(&PAGEMAP_SCAN) as usize & !(page_size() - 1);

@@ -9,21 +9,25 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use linux_raw_sys::general::{
-    _UFFDIO_WRITEPROTECT, UFFD_USER_MODE_ONLY, uffdio_api, uffdio_range, uffdio_register, uffdio_writeprotect,
+    _UFFDIO_WRITEPROTECT, UFFD_USER_MODE_ONLY, uffdio_api, uffdio_copy, uffdio_range, uffdio_register,
+    uffdio_writeprotect,
 };
 use linux_raw_sys::ioctl::{
-    UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_WRITEPROTECT,
+    UFFDIO_API, UFFDIO_COPY, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_WRITEPROTECT,
 };
 
 use crate::backend::contract::{Armed, Part};
 use crate::claim::Claim;
-use crate::extent::PageRange;
+use crate::extent::{PageRange, page_size};
 use crate::inject;
+use crate::maps::Mapping;
+use crate::own::Kept;
 use crate::target::Target;
 
 const UFFD_API: u64 = 0xAA;
 const MODE_WP: u64 = 1 << 1; // UFFDIO_REGISTER_MODE_WP
 const WRITEPROTECT_MODE_WP: u64 = 1;
+const COPY_MODE_DONTWAKE: u64 = 1;
 const DEV_USERFAULTFD_NEW: libc::Ioctl = libc::_IO(UFFD_API as u32, 0x00);
 
 /// Whether the kernel's own writes (a `read(2)` into the memory) fault into the userfaultfd too.
@@ -39,6 +43,7 @@ pub(crate) enum Faults {
 #[derive(Debug)]
 pub(crate) struct Uffd {
     file: File,
+    unreadable: Unreadable,
     /// After the descriptor: who comes next finds nothing registered.
     _claim: Claim,
 }
@@ -55,7 +60,8 @@ impl Uffd {
         } else {
             inject::userfaultfd(target, open_flags(faults))?
         };
-        let uffd = Uffd { file: File::from(fd), _claim: claim };
+        let unreadable = Unreadable::new().map_err(|error| format!("a page of memory: {error}"))?;
+        let uffd = Uffd { file: File::from(fd), unreadable, _claim: claim };
         let mut refused = String::new();
         for features in choices {
             let mut api = uffdio_api { api: UFFD_API, features: (*features).into(), ioctls: 0 };
@@ -80,9 +86,35 @@ impl Uffd {
         }
     }
 
+    /// Whether some userfaultfd watches all of `range`, which is mapped like this. The kernel may end our watch:
+    /// memory that `mremap` moves beside watched memory is joined with it, and then the watch of the whole mapping
+    /// ends. Marks stay there and say nothing any more: a write does not lift them.
+    ///
+    /// Nothing is changed by asking: it is for a copy whose source cannot be read, into the first page of each
+    /// mapping. Doubt means no.
+    pub(crate) fn is_watched(&self, range: PageRange, mappings: &[Mapping]) -> bool {
+        let first = mappings.partition_point(|mapping| mapping.range.end() <= range.start());
+        mappings[first..].iter().map_while(|mapping| mapping.range.intersection(range)).all(|piece| {
+            let mut copy = uffdio_copy {
+                dst: piece.start() as u64,
+                src: self.unreadable.0.start() as u64,
+                len: page_size() as u64,
+                mode: COPY_MODE_DONTWAKE,
+                copy: 0,
+            };
+            let refused = self.ioctl(UFFDIO_COPY, &mut copy).err().and_then(|error| error.raw_os_error());
+            // The source was looked at, a huge page is there, or it is of hugetlb, or the program is changing its
+            // mappings: all of it comes after the question of who watches.
+            matches!(refused, Some(libc::EFAULT | libc::EEXIST | libc::EINVAL | libc::EAGAIN))
+        })
+    }
+
     /// Whether the marks that a sweep of `range` would take are ours. The operations that read and set marks do not
     /// check whose userfaultfd watches: if the program has mapped the memory anew and registered it with its own, that
-    /// would lose its marks. Memory that was mapped anew and not registered counts as ours: nothing there is marked.
+    /// would lose its marks.
+    ///
+    /// This watches memory that nobody watched, whatever marks it has: call [`Uffd::is_watched`] first. (Should our
+    /// watch end between the two calls, a write in these microseconds is lost.)
     pub(crate) fn is_ours(&self, range: PageRange) -> bool {
         self.register(range).is_ok()
     }
@@ -138,6 +170,35 @@ impl Uffd {
         let done =
             unsafe { libc::ioctl(self.file.as_raw_fd(), request.into(), std::ptr::from_mut(argument)) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// A page of this process that nobody can read.
+#[derive(Debug)]
+struct Unreadable(PageRange, Option<Kept>);
+
+impl Unreadable {
+    fn new() -> io::Result<Self> {
+        let length = page_size();
+        // SAFETY: a new private mapping, at an address of the kernel's choice.
+        let page = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            libc::mmap(std::ptr::null_mut(), length, libc::PROT_NONE, flags, -1, 0)
+        };
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let range = PageRange::trusted(page as usize, page as usize + length);
+        Ok(Unreadable(range, Some(Kept::new(range))))
+    }
+}
+
+impl Drop for Unreadable {
+    fn drop(&mut self) {
+        // Before the memory goes: the program may be given this address at once.
+        self.1 = None;
+        // SAFETY: the mapping made by `new`, of which nobody has a reference.
+        unsafe { libc::munmap(self.0.start() as *mut _, self.0.len()) };
     }
 }
 

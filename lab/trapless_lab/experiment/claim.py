@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """What the demonstration claims of a system: a few machines, some lines of a table, and a sentence.
 
-Invariant: a claim boots one machine and asks of it no more than its line needs; a claim that does not hold is
-an error.
+Invariant: a claim boots one machine and runs only the steps that its line needs; a claim that does not hold
+is an error.
 """
 
 from collections.abc import Callable, Mapping, Sequence

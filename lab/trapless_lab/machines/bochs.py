@@ -15,7 +15,7 @@ from . import qemu
 from .machine import Machine
 from .qemu import Images, Outputs
 
-# Its CPUID reports another clock than it has. A kernel that believes it programs timers that fire a hundred
+# Its CPUID reports a wrong clock frequency. A kernel that uses it programs timers that fire a hundred
 # times too early, and spends most of the machine on them; so the boot loader gives it this one.
 INSTRUCTIONS_A_SECOND = 300_000_000
 
@@ -88,7 +88,7 @@ def argv(machine: Machine, images: Images, outputs: Outputs, directory: Path) ->
         )
     )
     commands.write_text("continue\n")
-    # Its screen is a terminal's, which nobody looks at.
+    # Its screen is a terminal whose output is not used.
     return ["env", "TERM=vt100", str(_NEEDED["bochs"]), "-q", "-f", str(settings), "-rc", str(commands)]
 
 

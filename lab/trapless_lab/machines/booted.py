@@ -26,7 +26,7 @@ _STOCK_UNITS = (
     "modprobe@.service",
 )
 _INIT = "/lib/lab/init"
-# Their terminal is nobody's: no pager, no colours.
+# Their terminal has no user: no pager, no colours.
 _STEPS = f"""[Unit]
 Description=The steps of the lab
 After=basic.target

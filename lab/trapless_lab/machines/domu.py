@@ -80,7 +80,7 @@ class DomU:
         """Return the shell command of dom0 that runs ``command`` in the domU."""
         if len(command) > _LONGEST_COMMAND:
             raise ValueError(f"domU {self.name}: a command of more than {_LONGEST_COMMAND} characters")
-        if missing := set(guest.named([command])) - set(self.programs):
+        if missing := set(guest.started(command)) - set(self.programs):
             raise ValueError(f"domU {self.name} does not carry {', '.join(sorted(missing))}: {command}")
         coded = base64.b64encode(f"{command}\n".encode()).decode()
         return f"domu run {self.name} {coded}"

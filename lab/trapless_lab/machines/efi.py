@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The disk from which UEFI starts Xen: a FAT file system with Xen, its settings, kernel and initramfs.
 
-Invariant: what Xen and Linux are told is what the multiboot loader would tell them.
+Invariant: Xen and Linux get the same command lines and files as from the multiboot loader.
 """
 
 import subprocess

@@ -22,7 +22,7 @@ COUNTS = "epml.counts"
 
 @dataclass(frozen=True)
 class Wires:
-    """What QEMU is told besides, and the descriptors that it is given."""
+    """The additional arguments of QEMU, and the file descriptors that it inherits."""
 
     argv: tuple[str, ...] = ()
     descriptors: tuple[int, ...] = ()

@@ -51,6 +51,8 @@ _FOLDERS = (
 )
 
 _WORD = re.compile(r"[\w.-]+")
+# Where a shell looks for a command: at the beginning, and behind what separates or introduces one.
+_COMMAND = re.compile(r"(?:^|[;&|(\n!]|\b(?:do|then|else|exec)\s)\s*([\w.-]+)")
 _PATH = re.compile(r'"/bin/(\w+)"')
 
 
@@ -80,6 +82,11 @@ def named(commands: Iterable[str]) -> list[str]:
     """Return the programs whose names are words of some shell commands, sorted."""
     words = {word for command in commands for word in _WORD.findall(command)}
     return sorted(words & _known().keys())
+
+
+def started(command: str) -> list[str]:
+    """Return the programs that a shell command starts by their names; its arguments may be called like others."""
+    return sorted(set(_COMMAND.findall(command)) & _known().keys())
 
 
 def run_by(name: str) -> list[str]:

@@ -2,8 +2,8 @@
 """Scripts of named steps: how they enter the guest and how their output comes back.
 
 Invariant: bytes between a step's begin frame and its end frame belong to that step and to no other,
-whatever they are. A frame is recognised by a nonce of the run that no step is told, and only when it is the
-next one due.
+whatever they are. A frame is recognised by a nonce of the run that is not passed to any step, and only when
+it is the next expected one.
 """
 
 import re

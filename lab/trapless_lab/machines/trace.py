@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Reads QEMU's device trace: what the IOMMU was told to do, between which markers.
+"""Reads QEMU's device trace: which operations the IOMMU executed, between which markers.
 
 Invariant: every event is counted in exactly one bucket, by its place among the markers and never by time. A
 step's own buckets include the exit of the process that wrote its begin marker.

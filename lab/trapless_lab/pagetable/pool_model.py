@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """A *model* of the module's pool over a day: recorded allocations, and the module's own policy.
 
-Invariant: the model adds and loses no table: what is the pool's is cached or in use. It knows of a miss what
-pool.c does: the kernel makes that table and gets it back, and soon after the level has grown by what was
-missing. Not modelled: memory pressure, and tables that the kernel frees where the module does not see it.
+Invariant: the model adds and loses no table: each table of the pool is cached or in use. A miss is handled as
+in pool.c: the kernel allocates and later frees that table, and soon after the miss the level grows by the
+missing tables. Not modelled: memory pressure, and tables that are not freed through the module's hooks.
 """
 
 from bisect import bisect_left

@@ -34,7 +34,7 @@ class Phase:
     end: int
 
     def clean(self, direction: Direction, levels: Iterable[Level]) -> list[TableSpan]:
-        """Return the spans that hold nobody else's instructions."""
+        """Return the spans without instructions of other code."""
         wanted = set(levels)
         return [s for s in self.tables if s.direction == direction and s.level in wanted and not s.foreign]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What plugins/spans.c is asked to watch, and what it wrote.
+"""The input of plugins/spans.c, and its output.
 
 Invariant: a recording is whole, and from the first marker of a guest's program on every execution of a traced
 function is in it, or it is an error. What one record means is written in spans.c.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Where a guest's privileged instructions exit, seen from outside of the machine: QEMU's log of exceptions.
 
-Invariant: nothing here asks KVM. Host and guest are one kernel at the same addresses, but the processor lets
-the host's execute everything, so whoever is refused a privileged instruction at a kernel's address is the
-guest's. At a program's address it is a program of either: the C library asks what the processor is.
+Invariant: nothing here asks KVM. Host and guest run the same kernel at the same addresses, but the host's
+may execute all instructions, so a privileged instruction that traps at a kernel address is the guest's. At
+a user address it is from a program of host or guest: the C library reads the processor's identification.
 A log with a line that is none of QEMU's, or cut off, is no log.
 """
 

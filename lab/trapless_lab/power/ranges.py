@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """How many instructions a host kernel executes in parts of its code, beside a guest that is the same kernel:
-what plugins/ranges.c is told, and what it found.
+the input of plugins/ranges.c, and its results.
 
-Invariant: what is in no part is counted, too, so that the counts add up to all that the machine executed.
+Invariant: instructions outside all parts are counted, too, so that the counts add up to the machine's total.
 """
 
 import re

@@ -148,7 +148,7 @@ GROUPS = (
 
 REST: dict[Space, str] = {"xen": "other Xen", "kernel": "other kernel", "user": "user"}
 
-# Retpolines and the like: their instructions belong to whoever goes through them.
+# Retpolines and the like: their instructions belong to their callers.
 _THUNK = re.compile(r"(?:__)?x86_(?:indirect|return)_.*|srso_.*|retbleed_.*|clear_bhb_loop|__fentry__")
 
 

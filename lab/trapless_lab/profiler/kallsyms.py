@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The kernel's own symbols: Debian ships no System.map, so the kernel is asked once and its answer kept.
+"""The kernel's own symbols: Debian ships no System.map, so they are read from a running kernel and cached.
 
 Invariant: what is kept belongs to one kernel image, by its digest, booted without KASLR; a machine whose
 kernel lies elsewhere is refused.

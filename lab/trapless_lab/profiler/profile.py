@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Takes a profile: boots a machine with the plugin, and gives names to what it counted.
 
-Invariant: the number of instructions is held against the guest's clock, which counts them by itself; names
+Invariant: the number of instructions is compared with the guest's clock, an independent count; names
 are those of the very files that the machine was given.
 """
 

@@ -88,6 +88,8 @@ impl UffdAsync {
     fn mark(&mut self, target: &Target, part: &Part) -> Result<(), Lost> {
         let ignore = &mut |_, _| ();
         if part.memory.is_private_anonymous() {
+            // Pages that were moved here, and watched before, have marks that say nothing.
+            self.uffd.write_protect(part.range, false).map_err(|_| Lost(part.range.start()))?;
             // Empty entries of reserved memory stay empty: marks would cost page tables.
             return self.scan(target, part.range, WRITTEN, |found, _| part.bitmap.fill(found, true));
         }
@@ -372,7 +374,7 @@ impl Backend for UffdAsync {
 
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         for part in work.parts {
-            if !self.uffd.is_ours(part.range) {
+            if !pagemap::is_watched(target.pagemap(), part.range) || !self.uffd.is_ours(part.range) {
                 work.lost.push(part.range);
                 continue;
             }

@@ -227,7 +227,8 @@ impl Backend for UffdSync {
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         for part in work.parts {
             let dirty = &mut *work.dirty;
-            if !self.uffd.is_ours(part.range)
+            if !self.uffd.is_watched(part.range, work.mappings)
+                || !self.uffd.is_ours(part.range)
                 || self.sweep(target, part, |range, reason| dirty.push(range, reason)).is_err()
             {
                 work.lost.push(part.range);

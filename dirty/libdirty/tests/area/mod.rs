@@ -93,8 +93,13 @@ impl Area {
 
     /// Collect, and return the pages, all of which must have been reported as written.
     pub fn written(&self, tracker: &mut Tracker) -> Vec<usize> {
+        self.reported_as(Reason::Written, tracker)
+    }
+
+    /// Collect, and return the pages, all of which must have been reported for this one reason.
+    pub fn reported_as(&self, reason: Reason, tracker: &mut Tracker) -> Vec<usize> {
         let (pages, reasons) = self.collect(tracker);
-        assert!(reasons.iter().all(|reason| *reason == Reason::Written), "{reasons:?}");
+        assert!(reasons.iter().all(|other| *other == reason), "{reasons:?}");
         pages
     }
 }

@@ -76,7 +76,7 @@ static void rounds(void)
 	printf("written=%zu told=%zu\n", written, told);
 }
 
-/* Writes by another address of the page: nobody watches that, but it alone is logged. */
+/* Writes by another address of the page, which is not watched, but is the one that is logged. */
 static void alias(void)
 {
 	int file = memfd_create("alias", 0), fd;
@@ -261,7 +261,7 @@ static void others(void)
 		for (;;)
 			for (size_t i = 0; i < PAGES; i++)
 				touch(memory, i);
-	/* Fork's copies are told, as the entries change. */
+	/* Fork's copies are reported, as the entries change. */
 	usleep(300000);
 	for (size_t i = 0; i < PAGES; i++)
 		touch(memory, i);
@@ -277,7 +277,7 @@ static void others(void)
 	kill(pid, SIGKILL);
 }
 
-/* All is told, and the reason. */
+/* Everything is reported, with the reason. */
 static void overrun(void)
 {
 	char *memory = small_pages(PAGES);

@@ -9,7 +9,7 @@
  * parts are timed one by one; the whole is timed in a round of its own, in which
  * nothing else is.
  *
- *   part tked ns=        the writes, nobody tracking
+ *   part tked ns=        the writes, untracked
  *   part process ns=     reading a word of each cache line of every page
  *   part clear ns=       proc: writing 4 to clear_refs, every page dirty
  *   part walk ns=        proc: reading pagemap

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """PiBooster's cache on a machine without hypervisor: what its section 6.3 leaves to the future.
 
-Invariant: one boot, in which only the module comes and goes; that it served is asked of its counters, and
-what came before is measured again after it, so that drift is not taken for an effect. It may lose.
+Invariant: one boot, in which only the module is loaded and unloaded. Its counters must show that it served
+allocations. The stock kernel is measured before and after it, so that drift is not taken for an effect. The
+module may turn out slower.
 """
 
 from collections.abc import Mapping

@@ -2,8 +2,8 @@
 """Does PiBooster harm input and output? Its Table 2 (network) and the disk, both by DMA through the IOMMU.
 
 Invariant: no number here depends on the host's speed. The network is a cable between two cards of the
-machine, so throughput is in guest time, which counts instructions; how long a disk takes is the host's
-business, so of the disk only the instructions are told, and those of the idle loop are not among them.
+machine, so throughput is in guest time, which counts instructions; the duration of a disk access
+depends on the host, so for the disk only instructions are reported, without those of the idle loop.
 """
 
 import re

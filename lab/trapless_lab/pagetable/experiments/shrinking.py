@@ -2,8 +2,8 @@
 """When to shrink the pool: the paper's thresholds beside one that adapts, over a day. A *model* (PiBooster,
 sections 3.5.2 and 6.2, its future work; the draft's section 5.2).
 
-Invariant: what is asked of the pool was recorded in a machine; when it shrinks is decided by the module's own
-policy.c. The day, and what the pool does with both, are a model and say so.
+Invariant: the allocations were recorded in a machine; the module's own policy.c decides when the pool
+shrinks. The day, and the pool's behaviour, are a model and are labelled so.
 """
 
 from collections.abc import Mapping, Sequence

@@ -42,7 +42,7 @@ WITHIN = 0.05
 
 PAGES_AT_MOST = 180
 MISSES_AT_MOST_PERCENT = 0.2
-# A table that missed is one flush at least. Growing is one a batch, and so are tables that nobody counts.
+# Each miss causes at least one flush. Growing causes one per batch, and so do tables that are not counted.
 FLUSHES_A_MISS_AT_LEAST, FLUSHES_A_MISS_AT_MOST = 0.9, 2
 FLUSHES_BESIDE_A_SESSION = 60
 

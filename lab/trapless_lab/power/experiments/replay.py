@@ -20,7 +20,7 @@ from .exits import TABLE
 WORKLOADS = TABLE
 # Blocks stay as large as they begin. What a layout must do better than to be taken for one.
 EMPTY = "empty"
-# Guests under plain KVM, whose VMMs read a layout that nobody uses, and one without a line.
+# Guests under plain KVM, whose VMMs read a layout that is not used, and an empty one.
 LOADED, UNLOADED = "loaded", "unloaded"
 LAYOUTS = "/layouts"
 

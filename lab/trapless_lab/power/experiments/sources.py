@@ -2,8 +2,8 @@
 """Where the exits of a booting guest on an e500v2 come from, by instruction and by program counter, and what
 of the boot's time the translator takes.
 
-Invariant: what KVM counts is held against what QEMU saw. Which instruction exited, and where, is from QEMU's
-log of exceptions and the linked kernel; KVM is only asked for the exits that are no instructions.
+Invariant: KVM's counts are compared with QEMU's. Which instruction exited, and where, is taken from QEMU's
+log of exceptions and the linked kernel; KVM's counters are used only for exits that are not instructions.
 """
 
 import tempfile

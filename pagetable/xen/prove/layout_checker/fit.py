@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """layout.h for another build of the hypervisor: the items that move with every rebuild, read anew.
 
-Invariant: nothing here is believed. What is written is read by the same header parser and proven by the
+Invariant: the result is not trusted. The written header is read by the same header parser and proven by the
 same proofs as layout.h itself; fitting only saves a human the editing. Only these items are fitted, as no
 C code of ours depends on their values:
 

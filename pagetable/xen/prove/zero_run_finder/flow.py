@@ -40,7 +40,7 @@ def variables(names: tuple[str, ...]) -> set[Variable]:
 
 
 class Program:
-    """The functions of the hypervisor, each looked at when it is asked for."""
+    """The functions of the hypervisor, each analysed on first use."""
 
     def __init__(self, hypervisor: Hypervisor) -> None:
         self.hypervisor = hypervisor

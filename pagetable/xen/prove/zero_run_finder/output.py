@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Proven loops as zero_run_sites.h, and as text for whoever wants to check them by hand."""
+"""Proven loops as zero_run_sites.h, and as text for checking by hand."""
 
 from __future__ import annotations
 
