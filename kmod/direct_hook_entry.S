@@ -54,7 +54,7 @@ SYM_FUNC_START(\entry)
 SYM_FUNC_END(\entry)
 	.endm
 
-	/* With zero=1 the caller is told 0, success, where ours returned true. */
+	/* With zero=1, 0 (success) is returned to the caller where ours returned true. */
 	.macro direct_unless entry, function, arguments, zero=0
 SYM_FUNC_START(\entry)
 	direct_save_arguments \arguments

@@ -24,7 +24,7 @@ struct stock_symbol {
 typedef unsigned long kallsyms_lookup_name_t(const char *name);
 
 /*
- * The kernel tells a kprobe the address of any function, this one included. The
+ * A kprobe gets the address of any function from the kernel, this one included. The
  * probe is never armed: to disarm it takes memory, and without that it would stay
  * in the kernel's lists for good. Asked once a file: each time it waits for all
  * CPUs.

@@ -133,7 +133,7 @@ mod tests {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777
     }
 
-    /// A pipe with a name: it needs no privilege, and harms nobody if it is replaced.
+    /// A named pipe: it needs no privilege, and replacing it does no harm.
     fn pipe(path: &Path) {
         let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
         // SAFETY: a path that ends in NUL.

@@ -14,7 +14,7 @@ pub fn line(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Whether the error is that nobody reads standard output any more: an end, not a failure.
+/// Whether the error is that the reader of standard output is gone: that ends the command, and is not a failure.
 pub fn reader_went_away(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
@@ -24,7 +24,7 @@ pub fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() || c == '\u{fffe}' || c == '\u{ffff}' { '?' } else { c }).collect()
 }
 
-/// The last `longest` characters of a name: the end of a path tells more than its beginning.
+/// The last `longest` characters of a name: the end of a path says more than its beginning.
 pub fn tail(name: &str, longest: usize) -> String {
     let length = name.chars().count();
     if length <= longest {

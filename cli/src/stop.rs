@@ -64,7 +64,7 @@ impl Stop {
     }
 }
 
-/// Whether whoever started us wants the signal ignored, as `nohup` does.
+/// Whether the program that started us wants the signal ignored, as `nohup` does.
 fn is_ignored(signal: i32) -> bool {
     // SAFETY: the struct is plain data, for which zero is a value.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };

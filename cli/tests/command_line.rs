@@ -32,31 +32,31 @@ fn wrong_arguments_are_usage_errors() {
 #[test]
 fn the_doctor_knows_every_back_end() {
     let output = run(&["doctor", "--json"]);
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(told["host"]["kernel"].as_str().unwrap().starts_with("Linux "));
-    for back_end in told["dirty"]["backends"].as_array().unwrap() {
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["host"]["kernel"].as_str().unwrap().starts_with("Linux "));
+    for back_end in report["dirty"]["backends"].as_array().unwrap() {
         assert_eq!(back_end["works"], back_end["rejected"].is_null(), "{back_end}");
     }
     for arguments in [&["doctor"][..], &["doctor", "--verbose"]] {
         let text = String::from_utf8(run(arguments).stdout).unwrap();
-        for back_end in told["dirty"]["backends"].as_array().unwrap() {
+        for back_end in report["dirty"]["backends"].as_array().unwrap() {
             assert!(text.contains(back_end["name"].as_str().unwrap()), "{text}");
         }
         for line in text.lines() {
             assert!(line.chars().count() <= 80, "wider than a terminal: {line}");
         }
     }
-    let pagetable = &told["pagetable"];
+    let pagetable = &report["pagetable"];
     let mut refusals = pagetable["refusals"].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
     let is_fine = pagetable["benefits"] == false || refusals.all(|text| text.starts_with("only root"));
-    let works = !told["dirty"]["auto"]["own"].is_null() && is_fine;
+    let works = !report["dirty"]["auto"]["own"].is_null() && is_fine;
     assert_eq!(output.status.code(), Some(i32::from(!works)));
 }
 
 #[test]
 fn a_host_without_pv_page_tables_is_told_so() {
-    let told: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).unwrap();
-    if told["pagetable"]["benefits"] == true {
+    let report: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).unwrap();
+    if report["pagetable"]["benefits"] == true {
         return; // a PV domain: its tests are pagetable/tests/machine/test_tool.py's, in machines of their own
     }
     for arguments in [&["pagetable", "load"][..], &["pagetable", "load", "--dry-run"]] {
@@ -76,15 +76,15 @@ fn the_bench_judges_by_memory() {
     let output =
         run(&["dirty", "bench", "--quick", "--size", "8MiB", "--repeat", "2", "--density", "0.25", "--json"]);
     assert!(output.status.success(), "{output:?}");
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rows = told["rows"].as_array().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
     assert!(!rows.is_empty());
     for row in rows {
         assert_eq!((row["missed"].as_u64(), row["twin_missed"].as_u64()), (Some(0), Some(0)), "{row}");
         assert!(row["tracked_ns_per_page"].as_f64() > Some(0.0));
         assert_eq!(row["library_over_twin"]["n"], 2);
     }
-    let named = rows.len() + told["rejected"].as_array().unwrap().len();
+    let named = rows.len() + report["rejected"].as_array().unwrap().len();
     assert_eq!(named, 7, "each back end has a row or a reason");
 }
 

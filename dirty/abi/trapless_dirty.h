@@ -3,31 +3,31 @@
  * /dev/trapless_dirty: which pages of a process were written.
  *
  * Each open file is a tracker. It is attached to one process by one mechanism,
- * watches the ranges that WATCH names, and what it finds belongs to this file
- * alone. Closing it, also by the death of its owner, ends the tracking and frees
- * what it holds.
+ * watches the ranges that WATCH names, and reports to this file alone. Closing
+ * the file, also by the death of its owner, ends the tracker and frees what it
+ * holds.
  *
  * The promise: a write that ends before COLLECT begins is reported by the READs
- * after it; one that races with COLLECT is reported by them or by the next ones.
- * Memory whose content may have changed otherwise (unmapped, discarded, swapped,
- * written through the kernel's own mapping) is reported as written. In doubt a
- * page is reported.
+ * after that COLLECT; a write that races with COLLECT is reported by them or after
+ * the next COLLECT. Memory whose content may have changed otherwise (unmapped,
+ * discarded, swapped, written through the kernel's own mapping) is reported as
+ * written. In doubt a page is reported.
  *
- * Not reported, by any mechanism: what changes shared memory by another way than
- * the process's mapping of it (another mapping, write(2) to its file), pages that
- * mremap(2) brings into a hole of a watched range (watch what is mapped), and I/O
- * that was in flight into pages that mremap(2) moved meanwhile. Not by EPML:
- * UFFDIO_COPY.
+ * No mechanism reports changes to shared memory other than through the process's
+ * mapping of it (through another mapping, by write(2) to its file), pages that
+ * mremap(2) moves into a hole of a watched range (watch what is mapped), and I/O
+ * in flight into pages that mremap(2) moved meanwhile. EPML does not report
+ * UFFDIO_COPY either.
  *
- * Memory that others than the process map by page tables of their own (the guest
- * memory of KVM, RDMA with on-demand paging, GPUs, shared virtual addressing; in
- * Linux: whoever subscribes to the MMU notifier of the process) cannot be tracked:
- * ATTACH and WATCH refuse it with EOPNOTSUPP. Where that begins after ATTACH, all
- * that is watched is reported as written by every COLLECT until the tracker ends.
+ * Memory that is also mapped by page tables other than the process's (guest memory
+ * of KVM, RDMA with on-demand paging, GPUs, shared virtual addressing; in Linux:
+ * memory of a process whose MMU notifier has a subscriber) cannot be tracked: ATTACH
+ * and WATCH refuse it with EOPNOTSUPP. If that begins after ATTACH, every COLLECT
+ * until the end of the tracker reports all that is watched as written.
  *
- * Who may open the device may track what it may ptrace (PTRACE_MODE_ATTACH).
- * Everything below refuses with EINVAL what is not as described, and has changed
- * nothing where it fails.
+ * A user who may open the device may track the processes that they may ptrace
+ * (PTRACE_MODE_ATTACH). All calls fail with EINVAL for arguments that are not as
+ * described below. A call that fails has changed nothing.
  */
 #ifndef TRAPLESS_DIRTY_H
 #define TRAPLESS_DIRTY_H
@@ -64,7 +64,7 @@ struct trapless_dirty_info {
 };
 
 /**
- * struct trapless_dirty_attach - whom to track, and how
+ * struct trapless_dirty_attach - which process to track, and how
  * @pid:       a process, as the caller's pid namespace numbers it
  * @mechanism: enum trapless_dirty_mechanism
  */
@@ -76,7 +76,7 @@ struct trapless_dirty_attach {
 /**
  * struct trapless_dirty_range - a range of the process's addresses
  * @start: first byte, page-aligned
- * @end:   first byte behind, page-aligned, greater than @start
+ * @end:   first byte after it, page-aligned, greater than @start
  */
 struct trapless_dirty_range {
 	__u64 start;
@@ -95,13 +95,13 @@ struct trapless_dirty_collect {
 };
 
 /**
- * struct trapless_dirty_read - take what collects have found
+ * struct trapless_dirty_read - take the pages that collects have found
  * @ranges:   address of an array of struct trapless_dirty_range
  * @capacity: its length, at least 1
  * @count:    out: how many were stored, in the order of addresses, none adjacent
  *            to the next; fewer than @capacity: that was all
  *
- * What is stored is forgotten here.
+ * The module forgets what it has stored.
  */
 struct trapless_dirty_read {
 	__u64 ranges;
@@ -112,12 +112,12 @@ struct trapless_dirty_read {
 /**
  * struct trapless_dirty_stats - what tracking has cost, since ATTACH
  * @logged:     entries taken from the log (SPML: of all processes)
- * @foreign:    of these, for nothing that is watched
+ * @foreign:    how many of these were for pages that are not watched
  * @arms:       times a thread of the process was armed
  * @interrupts: of the log, on all processors (EPML)
  * @overruns:   times the log was full, and all was reported as written
- * @walk_ns:    nanoseconds in page tables: harvest (D bit), reverse mapping (SPML)
- * @flush_ns:   nanoseconds of TLB flushes
+ * @walk_ns:    nanoseconds walking page tables: harvest (D bit), reverse mapping (SPML)
+ * @flush_ns:   nanoseconds in TLB flushes
  */
 struct trapless_dirty_stats {
 	__u64 logged;
@@ -130,21 +130,21 @@ struct trapless_dirty_stats {
 };
 
 /*
- * GET_INFO	always works.
+ * GET_INFO	needs no ATTACH.
  * ATTACH	once a file. EBUSY: attached already; ESRCH: no such process, or it
  *		is ending; EPERM, EACCES: it may not be traced; EOPNOTSUPP: no such
  *		mechanism here (see GET_INFO), or others map its memory (see above);
  *		ENOSPC: 4,095 processes are tracked; ENOMEM.
- * WATCH	writes to the range are found from its return on; what the range
- *		holds then is known to the caller. Holes are allowed. EEXIST: watched
- *		already, in part; EOPNOTSUPP: memory in it cannot be watched (device
- *		memory), or others map the process's memory; ENOSPC: 65,536 ranges of
- *		the process are watched, by all trackers; ENOMEM.
- * UNWATCH	forget the range, watched or not. ENOMEM, ENOSPC: only for a piece out
- *		of the middle of a range.
+ * WATCH	writes to the range are found from its return on; the caller knows the
+ *		content of the range then. Holes are allowed. EEXIST: a part is watched
+ *		already; EOPNOTSUPP: memory in it cannot be watched (device memory), or
+ *		others map the process's memory; ENOSPC: 65,536 ranges of the process
+ *		are watched, by all trackers together; ENOMEM.
+ * UNWATCH	forget the range, watched or not. ENOMEM, ENOSPC: only when a piece is
+ *		cut out of the middle of a range.
  * COLLECT	find what was written. ESRCH: the process's memory is gone.
- * READ		see above. EFAULT: @ranges is no such array; what was not stored
- *		is still there.
+ * READ		see above. EFAULT: @ranges cannot be written; what was not stored
+ *		is kept.
  * All but GET_INFO and ATTACH: ENOTCONN: nothing is attached.
  */
 #define TRAPLESS_DIRTY_GET_INFO	_IOR(0xd1, 0, struct trapless_dirty_info)

@@ -3,14 +3,14 @@
  * The EPML model's registers and rings (docs/epml.md says what a processor with
  * EPML would have in their place, section 8 in what the model differs).
  *
- * They are the shared memory, BAR 2, of QEMU's ivshmem device: one page that says
- * what it is, then for each processor a page of registers and its ring. The model
- * sees every store of the machine. It takes a store of the kernel's that makes
- * the command of the storing processor non-zero for that command, obeys before
- * the next instruction of that processor, and leaves 0 in its place.
+ * They are the shared memory, BAR 2, of QEMU's ivshmem device: one page that
+ * identifies it, then for each processor a page of registers and its ring. The model
+ * sees every store of the machine. When the kernel stores a non-zero value to
+ * `command` of the storing processor, the model obeys before the next instruction of
+ * that processor, and then sets `command` to 0.
  *
- * Neither side trusts what it finds here: the guest does not trust the device,
- * the model does not trust the guest.
+ * Neither side trusts the other: the guest does not trust the device, nor the model
+ * the guest.
  */
 #ifndef TRAPLESS_EPML_H
 #define TRAPLESS_EPML_H
@@ -46,7 +46,7 @@ struct trapless_epml_identity {
 };
 
 /**
- * enum trapless_epml_command - what a processor can be told
+ * enum trapless_epml_command - commands to a processor
  * @TRAPLESS_EPML_HELLO: result becomes trapless_epml_answer(argument 0, processor),
  *	tag becomes 0
  * @TRAPLESS_EPML_ARM: log from now on, with the tag of argument 0; 0: do not log
@@ -76,11 +76,11 @@ enum trapless_epml_command {
  *             TRAPLESS_EPML_OVERRUN_MANY; set by the processor, exchanged for 0 by
  *             the guest
  * @arguments: of the command
- * @result:    of the command: what it says, or 0
+ * @result:    of the command, as described there, or 0
  * @reserved:  0
- * @command:   enum trapless_epml_command, 0 when it is done; at an offset in its
- *             page that the kernel seldom stores to, for the model looks at each
- *             store there
+ * @command:   enum trapless_epml_command, 0 when it is done. The model looks at each
+ *             store to this offset in any page, so it is one that the kernel seldom
+ *             stores to
  */
 struct trapless_epml_processor {
 	__u64 head;

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only WITH Linux-syscall-note OR Apache-2.0 OR MIT */
 /*
- * Shadow PML: what a guest and its VMM say to each other (docs/spml.md).
+ * Shadow PML: the interface between a guest and its VMM (docs/spml.md).
  *
- * The VMM is there if a hypervisor's CPUID leaf, base, has the signature in EBX,
+ * The VMM is present if a hypervisor's CPUID leaf, base, has the signature in EBX,
  * ECX and EDX. Leaf base + 1 then holds the version in EAX and a port in EBX.
  *
  * A call is a 32-bit IN from that port: the function in EAX, arguments in RBX and
- * RCX, and the result comes back in EAX. KVM gives a VMM in userspace no other
- * exit that a stock kernel can make.
+ * RCX; the result is returned in EAX. No other exit that a stock guest kernel can
+ * cause is handed by KVM to a VMM in userspace.
  *
- * The promise: while a process is enabled, a page of guest memory that a virtual
+ * The promise: while a process is enabled, each page of guest memory that a virtual
  * processor wrote since the last DRAIN is in the ring when DRAIN returns, or DRAIN
- * answers OVERRUN. What the VMM itself writes is not told; it has no device that
+ * returns OVERRUN. Writes by the VMM itself are not reported; it has no device that
  * writes to memory.
  *
- * Neither side trusts the other: the VMM takes addresses, sizes and the tail, the
- * guest takes the head and the entries, for any number that can be written there.
+ * Neither side trusts the other: the VMM checks addresses, sizes and the tail, and the
+ * guest checks the head and the entries, as these can hold any number.
  */
 #ifndef TRAPLESS_SPML_H
 #define TRAPLESS_SPML_H
@@ -29,15 +29,15 @@
  * REGISTER_RING   RBX: guest-physical address of struct trapless_spml_ring, aligned
  *                 to a page; RCX: entries, a power of two of at most MAX_ENTRIES.
  *                 It replaces the ring that was there, if it is not refused.
- * UNREGISTER_RING the VMM touches the ring no more, and nobody is enabled.
+ * UNREGISTER_RING the VMM does not touch the ring any more, and no process is enabled.
  * ENABLE          RBX: a process, any number below MAX_PROCESSES. The first one
  *                 switches logging on for all of the guest's memory.
  * DISABLE         RBX: the same. The last one switches logging off.
- * SCHEDULE_IN     RBX: the process runs on this virtual processor from now on,
- * SCHEDULE_OUT    and no more. Nothing depends on these two: what is logged does
- *                 not depend on who runs. They are counted.
- * DRAIN           see above. All that is in the ring may be written again after it,
- *                 and is then logged again.
+ * SCHEDULE_IN     RBX: the process runs on this virtual processor from now on.
+ * SCHEDULE_OUT    RBX: it does not any more. These two are only counted: what is
+ *                 logged does not depend on which process runs.
+ * DRAIN           see above. A page in the ring that is written again after it is
+ *                 logged again.
  */
 #define TRAPLESS_SPML_REGISTER_RING	1
 #define TRAPLESS_SPML_UNREGISTER_RING	2
@@ -52,9 +52,9 @@
 
 /*
  * What a call returns. OVERRUN, from DRAIN only: pages were written that are not in
- * the ring; told once. INVALID: function or argument; nothing has changed. NO_RING:
- * ENABLE and DRAIN need one. FAILED: the VMM's own host refused; take it for an
- * overrun.
+ * the ring; reported once. INVALID: unknown function or bad argument; nothing has
+ * changed. NO_RING: ENABLE and DRAIN need one. FAILED: the VMM's host refused; treat
+ * it as an overrun.
  */
 #define TRAPLESS_SPML_OK	0
 #define TRAPLESS_SPML_OVERRUN	1

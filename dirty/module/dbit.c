@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The mechanism that every processor has: it sets the dirty bit of a
- * leaf entry at the first write through it. A collect takes the bits, without a
- * fault for the tracked process, before or after.
+ * The mechanism that every processor has: it sets the dirty bit of a leaf entry at the
+ * first write through it. A collect reads and clears the bits. The tracked process
+ * takes no fault, neither before nor after.
  *
  * Invariants:
- * - All processors forget a bit that was cleared (TLB flush) before the lock of its
- *   page table is let go, one flush a table. A clean entry promises the kernel that
- *   no processor writes by it without setting the bit: reclaim starts I/O on that
- *   promise. And a write that was let through by a stale entry comes before the page
- *   is reported, and so before the user reads it.
- * - What was taken is found, by every tracker of the memory, before memory->harvest
- *   is released; no READ comes in between.
- * - Before the bit goes its meaning is handed to the page (set_page_dirty), where
- *   reclaim and writeback look as well: nothing is lost to swap or to a file.
- * - Bits that the kernel itself takes are memory.c's.
+ * - After bits were cleared the TLBs are flushed before the lock of their page table is
+ *   released, one flush per table. The kernel relies on it that no processor writes
+ *   through a clean entry without setting the bit: reclaim starts I/O on that. And a
+ *   write through a stale TLB entry then happens before the page is reported, and so
+ *   before the user reads it.
+ * - Pages whose bits were cleared are marked, for every tracker of the memory, before
+ *   memory->harvest is released; no READ comes in between.
+ * - Before a bit is cleared the page itself is marked dirty (set_page_dirty), which
+ *   reclaim and writeback read as well: no data is lost to swap or to a file.
+ * - Bits that the kernel itself clears are handled in memory.c.
  */
 #include <linux/ktime.h>
 #include <linux/mm.h>
@@ -48,7 +48,7 @@ static void take_bit(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 	struct harvest *harvest = container_of(walk, struct harvest, walk);
 	unsigned long end = leaf->address + leaf->pages * PAGE_SIZE;
 
-	/* Only the processor changes it besides us, and only sets it. */
+	/* Besides us only the processor changes the bit, and it only sets it. */
 	if (!test_and_clear_bit(_PAGE_BIT_DIRTY, leaf->entry))
 		return;
 	if (leaf->page && !PageDirty(leaf->page))
@@ -78,7 +78,7 @@ static void end_block(struct tpd_walk *walk, unsigned long base)
 	harvest->any = false;
 }
 
-/* What came into a watched range and cannot be tracked is reported by each collect. */
+/* Memory that was mapped into a watched range and cannot be tracked: always reported. */
 static void doubt(struct tpd_walk *walk, unsigned long start, unsigned long end)
 {
 	tpd_found(container_of(walk, struct harvest, walk)->memory, start, end);
@@ -152,7 +152,7 @@ static int dbit_collect(struct tpd_tracker *tracker)
 
 static int dbit_probe(void)
 {
-	/* A PV guest of Xen may not write its page tables behind Xen's back. */
+	/* A PV guest of Xen may change its page tables only through Xen. */
 	return boot_cpu_has(X86_FEATURE_XENPV) ? -EOPNOTSUPP : 0;
 }
 

@@ -3,10 +3,10 @@
  * /dev/trapless_dirty: what ../abi/trapless_dirty.h describes. Nothing from user
  * space is trusted here.
  *
- * Invariant: what an open file has attached is seen through this file only, and ends
- * with it. Whether the caller may attach is checked at ATTACH, for the memory that
- * the process has then; a program that it executes later has another memory, which is
- * never looked at.
+ * Invariant: a tracker can be used only through the open file that attached it, and
+ * ends with it. Whether the caller may track a process is checked at ATTACH, for the mm
+ * that the process has then. A program that it executes later has another mm, which is
+ * never read.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -37,7 +37,7 @@ static const struct tpd_mechanism *const mechanisms[] = {
 	[TRAPLESS_DIRTY_EPML] = &tpd_epml,
 };
 
-/* Bit 1 << mechanism: probed. Constant once the device is there. */
+/* Bit 1 << mechanism: it works here. Constant once the device is registered. */
 static u32 present;
 
 /**
@@ -81,7 +81,7 @@ static int get_info(void __user *user)
 	return copy_to_user(user, &info, sizeof(info)) ? -EFAULT : 0;
 }
 
-/* The memory of a process that the caller may trace; with a user of it. */
+/* Get the mm of a process, with a user of it, if the caller may trace it. */
 static struct mm_struct *traceable_memory(pid_t number)
 {
 	struct pid *pid = find_get_pid(number);
@@ -131,7 +131,7 @@ static int get_range(struct trapless_dirty_range *range, void __user *user)
 	return 0;
 }
 
-/* Hold still what a walk needs: a user of the mm, harvest, mmap_lock. */
+/* Take what a walk needs: a user of the mm, harvest, mmap_lock. */
 static int enter(struct tpd_memory *memory)
 {
 	int err = -EINTR;
@@ -155,7 +155,7 @@ static void leave(struct tpd_memory *memory)
 	mmput(memory->mm);
 }
 
-/* Before pages are given to a user: no processor writes by an entry that is gone. */
+/* Before pages are returned to user space: no TLB has an entry that was cleared. */
 static void flush_stale(struct tpd_memory *memory)
 {
 	bool stale;
@@ -194,11 +194,11 @@ static int watch(struct tpd_tracker *tracker, void __user *user)
 	if (!err)
 		err = tpd_kernel_writes_watch(memory, range.start, range.end);
 	if (err) {
-		/* It is a range by itself, so nothing has to be cut. */
+		/* The range was entered as a whole, so no other is cut. */
 		tpd_unwatch(tracker, range.start, range.end);
 		goto out;
 	}
-	/* What it holds now is known to the user. */
+	/* The user knows what the range holds now: forget what arming found. */
 	from = range.start;
 	tpd_take(tracker, NULL, 0, &from, range.end);
 	flush_stale(memory);
@@ -246,13 +246,13 @@ static int collect(struct tpd_tracker *tracker, void __user *user)
 	leave(memory);
 	if (err)
 		return err;
-	/* The pages stay found; only why is lost. */
+	/* After EFAULT the pages stay found; only the flags are lost. */
 	return copy_to_user(user, &result, sizeof(result)) ? -EFAULT : 0;
 }
 
 /*
- * Take ranges that no processor writes to by an entry that a harvest cleaned or that
- * is gone: no harvest goes on, and what others took away is flushed.
+ * Take ranges to which no processor writes through a stale TLB entry: no harvest is in
+ * progress, and entries that the kernel cleared are flushed.
  */
 static int take(struct tpd_tracker *tracker, struct trapless_dirty_range *ranges,
 		unsigned int capacity, unsigned long *from, unsigned int *count)
@@ -315,7 +315,7 @@ static int read_found(struct tpd_tracker *tracker, void __user *user)
 		return -ENOMEM;
 	err = copy_found(tracker, &read, ranges);
 	kfree(ranges);
-	/* After an error too: @count is what was stored, and so forgotten here. */
+	/* After an error too: the user must know how many were stored, and so forgotten. */
 	if (copy_to_user(user, &read, sizeof(read)))
 		return -EFAULT;
 	return err;
@@ -439,7 +439,7 @@ remove:
 static void __exit trapless_dirty_exit(void)
 {
 	misc_deregister(&device);
-	/* No file is open, so no memory is tracked; what is freed later is waited for. */
+	/* No file is open, so no memory is tracked. Wait for what is freed with a delay. */
 	tpd_memory_exit();
 	tpd_secondary_exit();
 	tpd_kernel_writes_exit();

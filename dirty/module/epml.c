@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The mechanism of docs/epml.md: the processor itself logs the address of a page
- * at the first store to it, and whose it is (a tag). Processors are armed while
- * they run threads of a tracked process.
+ * The mechanism of docs/epml.md: at the first store to a page, the processor itself
+ * logs the page's address and a tag that stands for the process. Processors are armed
+ * while they run threads of a tracked process.
  *
- * All trackers of a memory share its session: what is logged goes to all of them.
- * What was logged waits in the session, and its pages are not logged again (L is
- * set), until a collect reports them to all trackers and clears L, in this order.
+ * All trackers of a memory share one session, which collects what is logged for it.
+ * Logged pages wait in the session, and are not logged again (L is set), until a
+ * collect reports them to all trackers and then clears L.
  *
  * Invariants:
  *
- * - A watched page whose L is set is in a ring or in its session: so the next
- *   collect reports it. What is reported was armed again in the same collect, before
- *   a READ can return it.
- * - Where an entry cannot be kept the session is lost: the next collect reports, and
- *   arms, all that is watched.
+ * - A watched page whose L is set is in a ring or in its session, so the next collect
+ *   reports it. A page that is reported was armed again by the same collect, before a
+ *   READ can return it.
+ * - If an entry cannot be kept, the session is marked lost: the next collect reports,
+ *   and arms, all that is watched.
  *
- * L belongs to the address and the tag here. What the kernel does to mappings
- * behind the addresses is memory.c's.
+ * In the model L belongs to an address and a tag, not to a page-table entry. Changes
+ * of mappings are handled in memory.c.
  *
- * Entries may be about tags that are no longer in use, and addresses that are not
- * watched; both are dropped. A session is freed after no interrupt and no switch
- * can see it (RCU).
+ * Entries may have tags that are no longer in use, or addresses that are not watched;
+ * both are dropped. A session is freed by RCU, after no interrupt and no context switch
+ * can see it.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -36,12 +36,13 @@
 #include "trapless_epml.h"
 
 /**
- * struct block - pages of a block that were logged and not reported
+ * struct block - pages of a block that were logged and not reported yet
  * @pages: changed by atomic operations
  * @index: in session.blocks
  * @node:  in session.news
- * @due:   is there. Set after pages are, and cleared before they are taken, so a
- *         block with pages is always due, or about to be
+ * @due:   bit 0: the block is in session.news. Set after bits of @pages are set, and
+ *         cleared before they are taken, so a block with pages is always due, or
+ *         about to be
  */
 struct block {
 	DECLARE_BITMAP(pages, TPD_BLOCK_PAGES);
@@ -51,11 +52,11 @@ struct block {
 };
 
 /**
- * struct session - what EPML knows of a memory
+ * struct session - what EPML keeps for a memory
  * @trackers: how many; under memory->harvest
  * @count:    how many blocks
- * @blocks:   struct block, by address / TPD_BLOCK_SIZE; they live as long as this
- * @news:     those that have pages to report
+ * @blocks:   struct block, by address / TPD_BLOCK_SIZE; they live as long as the session
+ * @news:     blocks that have pages to report
  * @lost:     an entry could not be kept
  * @arms:     times that a processor was armed for it
  */
@@ -69,19 +70,20 @@ struct session {
 };
 
 /*
- * Blocks that a session may have, of all that its process ever wrote to: 128 GiB of
- * addresses. They are made in interrupts, and charged to no cgroup.
+ * Blocks that a session may have: one for each block that its process ever wrote to,
+ * 128 GiB of addresses. Limited because they are allocated in interrupts, where they
+ * are not charged to a cgroup.
  */
 #define BLOCKS_MAX	65536
 
-/* One tracker's: what the counters were at its beginning. */
+/* One tracker's, with the values of the counters when it began. */
 struct watcher {
 	struct session *session;
 	u64 arms;
 	u64 interrupts;
 };
 
-/* By tag. Changed under the memory's harvest, followed under RCU. */
+/* By tag. Changed under the memory's harvest, read under RCU. */
 static DEFINE_XARRAY(sessions);
 
 static struct session *session_of(const struct tpd_tracker *tracker)
@@ -89,7 +91,7 @@ static struct session *session_of(const struct tpd_tracker *tracker)
 	return ((struct watcher *)tracker->private)->session;
 }
 
-/* Entries of a tag were lost; ~0: of an unknown one. With interrupts off. */
+/* Entries of a tag were lost; ~0: of an unknown tag. With interrupts off. */
 static void lose(u64 tag)
 {
 	struct session *session;
@@ -122,15 +124,15 @@ static struct block *new_block(struct session *session, unsigned long index)
 		return block;
 	}
 	kfree(block);
-	/* Another ring's reader may have been faster. */
+	/* The reader of another ring may have inserted it first. */
 	return xa_load(&session->blocks, index);
 }
 
 /**
  * struct place - where entries of one block are noted
- * @key:     what such entries have in common; 0: the tag is not in use
- * @session: whose block it is
- * @block:   NULL: such entries are noted nowhere
+ * @key:     the bits that such entries have in common; 0: none yet
+ * @session: whose block it is; NULL: the tag is not in use
+ * @block:   NULL: such entries are dropped
  */
 struct place {
 	u64 key;
@@ -138,7 +140,7 @@ struct place {
 	struct block *block;
 };
 
-/* What a place has got is news. */
+/* Queue the place's block for the next collect. */
 static void leave(const struct place *place)
 {
 	if (place->block && !test_and_set_bit(0, &place->block->due))
@@ -197,7 +199,7 @@ static void extend(struct span *span, unsigned long start, unsigned long end)
 	span->last = max(span->last, end);
 }
 
-/* Processors may remember that L was set. */
+/* Processors may have cached that L was set. */
 static void flush(struct tpd_tracker *tracker, const struct span *span)
 {
 	u64 begin = ktime_get_ns();
@@ -213,7 +215,7 @@ static void flush(struct tpd_tracker *tracker, const struct span *span)
 	list_for_each_entry(tracker, &(memory)->trackers, node)		\
 		if ((tracker)->mechanism == &tpd_epml)
 
-/* Take what waits in a block. Return: how many pages. */
+/* Take the pages that wait in a block. Return: how many. */
 static unsigned int take_block(struct block *block, unsigned long *pages)
 {
 	unsigned int i;
@@ -240,7 +242,7 @@ static void report_news(struct tpd_memory *memory, struct session *session, stru
 		if (!count)
 			continue;
 		logged += count;
-		/* Pages that are not watched are not logged again until they are. */
+		/* L of unwatched pages stays set, until they are watched. */
 		if (!tpd_found_block(memory, base, pages, &tpd_epml)) {
 			foreign += count;
 			continue;
@@ -269,7 +271,7 @@ static void report_all(struct tpd_memory *memory, struct span *span)
 	}
 }
 
-/* What was logged before the call is reported, and armed again. */
+/* Report and arm again all pages that were logged before the call. */
 static void report(struct tpd_tracker *tracker, struct span *span)
 {
 	struct session *session = session_of(tracker);
@@ -277,7 +279,7 @@ static void report(struct tpd_tracker *tracker, struct span *span)
 
 	epml_device_drain();
 	report_news(tracker->memory, session, span);
-	/* What is lost from here on is reported by the next collect. */
+	/* Losses from here on are for the next collect. */
 	if (xchg(&session->lost, false) || !epml_device_present())
 		report_all(tracker->memory, span);
 	tracker->stats.arms = atomic64_read(&session->arms) - watcher->arms;
@@ -293,7 +295,7 @@ static int epml_collect(struct tpd_tracker *tracker)
 	return 0;
 }
 
-/* L may be set there by stores from before the watch: what they logged is taken first. */
+/* Stores before the watch may have set L there: take what they logged first. */
 static int epml_arm(struct tpd_tracker *tracker, unsigned long start, unsigned long end)
 {
 	struct span span = { .first = ULONG_MAX };
@@ -335,7 +337,7 @@ static void free_session(struct session *session)
 	kfree(session);
 }
 
-/* The session of a memory, new or old; one more tracker. */
+/* Get or make the session of a memory, and count a tracker. */
 static struct session *get_session(unsigned int tag)
 {
 	struct session *session = xa_load(&sessions, tag);
@@ -347,7 +349,7 @@ static struct session *get_session(unsigned int tag)
 			return ERR_PTR(-ENOMEM);
 		xa_init_flags(&session->blocks, XA_FLAGS_LOCK_IRQ);
 		init_llist_head(&session->news);
-		/* A node has the tags of many processes: charged to no cgroup. */
+		/* A node has the tags of many processes: not charged to one's cgroup. */
 		err = xa_insert(&sessions, tag, session, TPD_GFP & ~__GFP_ACCOUNT);
 		if (err) {
 			kfree(session);
@@ -388,7 +390,7 @@ static void epml_detach(struct tpd_tracker *tracker)
 	kfree(tracker->private);
 	if (--session->trackers)
 		return;
-	/* No switch arms a processor for it from now on; then those armed are disarmed. */
+	/* From now on no switch arms a processor for it. Then disarm those that are. */
 	xa_erase(&sessions, tracker->memory->tag);
 	tpd_switch_now(&switches, tracker->memory, false);
 	synchronize_rcu();

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The processors' EPML registers and rings, as the model shows them: memory of an
- * ivshmem device, one part for each processor (trapless_epml.h), and an interrupt
- * for each (docs/epml.md).
+ * The processors' EPML registers and rings, as the model presents them: the memory of
+ * an ivshmem device, with a part (trapless_epml.h) and an interrupt for each processor
+ * (docs/epml.md).
  *
  * Invariants:
  *
- * - The device is taken only if its memory identifies it as the model, and every
+ * - The device is used only if its memory identifies it as the model, and every
  *   processor that comes online answers as the one with its number. Other ivshmem
  *   devices are left as they were.
- * - What the device reports is not trusted: positions are masked, a ring that cannot
- *   be is taken as lost, and no ring keeps a processor longer than its size.
- * - Commands are given by the processor whose they are, with interrupts off.
+ * - Nothing from the device is trusted: positions are masked, a ring in an impossible
+ *   state counts as lost, and one call takes at most as many entries as the ring holds.
+ * - A processor gives only its own commands, with interrupts off.
  *
- * The memory stays mapped until the module goes, also when the device is taken
- * away before: it is read inside of the scheduler.
+ * The memory stays mapped until the module is unloaded, even if the device is removed
+ * before: the scheduler's callbacks read it.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -36,13 +36,13 @@
 
 /**
  * struct ring - one processor's
- * @lock:       who takes entries
+ * @lock:       for taking entries
  * @registers:  in the device's memory
  * @entries:    there, too
  * @tail:       entries taken; the register is a copy. Under @lock
- * @armed:      the processor's tag; its own, with interrupts off
- * @ready:      the processor has answered; the same
- * @interrupts: its handler's
+ * @armed:      the processor's tag; changed by itself, with interrupts off
+ * @ready:      the processor has answered; changed in the same way
+ * @interrupts: counted by its handler
  */
 struct ring {
 	raw_spinlock_t lock;
@@ -57,13 +57,13 @@ struct ring {
 static DEFINE_PER_CPU(struct ring, rings);
 
 /**
- * struct device - the one that there can be
+ * struct device - the only device, if there is one
  * @pci:     NULL: there is none
  * @memory:  BAR 2
  * @entries: of each ring
- * @state:   of CPU hotplug, that makes processors answer
+ * @state:   of CPU hotplug; its callback makes processors answer
  * @present: it can be used
- * @reader:  who takes what is logged
+ * @reader:  called with what is logged
  */
 static struct {
 	struct pci_dev *pci;
@@ -74,7 +74,7 @@ static struct {
 	const struct epml_reader *reader;
 } device;
 
-/* On the ring's processor, with interrupts off. It is obeyed before the next instruction. */
+/* On the ring's processor, interrupts off. The model obeys before the next instruction. */
 static u64 command(struct ring *ring, enum trapless_epml_command what, u64 first, u64 second)
 {
 	struct trapless_epml_processor *registers = ring->registers;
@@ -133,7 +133,7 @@ void epml_device_rearm_range(unsigned int tag, unsigned long start, unsigned lon
 	local_irq_restore(flags);
 }
 
-/* Entries that come meanwhile are left: their stores ended after the call. */
+/* Entries that arrive meanwhile are left: their stores ended after the call began. */
 static void drain(struct ring *ring)
 {
 	unsigned long flags;
@@ -153,7 +153,7 @@ static void drain(struct ring *ring)
 		device.reader->take(ring->entries + at, count);
 		ring->tail += count;
 	}
-	/* Entries have been read before the processor may use their places. */
+	/* The entries are read before the processor may reuse their places. */
 	smp_store_release(&ring->registers->tail, ring->tail);
 	lost = READ_ONCE(ring->registers->overrun);
 	if (lost)
@@ -190,7 +190,7 @@ static irqreturn_t on_interrupt(int irq, void *data)
 	return IRQ_HANDLED;
 }
 
-/* On each processor, before it runs anything of a user's. */
+/* On each processor, before it runs user code. */
 static int come_online(unsigned int cpu)
 {
 	struct ring *ring = this_cpu_ptr(&rings);
@@ -219,7 +219,7 @@ static int come_online(unsigned int cpu)
 	return err;
 }
 
-/* After all that a user could store there. What it logged stays to be taken. */
+/* After the last user code on it. What it logged can still be taken. */
 static int go_offline(unsigned int cpu)
 {
 	local_irq_disable();
@@ -229,7 +229,7 @@ static int go_offline(unsigned int cpu)
 	return 0;
 }
 
-/* Is it the model, and does all that it describes lie inside of its memory? */
+/* Whether it is the model, and all that it describes lies inside its memory. */
 static int identify(struct pci_dev *pci, u64 size)
 {
 	const struct trapless_epml_identity identity =
@@ -263,7 +263,7 @@ static int identify(struct pci_dev *pci, u64 size)
 		raw_spin_lock_init(&r->lock);
 		r->registers = device.memory + PAGE_SIZE + (u64)identity.stride * cpu;
 		r->entries = (const u64 *)(r->registers + 1);
-		/* What an earlier user left there is skipped. */
+		/* Skip what an earlier user left there. */
 		r->tail = READ_ONCE(r->registers->head);
 		WRITE_ONCE(r->registers->tail, r->tail);
 		WRITE_ONCE(r->registers->overrun, 0);
@@ -369,13 +369,13 @@ static struct pci_driver driver = {
 	.id_table = ids,
 	.probe = device_probe,
 	.remove = device_remove,
-	/* Nobody takes it away by mistake while processes are tracked. */
+	/* It must not be unbound by mistake while processes are tracked. */
 	.driver.suppress_bind_attrs = true,
 };
 
 /**
  * epml_device_init - find the model
- * @reader: takes what is logged, until epml_device_exit()
+ * @reader: is called with what is logged, until epml_device_exit()
  *
  * Return: 0, -ENODEV if there is none here, or another error.
  */
@@ -393,7 +393,7 @@ int epml_device_init(const struct epml_reader *reader)
 	return -ENODEV;
 }
 
-/* Nobody uses it any more. */
+/* No caller uses it any more. */
 void epml_device_exit(void)
 {
 	pci_unregister_driver(&driver);

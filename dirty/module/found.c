@@ -4,12 +4,12 @@
  *
  * Found pages are kept by chunks (1 GiB), in each by blocks (2 MiB). A slot of
  * either level holds nothing, the next level, or FOUND_ALL: every page of it. A
- * range that is cut in pieces shares what was found with them: each page belongs
- * to the piece that covers it, what no piece covers is garbage.
+ * range that is cut in pieces shares its tpd_found with them: each page belongs
+ * to the piece that covers it; bits that no piece covers are garbage.
  *
- * Invariant: what was found stays found until it is taken, forgotten with its
- * range, or known to the user when the range is entered. Pages are found where
- * memory is short: where there is none for the next level, the slot becomes
+ * Invariant: a found page stays found until it is taken, forgotten with its range,
+ * or dropped right after the range is entered, when the user knows the content.
+ * Finding needs no memory: if the next level cannot be allocated, the slot becomes
  * FOUND_ALL. That costs precision, never a page.
  */
 #include <linux/refcount.h>
@@ -19,8 +19,9 @@
 #include "tracking.h"
 
 /*
- * Of one process, by all trackers: so many are marked at once with interrupts off.
- * A process has no more mappings (vm.max_map_count) unless the administrator wants.
+ * Limit for one process, all trackers together: so many ranges may be marked in one
+ * go with interrupts off. By default a process cannot have more mappings anyway
+ * (vm.max_map_count).
  */
 #define RANGES_MAX	65536u
 
@@ -51,7 +52,7 @@ struct tpd_found {
 
 #define FOUND_ALL		((void *)1UL)
 #define IS_TABLE(slot)		((unsigned long)(slot) > 1UL)
-/* Pages are found under spinlocks, in interrupts, and while memory is reclaimed. */
+/* Pages are marked under spinlocks, in interrupts, and during memory reclaim. */
 #define FOUND_GFP		(GFP_NOWAIT | __GFP_NOMEMALLOC | __GFP_NOWARN | __GFP_ZERO | \
 				 __GFP_ACCOUNT)
 
@@ -110,7 +111,7 @@ static struct block **block_slot(struct chunk *chunk, unsigned long address)
 	return &chunk->blocks[address / TPD_BLOCK_SIZE % CHUNK_BLOCKS];
 }
 
-/* The block of an address, made if need be. NULL: it is, or has become, FOUND_ALL. */
+/* Get or make the block of an address. NULL: it is, or has become, FOUND_ALL. */
 static struct block *block_to_mark(struct tpd_found *found, unsigned long address)
 {
 	struct chunk **chunk = chunk_slot(found, address);
@@ -167,8 +168,8 @@ static void mark(struct tpd_range *range, unsigned long start, unsigned long end
 }
 
 /*
- * The block of an address of which only a part is to be cleared. NULL: there is
- * nothing, or no memory to tell the parts apart: then all of it stays found.
+ * The block of an address, of which only a part is to be cleared. NULL: nothing was
+ * found in it, or there is no memory to split it; then all of it stays found.
  */
 static struct block *block_to_cut(struct tpd_found *found, unsigned long address)
 {
@@ -255,9 +256,9 @@ static unsigned long take_bits(unsigned long *pages, unsigned long base, unsigne
 }
 
 /*
- * Report and clear what was found of one chunk from an address to the end of the
- * range. Return: where it goes on: at the end, in the next chunk, or where there
- * was no room.
+ * Report and clear the found pages of one chunk, from an address to the end of the
+ * range. Return: where to continue: the end, the next chunk, or the first page for
+ * which there was no room.
  */
 static unsigned long take_chunk(struct tpd_range *range, unsigned long at, struct output *output,
 				bool *full)
@@ -291,7 +292,7 @@ static unsigned long take_chunk(struct tpd_range *range, unsigned long at, struc
 		}
 		block = block_to_cut(range->found, at);
 		if (!block) {
-			/* Reported and kept: FOUND_ALL that cannot be cut. */
+			/* FOUND_ALL that cannot be split: reported, but not cleared. */
 			if ((*chunk == FOUND_ALL || *block_slot(*chunk, at)) &&
 			    !put(output, at, next))
 				goto full;
@@ -366,8 +367,8 @@ void tpd_found(struct tpd_memory *memory, unsigned long start, unsigned long end
 }
 
 /**
- * tpd_found_by - what was taken is found again
- * @tracker: by whom
+ * tpd_found_by - mark pages again that were taken
+ * @tracker: for this tracker only
  * @start:   the first address, page-aligned
  * @end:     behind the last
  */
@@ -465,7 +466,7 @@ void tpd_found_all(struct tpd_memory *memory, const struct tpd_mechanism *mechan
 	spin_unlock_irqrestore(&memory->lock, flags);
 }
 
-/* Room for one more range than there are. */
+/* Make room for one more range. */
 static int make_room(struct tpd_tracker *tracker)
 {
 	unsigned int room = max(8U, 2 * tracker->room);
@@ -506,7 +507,7 @@ static void take_out(struct tpd_tracker *tracker, unsigned int at)
 }
 
 /**
- * tpd_watch - enter a range; nothing of it is found
+ * tpd_watch - enter a range, with no page marked
  * @tracker: whose
  * @start:   page-aligned
  * @end:     page-aligned, greater
@@ -540,8 +541,8 @@ int tpd_watch(struct tpd_tracker *tracker, unsigned long start, unsigned long en
  * @start:   page-aligned
  * @end:     page-aligned, greater
  *
- * Return: 0, or, when it is to be cut out of the middle of a range, -ENOMEM or
- * -ENOSPC; then nothing is forgotten.
+ * Return: 0; or -ENOMEM or -ENOSPC, with nothing forgotten, which can happen only
+ * when it is cut out of the middle of a range.
  */
 int tpd_unwatch(struct tpd_tracker *tracker, unsigned long start, unsigned long end)
 {
@@ -609,11 +610,11 @@ void tpd_unwatch_all(struct tpd_tracker *tracker)
 }
 
 /**
- * tpd_take - report and forget what was found
+ * tpd_take - report and forget found pages
  * @tracker:  whose
- * @ranges:   out: what was found from *@from on, sorted, none adjacent to the next
+ * @ranges:   out: found pages from *@from on, sorted, none adjacent to the next
  * @capacity: how many fit; 0: report nothing, forget all
- * @from:     in: where to begin; out: where to go on
+ * @from:     in: where to begin; out: where to continue
  * @to:       where to end
  *
  * Return: how many were stored; fewer than @capacity: that was all.
@@ -626,7 +627,7 @@ unsigned int tpd_take(struct tpd_tracker *tracker, struct trapless_dirty_range *
 	bool full = false;
 
 	for (; i < tracker->count && !full && *from < to; i++) {
-		/* A part of it, to take no more than to the end. */
+		/* A copy that ends at @to at the latest. */
 		struct tpd_range range = *tracker->ranges[i];
 
 		range.end = min(range.end, to);

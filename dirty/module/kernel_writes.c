@@ -2,19 +2,20 @@
 /*
  * Writes through the kernel's own mapping of a page: process_vm_writev,
  * /proc/PID/mem, ptrace, direct I/O, registered buffers of io_uring, RDMA. They set
- * no dirty bit in an entry of the process, and no log has its address. But each must
- * first get hold of the page (get_user_pages with FOLL_WRITE), by one of two
- * functions; both are watched by a kretprobe.
+ * no dirty bit in an entry of the process, and no log has the process's address. But
+ * each must first take a reference to the page (get_user_pages with FOLL_WRITE), by
+ * one of two functions; a kretprobe watches both.
  *
- * Invariant: from its entry into such a function on, the range of a write is reported by
- * every collect, until one that saw the function left and then no reference to any
- * of the pages but those of mappings and caches: what was written by then is read
- * by the user after that collect. References whose owner cannot be known (a batch
- * of the LRU) have it reported once more than needed. Where a record cannot be
- * kept, or a probe was missed, all pages are reported from then on (`unnoted`).
+ * Invariant: from the entry into such a function, every collect reports the range of
+ * the write. The last to do so is the first one that finds that the function has
+ * returned and that only mappings and caches still hold references to the pages: the
+ * user reads the memory after that collect, so with all that was written. A reference
+ * of unknown owner (a batch of the LRU) makes one more collect than needed report the
+ * range. If a record cannot be kept, or a probe was missed, all pages are reported
+ * from then on (`unnoted`).
  *
- * Pages that were held already when a range was entered are reported as well: I/O
- * that had begun.
+ * Pages that are referenced when a range is entered are reported in the same way: I/O
+ * to them may have begun before.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -24,19 +25,19 @@
 
 #include "tracking.h"
 
-/* More than these of one process are not worth telling apart. */
+/* Records of one process. With more, all of its pages are reported (unnoted). */
 #define RECORDS_MAX	4096u
-/* Calls into one process, and into all that are tracked, that may sleep at one time. */
+/* Calls that may be inside at one time: into one process, and into all tracked ones. */
 #define INSIDE_MAX	64u
 #define CALLS_MAX	8192
 
 /**
- * struct kernel_write - a range that may be being written
+ * struct kernel_write - a range that the kernel may be writing to
  * @node:   in memory->writes, or in orphans
  * @start:  page-aligned
  * @end:    page-aligned
  * @memory: whose, unless it is an orphan
- * @inside: the function that gets hold of the pages has not returned
+ * @inside: the function that takes the references has not returned
  * @orphan: in orphans: the call frees it
  */
 struct kernel_write {
@@ -48,9 +49,9 @@ struct kernel_write {
 	bool orphan;
 };
 
-/* Keeps all records; inside of nothing, outside of memory->lock. */
+/* Protects all records. No lock is taken outside of it; memory->lock is inside. */
 static DEFINE_SPINLOCK(writes_lock);
-/* Their memory is not tracked any more; the call that made them goes on. */
+/* Records whose memory is not tracked any more, but whose call has not returned. */
 static LIST_HEAD(orphans);
 
 /* Return: the record, with @inside set, or NULL: then memory->unnoted is set. */
@@ -156,7 +157,7 @@ static bool calls_missed(void)
 	return slow.nmissed + slow.kp.nmissed + fast.nmissed + fast.kp.nmissed;
 }
 
-/* References of mappings and caches. */
+/* How many references mappings and caches hold. */
 static long known_references(struct folio *folio)
 {
 	long known = tpd_stock.folio_mapcount(folio);
@@ -175,7 +176,7 @@ static bool is_held(struct page *page)
 	long known = known_references(folio);
 	long references = folio_ref_count(folio);
 
-	/* One that goes away between two looks would hide another. */
+	/* A reference dropped between the two reads would hide one that stays. */
 	smp_rmb();
 	return folio_maybe_dma_pinned(folio) || references > known ||
 	       known_references(folio) != known;
@@ -194,7 +195,7 @@ static void search_held(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 	struct search *search = container_of(walk, struct search, walk);
 
 	search->present += leaf->pages;
-	/* Swapped out, it may still be in the cache, and held. */
+	/* A page that is swapped out may still be in the swap cache, with a reference. */
 	if (!leaf->page ? !(*leaf->entry & _PAGE_PRESENT) : is_held(leaf->page))
 		search->found = true;
 }
@@ -227,13 +228,13 @@ static bool goes_on(struct tpd_memory *memory, const struct kernel_write *record
 
 	if (tpd_walk(&search.walk, memory->mm, record->start, record->end) || search.found)
 		return true;
-	/* A page that is mapped no more may be held all the same, and come back. */
+	/* A page that is not mapped now may still be referenced, and be mapped again. */
 	return search.present < (record->end - record->start) / PAGE_SIZE &&
 	       maps_file(memory->mm, record->start, record->end);
 }
 
 /**
- * tpd_kernel_writes_collect - what the kernel may be writing is found
+ * tpd_kernel_writes_collect - mark the pages that the kernel may be writing to
  * @memory: whose; memory->harvest and mmap_lock are held
  */
 void tpd_kernel_writes_collect(struct tpd_memory *memory)
@@ -243,12 +244,12 @@ void tpd_kernel_writes_collect(struct tpd_memory *memory)
 	bool unnoted;
 
 	spin_lock_irq(&writes_lock);
-	/* Which process the call wrote to, and whether it has ended, is unknown. */
+	/* Of a missed call, neither the process nor the end is known. */
 	if (calls_missed())
 		memory->unnoted = true;
 	unnoted = memory->unnoted;
 	list_for_each_entry_safe(record, next, &memory->writes, node) {
-		/* Of these there are few. */
+		/* At most INSIDE_MAX of these. */
 		if (record->inside)
 			tpd_found(memory, record->start, record->end);
 		else
@@ -258,7 +259,7 @@ void tpd_kernel_writes_collect(struct tpd_memory *memory)
 	if (unnoted)
 		tpd_found(memory, 0, ULONG_MAX & PAGE_MASK);
 
-	/* Nobody else looks at these: harvest is held, and the call has ended. */
+	/* Nothing else uses these records: harvest is held, and the call has ended. */
 	list_for_each_entry_safe(record, next, &left, node) {
 		bool keep;
 
@@ -282,7 +283,7 @@ static void note_held(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 
 	if (!leaf->page || !is_held(leaf->page))
 		return;
-	/* No collect looks at them: harvest is held. */
+	/* No collect sees the record change: harvest is held. */
 	if (search->last && search->last->end == leaf->address) {
 		search->last->end = end;
 		return;
@@ -297,7 +298,7 @@ static void note_held(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 }
 
 /**
- * tpd_kernel_writes_watch - held pages of a range may be being written
+ * tpd_kernel_writes_watch - record the pages of a range that are referenced already
  * @memory: whose; memory->harvest and mmap_lock are held
  * @start:  page-aligned
  * @end:    page-aligned
@@ -319,7 +320,7 @@ int tpd_kernel_writes_watch(struct tpd_memory *memory, unsigned long start, unsi
 }
 
 /**
- * tpd_kernel_writes_forget - a memory is not tracked any more
+ * tpd_kernel_writes_forget - drop all records of a memory that is not tracked any more
  * @memory: whose; any context
  */
 void tpd_kernel_writes_forget(struct tpd_memory *memory)
@@ -330,7 +331,7 @@ void tpd_kernel_writes_forget(struct tpd_memory *memory)
 	spin_lock_irqsave(&writes_lock, flags);
 	memory->ended = true;
 	list_for_each_entry_safe(record, next, &memory->writes, node) {
-		/* The call that made it has a pointer to it. */
+		/* A call that has not returned still has a pointer to its record. */
 		record->orphan = record->inside;
 		if (record->inside)
 			list_move(&record->node, &orphans);

@@ -2,9 +2,9 @@
 /*
  * Which tracked memory belongs to an mm, or to a tag in a log.
  *
- * Invariant: what is looked up under RCU is a memory that has trackers, or had a
- * moment ago; its structure lives until a grace period after its removal. So probes,
- * interrupts and the scheduler may look, without a lock.
+ * Invariant: a lookup under RCU finds only memories that have trackers, or had them a
+ * moment ago; the structure lives until a grace period after its removal. So probes,
+ * interrupts and the scheduler can look up without a lock.
  */
 #include <linux/hashtable.h>
 #include <linux/idr.h>
@@ -36,7 +36,7 @@ struct tpd_memory *tpd_memory_by_tag(unsigned int tag)
 }
 
 /**
- * tpd_lookup_add - let a memory be found, and give it a tag
+ * tpd_lookup_add - make a memory findable, and give it a tag
  * @memory: which; additions and removals are serialised by the caller
  *
  * Return: 0, -ENOMEM, or -ENOSPC: every tag is in use.
@@ -44,9 +44,9 @@ struct tpd_memory *tpd_memory_by_tag(unsigned int tag)
 int tpd_lookup_add(struct tpd_memory *memory)
 {
 	/*
-	 * Cyclic, so that entries about an old memory in a log are not soon taken for
-	 * another's. A node of the tree has the tags of many processes, so it is not
-	 * charged to one's cgroup.
+	 * Cyclic, so that a tag is not reused soon: a log may still have entries of its
+	 * old memory. A node of the tree has the tags of many processes, so it is not
+	 * charged to the cgroup of one.
 	 */
 	int tag = idr_alloc_cyclic(&tag_idr, memory, 1, TAGS, TPD_GFP & ~__GFP_ACCOUNT);
 
@@ -59,7 +59,7 @@ int tpd_lookup_add(struct tpd_memory *memory)
 }
 
 /**
- * tpd_lookup_remove - the opposite
+ * tpd_lookup_remove - undo tpd_lookup_add()
  * @memory: which
  */
 void tpd_lookup_remove(struct tpd_memory *memory)

@@ -3,19 +3,20 @@
  * Tracked memory: one object for each mm that has trackers, and what the kernel
  * itself does to its mappings.
  *
- * Whoever takes an entry away or cleans it (reclaim, migration, writeback, KSM,
- * madvise, munmap, mremap, the splitting of huge pages) announces it to MMU
- * notifiers before and after. In between, a write may set a dirty bit, or be logged
- * by an address, that no collect looks at any more.
+ * Kernel code that clears or cleans an entry (reclaim, migration, writeback, KSM,
+ * madvise, munmap, mremap, the splitting of huge pages) calls the MMU notifiers
+ * before and after. In between, a write may set a dirty bit, or be logged by an
+ * address, that no collect looks at any more.
  *
- * Invariant: all of a range whose entries were changed is found, from before the
- * change is visible until a collect that began after its end: while it goes on by
- * `active`, which every collect looks at after its walk, and then by marks. Two
- * changes leave dirty bits as they are, and are no news: of protection (mprotect),
- * and write-protection of private memory by fork. Those of clear_refs too.
+ * Invariant: a range whose entries were changed is reported as a whole by every
+ * collect from before the change is visible until one that began after its end.
+ * During the change `active` sees to that, which every collect reads after its walk;
+ * after it, the marks that changes_end() sets. Three kinds of change keep dirty bits
+ * and are ignored: of protection (mprotect), write-protection of private memory by
+ * fork, and clear_refs.
  *
- * TLB: some of these changes flush only later. What was marked is therefore not
- * given to a user before one more flush (`stale`).
+ * TLB: some of these changes flush only later. So marked pages are returned to user
+ * space only after one more flush (`stale`).
  */
 #include <linux/sched/mm.h>
 #include <linux/wait_bit.h>
@@ -23,9 +24,9 @@
 
 #include "tracking.h"
 
-/* Serialises the coming and going of tracked memories; inside of mmap_lock. */
+/* Serialises making and removing tracked memories; taken inside mmap_lock. */
 static DEFINE_MUTEX(memories);
-/* Memories that are not freed. */
+/* Memories that are not freed yet. */
 static atomic_t live = ATOMIC_INIT(0);
 
 static bool keeps_dirty_bits(const struct mmu_notifier_range *range)
@@ -35,7 +36,7 @@ static bool keeps_dirty_bits(const struct mmu_notifier_range *range)
 	case MMU_NOTIFY_SOFT_DIRTY:
 		return true;
 	case MMU_NOTIFY_PROTECTION_PAGE:
-		/* fork() says this of private memory only, writeback of shared. */
+		/* fork() sends this for private memory only, writeback for shared. */
 		return range->vma && !(range->vma->vm_flags & VM_SHARED);
 	default:
 		return false;
@@ -78,10 +79,11 @@ static void changes_end(struct mmu_notifier *notifier, const struct mmu_notifier
 }
 
 /**
- * tpd_found_active - what is being changed right now is found
- * @memory: whose
+ * tpd_found_active - mark the ranges that are being changed right now
+ * @memory: the tracked memory
  *
- * After the walk of a collect: a change that hid a write from the walk had begun.
+ * Called after the walk of a collect: a change that hid a write from the walk has
+ * begun by then.
  */
 void tpd_found_active(struct tpd_memory *memory)
 {
@@ -126,7 +128,7 @@ static const struct mmu_notifier_ops notifier_ops = {
 	.free_notifier = free_memory,
 };
 
-/* The memory of an mm, new or old; one more user. Under mmap_lock for writing. */
+/* Get or make the memory of an mm, and count a user. Under mmap_lock for writing. */
 static struct tpd_memory *get_memory(struct mm_struct *mm)
 {
 	struct mmu_notifier *notifier = mmu_notifier_get_locked(&notifier_ops, mm);
@@ -150,7 +152,7 @@ put:
 	return ERR_PTR(err);
 }
 
-/* One user less; the last one makes it unknown. */
+/* Drop a user; after the last one, lookups do not find the memory any more. */
 static void put_memory(struct tpd_memory *memory)
 {
 	mutex_lock(&memories);
@@ -181,9 +183,9 @@ static int begin(struct tpd_tracker *tracker)
 }
 
 /**
- * tpd_attach - a tracker begins
+ * tpd_attach - make a tracker
  * @mm:        what it tracks; the caller holds a user of it
- * @mechanism: how
+ * @mechanism: how writes are found
  *
  * Return: the tracker, or an error: -ENOMEM, -EINTR, -ENOSPC (too many mms are
  * tracked), -EOPNOTSUPP (others map this memory, see secondary.c), or the mechanism's.
@@ -198,7 +200,7 @@ struct tpd_tracker *tpd_attach(struct mm_struct *mm, const struct tpd_mechanism 
 		return ERR_PTR(-ENOMEM);
 	if (mmap_write_lock_killable(mm))
 		goto free;
-	/* Inside: a process that holds up its own mmap_lock does not hold up others. */
+	/* Inside mmap_lock: a process that holds its own for long does not block others. */
 	mutex_lock(&memories);
 	memory = get_memory(mm);
 	mutex_unlock(&memories);
@@ -218,7 +220,7 @@ free:
 }
 
 /**
- * tpd_detach - a tracker ends; all that it holds is freed
+ * tpd_detach - end a tracker and free all that it holds
  * @tracker: the tracker
  */
 void tpd_detach(struct tpd_tracker *tracker)
@@ -236,7 +238,7 @@ void tpd_detach(struct tpd_tracker *tracker)
 	kfree(tracker);
 }
 
-/* Wait until all that detached trackers left behind is freed. */
+/* Wait until everything that detached trackers left is freed. */
 void tpd_memory_exit(void)
 {
 	/* Callbacks of SRCU have no barrier for modules. */

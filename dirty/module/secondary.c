@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Memory that is also mapped by other page tables than the process's: those of a
- * virtual machine that it runs (KVM), of a device (RDMA with on-demand paging, GPUs,
- * shared virtual addressing). Writes by these set no dirty bit in an entry of the
- * process, and the processor's log does not have the process's address. A bit that is
- * cleared here leaves such a mapping writable.
+ * virtual machine that it runs (KVM), or of a device (RDMA with on-demand paging, GPUs,
+ * shared virtual addressing). Writes through these set no dirty bit in an entry of the
+ * process, the processor's log does not have the process's address, and clearing the
+ * dirty bit here leaves such a mapping writable.
  *
- * The kernel must be able to take any page back. So whoever maps pages of a process
- * without holding them has subscribed to the MMU notifier of its mm, before the first
- * page is mapped. (Pages that are held are kernel_writes.c's.)
+ * The kernel must be able to take any page back. So a user that maps pages of a process
+ * without holding references to them subscribes to the MMU notifier of its mm before it
+ * maps the first page. (kernel_writes.c handles pages that are held by a reference.)
  *
- * Invariant: a memory that has a subscriber besides us is not attached to. If one
- * comes later, every collect from then on reports all that is watched, also after the
+ * Invariant: ATTACH refuses a memory that has a subscriber besides us. If one comes
+ * later, every collect from then on reports all that is watched, also after the
  * subscriber has gone, and WATCH refuses.
  *
- * Seen are
- * - those before us: at ATTACH, under mmap_lock for writing, which every subscription
- *   takes too, our own must be alone in the list;
- * - those after us: by a probe in __mmu_notifier_register(), through which each
- *   subscription to the list goes, and the first one to a range of addresses (interval
- *   notifier), also if it is gone before the next collect. It is hit before there is a
- *   subscriber, so a write that ended before a collect began has been announced.
+ * How subscribers are found:
+ * - earlier ones: at ATTACH our own must be the only one in the list; this is checked
+ *   under mmap_lock for writing, which every subscription takes too;
+ * - later ones: by a probe in __mmu_notifier_register(). Each subscription to the list
+ *   goes through it, and the first one to a range of addresses (interval notifier), also
+ *   if it is gone before the next collect. The probe is hit before the subscription
+ *   exists, so before any write through the new mapping.
  *
  * Why such memory is not tracked by taking the pages away from all subscribers at each
- * collect (an invalidation of the watched range, as clear_refs does): KVM would have to
- * get hold of each page again, which kernel_writes.c sees. But others use
- * hmm_range_fault(), which takes a writable entry as it is and leaves no trace. And for
- * KVM it costs what soft-dirty costs, which is right there: a fault of the guest for
- * each page that it touches.
+ * collect (an invalidation of the watched range, as clear_refs does): it would work for
+ * KVM, which would have to take a reference to each page again, and kernel_writes.c sees
+ * that. But others use hmm_range_fault(), which takes a writable entry as it is and
+ * leaves no trace. And for KVM it would cost a guest fault for each page touched, as
+ * soft-dirty does, which tracks such memory correctly.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -36,9 +36,9 @@
 #include "tracking.h"
 
 /*
- * How struct mmu_notifier_subscriptions of mm/mmu_notifier.c begins, in Linux 6.1 to
- * 6.12; no header has it. Should the list be elsewhere, we are never alone in it, and
- * every ATTACH is refused.
+ * The beginning of struct mmu_notifier_subscriptions of mm/mmu_notifier.c, in Linux 6.1
+ * to 6.12; no header has it. If the list were elsewhere, we would never be alone in it,
+ * and every ATTACH would be refused.
  */
 struct subscriptions {
 	struct hlist_head list;
@@ -49,7 +49,7 @@ struct subscriptions {
 /* __mmu_notifier_register(subscription, mm), with mmap_lock held for writing */
 static int on_register(struct kprobe *probe, struct pt_regs *regs)
 {
-	/* Not yet there while it is our own subscription that is made. */
+	/* NULL while our own subscription is being made. */
 	struct tpd_memory *memory = tpd_memory_of((struct mm_struct *)regs->si);
 
 	if (memory)

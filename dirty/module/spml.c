@@ -3,30 +3,31 @@
  * Shadow PML: the hypervisor's log of guest-physical pages, which a VMM forwards
  * into a ring of ours (trapless_spml.h, docs/spml.md).
  *
- * Why no write is missed. While anybody is tracked here, the VMM logs all of the
- * guest's memory for all processors, whatever runs. Logging goes on across context
- * switches, and no entry is dropped because another process ran: the first
- * write to a page may come through the kernel's own mapping, and it alone is
- * logged. So a page that was written since the last drain, by any address, is in
- * the ring after the next one, which protects it again; and each drain goes to
- * every tracker, as a bit of the page's number in its bitmap. A collect drains,
- * then looks up the page of each present entry of what is watched:
- * - The entry still is what it was at the write: its page's bit is set.
- * - It has been changed since (migrated, swapped out, unmapped): the MMU notifier
- *   in memory.c has found it, or finds it as active after the walk.
- * - There was none when the page was written: whoever filled the page wrote it.
- * A bit is forgotten only by the tracker that has looked, under the log's lock
+ * Why no write is missed. While any process is tracked by SPML, the VMM logs all of
+ * the guest's memory for all processors, whatever runs. Logging goes on across
+ * context switches, and no entry is dropped because another process ran: only the
+ * first write to a page is logged, and it may come through the kernel's own mapping.
+ * So a page that was written since the last drain, through any address, is in the
+ * ring after the next drain, which protects it again. Each drain sets the bit of the
+ * page's number in the bitmap of every tracker. A collect drains, then tests the bit
+ * of each page that a present entry of a watched range maps:
+ * - The entry is the same as at the write: the page's bit is set.
+ * - The entry was changed since (migration, swap, unmapping): the MMU notifier in
+ *   memory.c has marked it, or tpd_found_active() does after the walk.
+ * - There was no entry at the write: filling the page was a write, too, and logged.
+ * A tracker clears bits only after its walk, without having released the log's lock
  * since its drain.
  *
- * The reverse mapping. The authors searched each logged page in the process's page
- * tables, 15.7 s a GiB; an array from page numbers to addresses would hold one
- * address a page, and a page that is mapped twice has two. One walk that asks a
- * bitmap is linear in what is watched, needs a bit a page, and is right for those.
- * It is by whole tables: a call for each entry costs more than all that is asked.
+ * The reverse mapping. The paper's authors searched the process's page tables for
+ * each logged page, 15.7 s per GiB. An array from page numbers to addresses would
+ * hold one address per page, but a page that is mapped twice has two. One walk that
+ * tests a bitmap is linear in what is watched, needs one bit per page, and handles
+ * pages that are mapped twice. It goes by whole tables: a function call for each
+ * entry would cost more than the test itself.
  *
- * Nothing from the host is trusted: a page number is bounded before it is an
- * index, and whatever cannot be (a head too far ahead, a page beyond memory, an
- * unknown answer) is an overrun: all that is watched is reported.
+ * Nothing from the host is trusted: a page number is checked before it is used as an
+ * index, and anything impossible (a head too far ahead, a page beyond memory, an
+ * unknown answer) is treated as an overrun: all that is watched is reported.
  *
  * Lock: log.lock, inside of mmap_lock, outside of page-table locks.
  */
@@ -60,12 +61,12 @@ module_param(spml_schedule, bool, 0444);
 MODULE_PARM_DESC(spml_schedule, "report to the VMM when tracked processes are scheduled, as the paper does; nothing needs it");
 
 /**
- * struct spml - what SPML keeps of a tracker; under log.lock
+ * struct spml - what SPML keeps for a tracker; under log.lock
  * @node:    in log.trackers
  * @memory:  the tracker's
  * @entries: taken from the ring since the last collect
- * @overrun: some were lost since
- * @pending: a bit for each page number, written since
+ * @overrun: entries were lost since
+ * @pending: a bit for each page number: written since
  */
 struct spml {
 	struct list_head node;
@@ -81,9 +82,9 @@ struct spml {
  * @trackers: struct spml
  * @ring:     shared with the VMM
  * @entries:  of the ring
- * @tail:     how many we took; our own copy
- * @frames:   pages of memory, rounded up to blocks, so that a huge page is below it
- *            or not; a page number from the ring is below
+ * @tail:     how many entries we took; our own copy
+ * @frames:   pages of memory, rounded up to blocks, so that a huge page is either
+ *            wholly below it or not at all; page numbers from the ring are below
  * @port:     for calls
  */
 static struct log {
@@ -131,7 +132,7 @@ static void note(unsigned long frame)
 		__set_bit(frame, spml->pending);
 }
 
-/* What was written until now is pending for every tracker, or has overrun. */
+/* Make all pages written until now pending for every tracker, or note an overrun. */
 static void drain(void)
 {
 	const u64 *entries = (void *)log.ring + TRAPLESS_SPML_ENTRIES_OFFSET;
@@ -155,7 +156,7 @@ static void drain(void)
 			complete = false;
 	}
 	log.tail = head;
-	/* They were read before they may be overwritten. */
+	/* The entries are read before the VMM may overwrite them. */
 	smp_store_release(&log.ring->tail, head);
 	list_for_each_entry(spml, &log.trackers, node)
 		spml->entries += count;
@@ -183,7 +184,7 @@ struct lookup {
 	u64 found;
 };
 
-/* What log.frames does not cover was added since we began: its entries were overruns. */
+/* Memory beyond log.frames was added after load: its entries counted as overruns. */
 static void look_up_table(struct tpd_walk *walk, const pte_t *entry, unsigned long address,
 			  unsigned long end)
 {
@@ -197,7 +198,7 @@ static void look_up_table(struct tpd_walk *walk, const pte_t *entry, unsigned lo
 		pte_t value = READ_ONCE(*entry);
 		unsigned long frame;
 
-		/* The zero page, which is special, is never written. */
+		/* The zero page (a special entry) is never written. */
 		if (!pte_present(value) || pte_special(value))
 			continue;
 		frame = pte_pfn(value);
@@ -215,7 +216,7 @@ static void look_up_huge(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 
 	if (frame >= log.frames)
 		return;
-	/* A huge page begins at a multiple of its size, so at a word of the bitmap. */
+	/* A huge page is aligned to its size, so its bits begin at a word of the bitmap. */
 	if (leaf->pages == TPD_BLOCK_PAGES)
 		bitmap_or(lookup->pages, lookup->pages, pending + BIT_WORD(frame),
 			  TPD_BLOCK_PAGES);
@@ -236,7 +237,7 @@ static void end_block(struct tpd_walk *walk, unsigned long base)
 	bitmap_zero(lookup->pages, TPD_BLOCK_PAGES);
 }
 
-/* What came into a watched range and cannot be tracked is reported by each collect. */
+/* Memory that was mapped into a watched range and cannot be tracked: always reported. */
 static void doubt(struct tpd_walk *walk, unsigned long start, unsigned long end)
 {
 	struct lookup *lookup = container_of(walk, struct lookup, walk);
@@ -245,8 +246,9 @@ static void doubt(struct tpd_walk *walk, unsigned long start, unsigned long end)
 }
 
 /*
- * What a new range holds is known. Not so the rest of a huge page that it cuts, nor
- * other watched addresses of its pages: what is mapped more than once stays pending.
+ * The user knows the content of a new range, so its pages are not pending. But keep
+ * pending what the user may not know: the rest of a huge page that the range cuts, and
+ * pages that are mapped more than once, as another of their addresses may be watched.
  */
 static void forget(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 {
@@ -410,7 +412,7 @@ static void spml_detach(struct tpd_tracker *tracker)
 	kvfree(spml);
 }
 
-/* A kernel that is started by kexec is not to find its memory written to. */
+/* Before kexec: nothing may write to the next kernel's memory. */
 static int on_reboot(struct notifier_block *block, unsigned long action, void *data)
 {
 	call(TRAPLESS_SPML_UNREGISTER_RING, 0, 0);
@@ -438,7 +440,7 @@ static int find_vmm(void)
 	return 0;
 }
 
-/* As many entries as are wanted, or as there is memory in one piece for. */
+/* As many entries as wanted, or as fit into the contiguous memory that there is. */
 static int make_ring(void)
 {
 	u32 entries = spml_entries ?: roundup_pow_of_two(log.frames);

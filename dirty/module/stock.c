@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* What the module needs and the kernel does not export. One that is missing refuses it. */
+/* Symbols that the kernel does not export; without one of them the module does not load. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include "stock_symbols.h"

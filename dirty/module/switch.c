@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * When threads of tracked memories come to run on a processor, and when they go.
+ * Finds out when a processor begins and ends to run threads of a tracked memory.
  *
  * A processor runs a thread of a memory from the context switch to it, or from
  * kthread_use_mm() by a kernel thread, until the next switch to another memory or
- * none, or kthread_unuse_mm(). What else changes a task's mm leads to one that
- * nobody tracks yet (exec) or to none that it writes to (exit); the next switch
- * notes it.
+ * none, or kthread_unuse_mm(). Other changes of a task's mm need no callback: exec
+ * leads to an mm that nobody tracks yet, exit to one that the task does not write
+ * to; the next switch updates the record.
  *
- * Invariant: no store to a tracked memory by its addresses happens before in()
- * was called on that processor for each user to whom tpd_switch_now() had
- * announced it.
+ * Invariant: a processor makes no store to a tracked memory by its addresses before
+ * in() was called on it, for each user that has announced the memory by
+ * tpd_switch_now().
  *
- * Whom a processor runs is kept by its tag, which is good after the memory is
- * gone. A tag can then be another memory's; so in() and out() may be called once
- * more than need be, and users know by themselves what they have done.
+ * Each processor records the tag of the memory that it runs, not a pointer, so the
+ * record is safe after the memory is gone. Another memory can have the tag by then:
+ * in() and out() may be called once too often, and users must tolerate that.
  *
- * Once there is a user the tracepoint stays in place: setting it rewrites code
- * under all processors, and while nobody is tracked it costs a switch two loads.
+ * Once there was a user the tracepoint stays registered: registering rewrites code
+ * that all processors run, and while nothing is tracked it costs two loads per switch.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -30,7 +30,7 @@
 
 #include "tracking.h"
 
-/* Tag of the memory that a processor runs, or 0; changed there, with interrupts off. */
+/* Tag of the memory that a processor runs, or 0. Changed by itself, interrupts off. */
 static DEFINE_PER_CPU(unsigned int, running);
 
 /* Changed under the mutex, followed under RCU. */
@@ -111,16 +111,16 @@ static void unhook(void)
 	tracepoint_probe_unregister(tracepoint, on_switch, NULL);
 	unregister_kprobe(&borrow);
 	tracepoint_synchronize_unregister();
-	/* To be used again: a kprobe is registered as it was written. */
+	/* Reset it for the next registration. */
 	borrow.addr = NULL;
 	borrow.flags = 0;
 }
 
 /**
  * tpd_switch_register - have a user's in() and out() called for all tracked memories
- * @user: stays in place until it is unregistered
+ * @user: must stay valid until it is unregistered
  *
- * Return: 0, or an error, which was printed, if this kernel cannot say.
+ * Return: 0, or an error, after printing it, if this kernel lacks what is needed.
  */
 int tpd_switch_register(struct tpd_switch *user)
 {
@@ -136,8 +136,8 @@ int tpd_switch_register(struct tpd_switch *user)
 }
 
 /**
- * tpd_switch_unregister - the opposite; afterwards nothing of the user is called
- * @user: the user
+ * tpd_switch_unregister - undo tpd_switch_register()
+ * @user: the user; when this returns, none of its callbacks runs or will run
  */
 void tpd_switch_unregister(struct tpd_switch *user)
 {
@@ -165,7 +165,7 @@ static void announce_here(void *data)
 		__this_cpu_write(running, memory->tag);
 		what->user->in(memory);
 	}
-	/* By its tag, too: a thread that exits gives its mm away first. */
+	/* Compare the tag, too: an exiting thread has dropped its mm already. */
 	if (!what->in && (runs || __this_cpu_read(running) == memory->tag))
 		what->user->out(memory);
 }
@@ -176,7 +176,7 @@ static void announce_here(void *data)
  * @memory: a tracked memory
  * @in:     which of the two
  *
- * May sleep. For those that come to run it later in() is called by itself.
+ * May sleep. Processors that begin to run the memory later call in() by themselves.
  */
 void tpd_switch_now(struct tpd_switch *user, struct tpd_memory *memory, bool in)
 {

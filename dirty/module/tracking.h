@@ -3,14 +3,14 @@
  * What the parts of trapless_dirty share.
  *
  *   device.c    the character device: checks requests and dispatches them
- *   memory.c    one object for each tracked mm: its trackers, and what the kernel
- *               does to its mappings (MMU notifier)
- *   lookup.c    which such object belongs to an mm, or to a tag in a log
+ *   memory.c    one object for each tracked mm: its trackers, and changes of its
+ *               mappings by the kernel (MMU notifier)
+ *   lookup.c    finds this object by an mm, or by a tag in a log
  *   found.c     one tracker's watched ranges and the pages found written there
  *   dbit.c      mechanism: the dirty bit of the process's page-table entries
  *   spml.c      mechanism: the hypervisor's log, forwarded
  *   epml.c      mechanism: the processor's log
- *   switch.c    when threads of tracked processes come and go on a processor
+ *   switch.c    when a processor begins and ends to run threads of a tracked process
  *   kernel_writes.c
  *               writes through the kernel's own mapping (get_user_pages)
  *   secondary.c memory that virtual machines or devices map as well
@@ -52,20 +52,20 @@ struct tpd_tracker;
 /**
  * struct tpd_mechanism - a way to find writes
  * @name:    for messages
- * @probe:   once, at module load: 0 if this machine has it, else negative, with a
- *           message where an operator would ask why
+ * @probe:   called once, at module load: 0 if this machine has the mechanism, else a
+ *           negative errno, with a message if an operator would want to know why
  * @remove:  undoes @probe; no tracker is attached any more
  * @attach:  a tracker begins; under memory->harvest. 0 or negative errno
  * @detach:  it ends; the process may be gone; under memory->harvest
- * @arm:     writes to the range are found from now on, what was found in it
- *           before is forgotten by the caller; under memory->harvest and
- *           mmap_lock for reading. 0 or negative errno
- * @collect: bring what was found up to date: tpd_found_block() for each block with
- *           news; and arm again what was found. Under memory->harvest and
- *           mmap_lock for reading. 0 or negative errno, nothing lost either way
+ * @arm:     find writes to the range from now on; the caller forgets what was found
+ *           in it before. Under memory->harvest and mmap_lock for reading. 0 or
+ *           negative errno
+ * @collect: mark all pages written since the last collect, by tpd_found_block() and
+ *           the like, and arm them again. Under memory->harvest and mmap_lock for
+ *           reading. 0 or negative errno; no write is lost either way
  *
- * @arm and @collect that clear something a processor caches flush its TLBs before
- * they return.
+ * If @arm or @collect clear something that processors cache, they flush the TLBs
+ * before they return.
  */
 struct tpd_mechanism {
 	const char *name;
@@ -83,7 +83,7 @@ extern const struct tpd_mechanism tpd_dbit, tpd_spml, tpd_epml;
  * struct tpd_range - addresses that a tracker watches
  * @start:  page-aligned
  * @end:    page-aligned
- * @found:  what was found there: see found.c; under memory->lock
+ * @found:  the pages found written: see found.c; under memory->lock
  */
 struct tpd_range {
 	unsigned long start;
@@ -95,11 +95,11 @@ struct tpd_range {
  * struct tpd_tracker - one open file that is attached
  * @memory:    what it tracks
  * @node:      in memory->trackers
- * @mechanism: how
+ * @mechanism: how it finds writes
  * @ranges:    what it watches, sorted; changed under both memory->harvest and
- *             memory->lock, so either is enough to look
+ *             memory->lock, so holding either is enough to read
  * @count:     how many ranges
- * @room:      for how many @ranges has room
+ * @room:      how many fit into @ranges
  * @overrun:   the log ran over and no collect has reported it; memory->lock
  * @stats:     what GET_STATS returns; memory->lock
  * @private:   the mechanism's own
@@ -119,20 +119,20 @@ struct tpd_tracker {
 /**
  * struct tpd_memory - a tracked mm
  * @mm:        the mm; its structure lives as long as this, its pages may be gone
- * @notifier:  called for what the kernel does to its mappings
- * @users:     trackers, those that are about to begin or have ended too
- * @harvest:   serialises arming, collecting and the coming and going of trackers
- * @lock:      what was found
+ * @notifier:  called before and after the kernel changes its mappings
+ * @users:     trackers, with those that are about to begin or are ending
+ * @harvest:   serialises arming, collecting, and beginning and ending trackers
+ * @lock:      protects what was found
  * @trackers:  changed under @harvest and @lock
- * @ranges:    how many all of them watch; under @harvest
- * @active:    mappings are being changed, by so many at once; under @lock
+ * @ranges:    how many ranges all trackers watch; under @harvest
+ * @active:    how many changes of mappings are in progress; under @lock
  * @first:     from here ...
  * @last:      ... to here (exclusive), while @active
- * @stale:     an entry was taken away whose TLB flush may be outstanding; under @lock
+ * @stale:     an entry was cleared whose TLB flush may be outstanding; under @lock
  * @writes:    writes through the kernel's own mapping: see kernel_writes.c, whose
- *             lock keeps this and the next three
+ *             lock protects this and the next four
  * @write_count: how many
- * @inside:    of these, how many calls have not returned
+ * @inside:    how many of these belong to calls that have not returned
  * @unnoted:   such a write could not be noted: from now on all pages are reported
  * @ended:     nothing is noted any more
  * @secondary: others map it, or did: see secondary.c
@@ -188,13 +188,13 @@ void tpd_memory_exit(void);
 /* Pages from start to end (exclusive) were written, for trackers of all mechanisms. */
 void tpd_found(struct tpd_memory *memory, unsigned long start, unsigned long end);
 void tpd_found_locked(struct tpd_memory *memory, unsigned long start, unsigned long end);
-/* The page at an address was written, for trackers of one mechanism. True if one watches it. */
+/* The page at an address was written, for trackers of one mechanism. True if watched by one. */
 bool tpd_found_page(struct tpd_memory *memory, unsigned long address,
 		    const struct tpd_mechanism *mechanism);
-/* Pages of the block that begins at base, the same. True if a part of it is watched. */
+/* The same for pages of the block that begins at base. True if a part of it is watched. */
 bool tpd_found_block(struct tpd_memory *memory, unsigned long base,
 		     const unsigned long *pages, const struct tpd_mechanism *mechanism);
-/* The log ran over: all that trackers of the mechanism watch. */
+/* The log ran over: mark all that trackers of the mechanism watch. */
 void tpd_found_all(struct tpd_memory *memory, const struct tpd_mechanism *mechanism);
 
 /* The rest of found.c: under memory->harvest. */
@@ -226,22 +226,23 @@ struct tpd_leaf {
 
 /**
  * struct tpd_walk - what to do with page tables
- * @wanted:     _PAGE_... bits of which one must be set in a present entry
- * @absent:     entries that are neither present nor empty (swapped out, migrating)
- *              are visited as well, with no page
- * @leaf:       for each such entry, under its page-table lock
- * @table:      in place of @leaf for the entries of a lowest-level table, all that
- *              the range has of it at once: the first one, its address and where
- *              they end. Under the same lock; @wanted and @absent are not looked at.
- *              Where nearly each entry is of interest a call for each costs more
- *              than all else. May be NULL
- * @settle:     before that lock is let go; may be NULL
- * @done:       after each block in which there was a page table, without that lock;
+ * @wanted:     _PAGE_... bits, of which one must be set in a present entry
+ * @absent:     visit entries that are neither present nor empty (swapped out,
+ *              migrating) as well, with no page
+ * @leaf:       called for each such entry, under its page-table lock
+ * @table:      called in place of @leaf for entries of a lowest-level table, once
+ *              for all of its entries in the range: the first one, its address, and
+ *              where they end. Under the same lock; @wanted and @absent are ignored.
+ *              For walks that need nearly every entry: there a call for each would
+ *              cost more than all else. May be NULL
+ * @settle:     called before that lock is released; may be NULL
+ * @done:       called after each block that had a page table, without that lock;
  *              may be NULL
- * @odd:        memory without struct pages, or whose tables other processes share:
- *              they cannot be tracked. NULL: tpd_walk() ends with -EOPNOTSUPP
+ * @odd:        called for memory without struct pages, or whose tables other
+ *              processes share: it cannot be tracked. NULL: tpd_walk() ends with
+ *              -EOPNOTSUPP
  *
- * Called with the walk itself, to be found in what the caller has around it.
+ * The callbacks get the walk itself; use container_of() for the caller's own data.
  */
 struct tpd_walk {
 	unsigned long wanted;
@@ -261,7 +262,7 @@ int tpd_walk(struct tpd_walk *walk, struct mm_struct *mm, unsigned long start,
 /* kernel_writes.c */
 int tpd_kernel_writes_init(void);
 void tpd_kernel_writes_exit(void);
-/* Under memory->harvest and mmap_lock for reading: what may be being written, as found. */
+/* Mark what may be being written. Under memory->harvest and mmap_lock for reading. */
 void tpd_kernel_writes_collect(struct tpd_memory *memory);
 int tpd_kernel_writes_watch(struct tpd_memory *memory, unsigned long start, unsigned long end);
 void tpd_kernel_writes_forget(struct tpd_memory *memory);
@@ -278,9 +279,9 @@ bool tpd_secondary_came(struct tpd_memory *memory);
  * struct tpd_switch - callbacks for when tracked threads run
  * @in:  a thread of @memory runs on this processor from now on; may be called again
  *       while it does
- * @out: it does not any more, or did not
+ * @out: none runs any more; may be called although none did
  *
- * With interrupts off, inside of the scheduler: no locks but raw ones.
+ * Called in the scheduler with interrupts off: take no locks but raw ones.
  */
 struct tpd_switch {
 	struct list_head node;
@@ -290,7 +291,7 @@ struct tpd_switch {
 
 int tpd_switch_register(struct tpd_switch *user);
 void tpd_switch_unregister(struct tpd_switch *user);
-/* For all processors that run a thread of memory now: user->in(), or user->out(). */
+/* Call user->in(), or user->out(), on all processors that run a thread of memory now. */
 void tpd_switch_now(struct tpd_switch *user, struct tpd_memory *memory, bool in);
 
 /* stock.c */

@@ -3,12 +3,11 @@
  * The page tables of another process, leaf by leaf. walk_page_range() is not
  * exported to modules.
  *
- * Invariant: a table is looked into only while it cannot go away. mmap_lock, held
- * for reading, keeps mappings and upper levels; a lowest-level table may still be
- * replaced by a huge entry or freed by its collapse, which takes mmap_lock for
- * writing in the kernels this is built for. An entry is given to the visitor under
- * the lock that everyone takes who changes it; only the processor sets bits
- * without.
+ * Invariant: a table is read only while it cannot go away. mmap_lock, held for
+ * reading, keeps mappings and upper levels. A lowest-level table can be freed by a
+ * collapse into a huge page, but in the kernels that this is built for that takes
+ * mmap_lock for writing. An entry is given to the visitor under its page-table lock,
+ * which software takes for every change; only the processor sets bits without it.
  */
 #include <linux/hugetlb.h>
 #include <linux/mm.h>
@@ -74,7 +73,7 @@ out:
 	pte_unmap_unlock(table, lock);
 }
 
-/* A huge page is visited whole, even if the range covers a part of it. */
+/* A huge page is visited as a whole, even if the range covers only a part of it. */
 static void walk_huge_pmd(struct tpd_walk *walk, struct mm_struct *mm, pmd_t *pmd,
 			  unsigned long address)
 {
@@ -134,14 +133,14 @@ again:
 	if (pmd_none(entry))
 		return false;
 	if (!pmd_present(entry)) {
-		/* A huge page that migrates. */
+		/* A huge page under migration. */
 		if (walk->absent)
 			visit(walk, &pmd->pmd, address & PMD_MASK, HPAGE_PMD_NR, NULL);
 		return walk->absent;
 	}
 	if (pmd_large(entry)) {
 		walk_huge_pmd(walk, mm, pmd, address);
-		/* Split meanwhile: its pages are to be looked at. */
+		/* Split meanwhile: visit its pages instead. */
 		entry = READ_ONCE(*pmd);
 		if (pmd_present(entry) && !pmd_large(entry))
 			goto again;
@@ -173,7 +172,7 @@ int tpd_walk(struct tpd_walk *walk, struct mm_struct *mm, unsigned long start,
 		unsigned long address = max(start, vma->vm_start);
 		unsigned long last = min(end, vma->vm_end);
 
-		/* That nobody can write to: the vDSO's data, say. */
+		/* Special mappings that nobody can write to, such as the vDSO's data. */
 		if (!(vma->vm_flags & VM_MAYWRITE) && is_odd(vma))
 			continue;
 		if (is_odd(vma)) {

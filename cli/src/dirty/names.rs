@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which mapping an address lies in, for the reader's eye: `/proc/PID/maps` as it was just after the collect.
+//! Which mapping an address lies in, for display: `/proc/PID/maps` as it was just after the collect.
 //!
-//! Neighbours of one name (the segments of a library, a heap in two protections) are one. What was dirty and is
-//! not mapped any more by then is told under [`UNMAPPED`].
+//! Neighbours of one name (the segments of a library, a heap in two protections) are one. Pages that were dirty and
+//! are not mapped any more by then are listed under [`UNMAPPED`].
 
 use libdirty::{Dirty, PageRange, Reason};
 use procfs::process::{MMapPath, Process};
@@ -120,7 +120,7 @@ mod tests {
         // A mapping that begins in the middle.
         let half = first + 2 * page_size();
         let split = Names(vec![(half, first + 64 * page_size(), "x".into())]).share(&dirty);
-        let told: Vec<_> = split.iter().map(|share| (share.name.as_str(), share.written)).collect();
-        assert_eq!(told, [(UNMAPPED, 1), ("x", 2)]);
+        let named: Vec<_> = split.iter().map(|share| (share.name.as_str(), share.written)).collect();
+        assert_eq!(named, [(UNMAPPED, 1), ("x", 2)]);
     }
 }

@@ -50,7 +50,7 @@ pub enum Next {
     Ready,
 }
 
-/// A tracker and what it has told so far.
+/// A tracker and what it has reported so far.
 #[derive(Debug)]
 pub struct Session {
     pub pid: i32,

@@ -105,16 +105,16 @@ fn indented(text: &str) -> String {
 
 /// Back ends with the same note share a line.
 fn notes(text: &mut String, findings: &[Finding], of: fn(&Capabilities) -> &'static str) {
-    let mut told: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
     for finding in findings {
         let note = of(finding.backend.capabilities());
-        match told.iter_mut().find(|(known, _)| *known == note) {
+        match notes.iter_mut().find(|(known, _)| *known == note) {
             Some((_, names)) => names.push(finding.backend.name()),
             None if note.is_empty() => {}
-            None => told.push((note, vec![finding.backend.name()])),
+            None => notes.push((note, vec![finding.backend.name()])),
         }
     }
-    for (note, names) in told {
+    for (note, names) in notes {
         text.push_str(&hanging("      ", &format!("{}: {note}", names.join(", "))));
     }
 }

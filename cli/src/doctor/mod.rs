@@ -50,7 +50,7 @@ pub struct Section {
 
 const SECTIONS: [fn() -> Result<Section>; 3] = [host::section, dirty::section, pagetable::section];
 
-/// Look and tell.
+/// Examine the host and print the report.
 ///
 /// # Errors
 /// When the kernel does not say what it is, or the answer cannot be printed.

@@ -29,7 +29,7 @@ pub trait Kernel {
     fn xen_command_line(&self) -> Result<String, Unasked>;
     /// What the payload says of itself; nothing if Xen has none that answers this domain.
     fn payload(&self) -> Result<Option<Payload>, Unasked>;
-    /// Wait this long, or until somebody asks for an end; whether somebody did.
+    /// Wait this long, or until a signal asks for an end. Returns whether one did.
     fn stopped(&self, within: Duration) -> bool;
 }
 

@@ -34,7 +34,7 @@ pub struct Payload {
     pub abi: u32,
     /// Whether the caller's IOMMU mappings follow page types: semi-writable pages save something.
     pub iommu_follows: bool,
-    /// Only dom0 is told the rest.
+    /// The rest is for dom0 only.
     pub switches: Option<u32>,
     pub statistics: Option<Statistics>,
 }
@@ -54,7 +54,7 @@ pub struct Statistics {
 /// The command line that Xen was booted with.
 ///
 /// # Errors
-/// When Xen cannot be asked or does not tell this domain.
+/// When Xen cannot be asked or refuses to answer this domain.
 pub fn command_line() -> Result<String, Unasked> {
     let bytes = ask(XEN_VERSION, XENVER_COMMANDLINE)?
         .map_err(|error| format!("Xen does not tell its command line: {error}"))?;
@@ -102,7 +102,7 @@ type Call2 = unsafe extern "C" fn(*mut c_void, c_uint, u64, u64) -> c_int;
 
 /// Ask one question whose answer fits into [`ANSWER`] bytes. The outer error: it could not be asked.
 fn ask(hypercall: c_uint, operation: u64) -> Result<io::Result<Vec<u8>>, Unasked> {
-    // The library would print its complaint; we tell it ourselves.
+    // The library would print its complaint; we report it ourselves.
     OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| {
         format!("Xen cannot be asked: {DEVICE}: {error} (modprobe xen-privcmd; only root may)")
     })?;

@@ -105,7 +105,7 @@ fn bring_in(host: &Host, step: &Step, wanted: &Wanted, say: Say<'_>) -> Result<b
     }
 }
 
-/// Whether the pool says that there is nothing to save here: no fault of anybody.
+/// Whether the pool's module reports that there is nothing to save here, which is not a failure.
 fn does_not_serve(refused: &NotInserted, is_dom0: bool) -> bool {
     match refused.error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => true,

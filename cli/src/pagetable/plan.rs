@@ -40,7 +40,7 @@ pub enum Action {
     Load { file: PathBuf, is_optional: bool },
 }
 
-/// The refusal that says nothing of the host.
+/// The refusal that does not depend on the host.
 pub const ONLY_ROOT: &str = "only root may load: try sudo";
 
 /// The steps in order, or every reason why not.

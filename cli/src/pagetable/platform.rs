@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this kernel runs on: whether there are PV page tables at all, and who answers for them.
+//! What this kernel runs on: whether there are PV page tables at all, and which hypervisor handles them.
 //!
-//! Everything here is read, before anything is loaded. What cannot be known for certain is told together with
-//! what the answer rests on.
+//! Everything here is only read, before anything is loaded. An uncertain answer is reported together with what it is
+//! based on.
 
 use serde::Serialize;
 
@@ -88,7 +88,7 @@ pub struct Follows {
 }
 
 impl Follows {
-    /// Ask whoever can be asked, the best informed first.
+    /// Ask all sources there are, the most reliable first.
     pub fn look(host: &Host, xen: &Xen) -> Self {
         if let Ok(Some(payload)) = host.kernel.payload() {
             return Follows {
@@ -118,8 +118,8 @@ fn has_passed_through_device(host: &Host) -> bool {
     std::fs::read_dir(host.path("/sys/bus/pci/devices")).is_ok_and(|mut devices| devices.next().is_some())
 }
 
-/// What Xen 4.17 makes of its command line, for a PV dom0: relaxed unless told to be strict. Nothing where the
-/// options contradict each other. That the machine has an IOMMU at all is not told there.
+/// How Xen 4.17 reads its command line, for a PV dom0: relaxed unless strict is asked for. `None` if the options
+/// contradict each other. Whether the machine has an IOMMU at all is not known from it.
 fn by_command_line(line: &str) -> Option<bool> {
     let (mut iommu, mut strict, mut through) = (true, false, false);
     for option in line.split_ascii_whitespace() {

@@ -54,7 +54,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// `mode`: `runs`, or `exits` or `execs` when told to (`go`).
+    /// `mode`: `runs`, or `exits` or `execs` when asked to (`go`).
     pub fn start(mode: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "writer", "--ignored", "--nocapture"])
@@ -68,7 +68,7 @@ impl Writer {
         Writer { child, out }
     }
 
-    /// Tell it to do what its mode says.
+    /// Make it do what its mode says.
     pub fn go(&mut self) {
         drop(self.child.stdin.take());
     }

@@ -4,7 +4,7 @@
  *
  * Made from the Rust sources by cbindgen; do not edit.
  *
- * A tracker is opened, told what to watch, and asked:
+ * Open a tracker, say what to watch, then collect and read, as often as needed:
  *
  *	int64_t tracker = dirty_open(0, NULL, 0);
  *	dirty_watch(tracker, (uintptr_t)memory, length);
@@ -15,14 +15,14 @@
  *	dirty_close(tracker);
  *
  * Errors are returned as negative errno; a call that failed changed nothing, and dirty_last_error() says what and
- * why. A wrong or closed handle is an error (-EBADF), never undefined behaviour, and so is the result of a
- * dirty_open() that failed.
+ * why. A tracker is named by a handle, a number. A wrong or closed handle is an error (-EBADF), never undefined
+ * behaviour; so is the result of a dirty_open() that failed.
  *
- * Every function may be called by any thread at any time; calls on one handle run one after another. None may be
- * called in a signal handler. None is a cancellation point. A forked child cannot use its parent's handles
+ * Every function may be called by any thread at any time; calls on one tracker are serialised. None may be
+ * called in a signal handler. None is a cancellation point. A forked child cannot use its parent's trackers
  * (-EXDEV), but may open its own; across execve nothing remains.
  *
- * What a back end does not see at all stands in its struct dirty_capabilities: look there before you rely on it.
+ * The writes that a back end cannot see are listed in its struct dirty_capabilities: look there before you rely on it.
  */
 
 #ifndef DIRTY_H
@@ -38,7 +38,7 @@
  */
 enum dirty_reason {
 	/**
-	 * Each page was written (or discarded, where that cannot be told apart) since the last collect.
+	 * Each page was written (or discarded, where the back end cannot distinguish the two) since the last collect.
 	 */
 	DIRTY_REASON_WRITTEN = 0,
 	/**
@@ -62,11 +62,11 @@ enum dirty_reason {
 	 */
 	DIRTY_REASON_PROTECTION_CHANGED = 5,
 	/**
-	 * The threads of the process could not be stopped for a moment that needs it.
+	 * The back end had to stop the threads of the process for a moment, and could not.
 	 */
 	DIRTY_REASON_NOT_STOPPED = 6,
 	/**
-	 * The process called execve: its memory is another. Reported once.
+	 * The process called execve: it has a new address space. Reported once.
 	 */
 	DIRTY_REASON_EXEC = 7,
 	/**
@@ -74,10 +74,10 @@ enum dirty_reason {
 	 */
 	DIRTY_REASON_EXITED = 8,
 	/**
-	 * Each page reads as zeros, and may have read otherwise when it was last reported, or since it was watched: it was
-	 * given back (MADV_DONTNEED, malloc_trim, a hole). Nothing to copy: put zeros, or a hole, into the copy, whatever is
-	 * read there meanwhile; a later write is reported later. The first collect after memory was watched reports all
-	 * of it that is empty.
+	 * Each page reads as zeros, and may have read otherwise when it was last reported or watched: it was given back
+	 * (MADV_DONTNEED, malloc_trim, a hole). There is nothing to copy: put zeros, or a hole, into the copy, even if
+	 * you read something else there by now; a later write is reported by a later collect. The first collect after
+	 * memory was watched reports all of its empty pages.
 	 */
 	DIRTY_REASON_DISCARDED = 9,
 };
@@ -95,7 +95,8 @@ enum dirty_sees {
 	 */
 	DIRTY_SEES_YES = 1,
 	/**
-	 * The write itself fails (EFAULT or EIO; a store by SIGSEGV): nothing is missed, but who writes must expect it.
+	 * The write itself fails (EFAULT or EIO; a store by SIGSEGV): nothing is missed, but the writer must expect the
+	 * error.
 	 */
 	DIRTY_SEES_FAILS = 2,
 };
@@ -121,8 +122,8 @@ enum dirty_cost {
 	 */
 	DIRTY_COST_HARDWARE = 3,
 	/**
-	 * The first write to each page leaves the virtual machine, or one in hundreds does where the processor keeps the
-	 * hypervisor's log (PML).
+	 * The first write to each page exits the virtual machine; where the processor keeps the hypervisor's log (PML),
+	 * one in hundreds does.
 	 */
 	DIRTY_COST_HYPERVISOR_EXIT = 4,
 };
@@ -159,11 +160,11 @@ struct dirty_capabilities {
 	 */
 	uint32_t size;
 	/**
-	 * Smallest unit it can tell apart, in pages; in huge mappings (hugetlb) that of the mapping.
+	 * Smallest unit it reports, in pages; in huge mappings (hugetlb) that of the mapping.
 	 */
 	uint32_t granule_pages;
 	/**
-	 * 1 if it reports no page that was not written, but for what inexact says.
+	 * 1 if it reports only pages that were written, except as inexact says.
 	 */
 	uint32_t exact;
 	/**
@@ -199,7 +200,7 @@ struct dirty_capabilities {
 	 */
 	uint32_t pinned_writes;
 	/**
-	 * 1 if it can watch all memory of the own process, with the stacks and the data that its own code runs on.
+	 * 1 if it can watch all memory of the calling process, its own stacks and data included.
 	 */
 	uint32_t whole_own_process;
 	/**
@@ -211,12 +212,12 @@ struct dirty_capabilities {
 	 */
 	uint32_t cost;
 	/**
-	 * Writes to pages that the kernel took away before they were collected, and brought back when they were read:
-	 * shared pages that it reclaimed, equal pages that it merged (KSM). One of enum dirty_sees.
+	 * Writes to pages that the kernel reclaimed (shared memory) or merged with equal ones (KSM) before they were
+	 * collected, and brought back for a read. One of enum dirty_sees.
 	 */
 	uint32_t reclaimed_writes;
 	/**
-	 * When a page that was not written is reported all the same.
+	 * When a page that was not written is reported nevertheless.
 	 */
 	const char *inexact;
 	/**
@@ -232,14 +233,14 @@ extern "C" {
 /**
  * Make a tracker that watches nothing yet.
  *
- * pid: the process to track, 0 for the calling one. Another process needs the permission to ptrace it.
- * backend: "mprotect", "soft-dirty", "uffd-sync", "uffd-async", "dbit", "spml" or "epml" for this one or none; NULL or
- * "auto" for the cheapest that works here, which is found by trying.
+ * pid: the process to track, 0 for the calling one. For another process the caller needs the permission to ptrace it.
+ * backend: "mprotect", "soft-dirty", "uffd-sync", "uffd-async", "dbit", "spml" or "epml": this one, or fail. NULL or
+ * "auto": the cheapest that works here, which is found by trying.
  * flags: 0.
  *
- * Returns a handle, which is above 2^32 and never given out twice, or -EINVAL (back end or flags unknown), -ESRCH (no
- * such process), -EPERM, -EOPNOTSUPP (the back end, or every one, does not work here; dirty_last_error() says why), or
- * what the kernel said (-EMFILE, ...).
+ * Returns the tracker's handle, which is above 2^32 and never given out twice, or -EINVAL (back end or flags unknown),
+ * -ESRCH (no such process), -EPERM, -EOPNOTSUPP (the back end, or every one, does not work here; dirty_last_error()
+ * says why), or an error of the kernel (-EMFILE, ...).
  *
  * The caller promises:
  * backend is NULL or a text that ends with a zero.
@@ -247,8 +248,8 @@ extern "C" {
 int64_t dirty_open(pid_t pid, const char *backend, uint32_t flags);
 
 /**
- * End a tracker. Its process runs on, untracked, as if it had never been tracked. Waits for a call that another
- * thread has under way on the handle; calls that come later get -EBADF.
+ * End a tracker. Its process runs on, untracked, as if it had never been tracked. Waits for calls that other threads
+ * have in progress on this tracker; later calls get -EBADF.
  *
  * Returns 0 or -EBADF, -EXDEV.
  */
@@ -264,40 +265,40 @@ int dirty_close(int64_t handle);
 int dirty_watch(int64_t handle, uintptr_t start, size_t length);
 
 /**
- * Watch all of user space: whatever the process has mapped, and will map. Made for tracking another process; of the
- * own one it watches the memory of the library and its caller too.
+ * Watch all of user space: whatever the process has mapped, and will map. Meant for tracking another process; in the
+ * calling process it also watches the memory of the library and of its caller.
  *
  * Returns as dirty_watch().
  */
 int dirty_watch_all(int64_t handle);
 
 /**
- * Stop watching a range, of which every page is watched. Writes there that no collect has found are forgotten.
+ * Stop watching a range; every page of it must be watched. Writes there that no collect has found are forgotten.
  *
  * Returns 0 or -EINVAL, -ENOENT (not watched as a whole), -ESRCH, -EBADF, -EXDEV.
  */
 int dirty_unwatch(int64_t handle, uintptr_t start, size_t length);
 
 /**
- * Find what was written since the last collect, or since it was watched, and begin anew: a write that races with
- * this call is in this answer or in the next, page by page. The extents are sorted, do not overlap, and wait for
+ * Find the pages written since the last collect, or since they were watched, and arm them again. A write that races
+ * with this call is reported by this collect or by the next. The extents are sorted, do not overlap, and wait for
  * dirty_read(). Read the memory itself only after this call.
  *
- * This, dirty_read() and dirty_discard() may be called while other threads of the program are stopped, wherever a signal
- * has met them, in the midst of malloc() too, as a garbage collector stops them: they take nothing from the program's
- * allocator. Only inside of dirty_open(), dirty_close(), dirty_survey() and dirty_backend() no thread may be stopped
- * then: call these under the lock under which threads are stopped. In all others a thread takes no signal. (Tracking
- * another process by soft-dirty is excepted.)
+ * This, dirty_read() and dirty_discard() may be called while other threads of the program are stopped by a signal at
+ * any point, inside malloc() too, as a garbage collector stops them: these functions do not use the program's
+ * allocator, and signals are blocked in them. But no thread may be stopped then inside dirty_open(), dirty_close(),
+ * dirty_survey() or dirty_backend(): hold the lock under which threads are stopped around calls of these four.
+ * (None of this holds for tracking another process by soft-dirty.)
  *
  * Returns the number of extents, or -EBUSY when some of the last collect are unread (nothing was done; read or
- * discard them), -ESRCH when the end of the process, or its execve, was reported before, -EBADF, -EXDEV, or what the
- * kernel said.
+ * discard them), -ESRCH when the end of the process, or its execve, was reported before, -EBADF, -EXDEV, or an error
+ * of the kernel.
  */
 int64_t dirty_collect(int64_t handle);
 
 /**
  * Take the next extents that the last collect found, in order of addresses, at most capacity of them; call it until
- * it returns 0. Each extent is given out once, also to threads that read side by side. out may be watched memory.
+ * it returns 0. Each extent is given out once, also if several threads read in parallel. out may be watched memory.
  *
  * Returns how many were stored, 0 when all have been read, or -EFAULT (out is NULL), -EINVAL (out is not aligned,
  * capacity is 0 or greater than memory), -EBADF, -EXDEV.
@@ -308,7 +309,7 @@ int64_t dirty_collect(int64_t handle);
 int64_t dirty_read(int64_t handle, struct dirty_extent *out, size_t capacity);
 
 /**
- * Forget what the last collect found and nobody has read: for a caller that begins anew and does not want to know.
+ * Forget the extents of the last collect that are unread: for a caller that starts over and does not need them.
  *
  * Returns the number of extents forgotten, or -EBADF, -EXDEV.
  */
@@ -346,7 +347,8 @@ int dirty_survey(void (*visit)(void *context, const char *backend, const char *r
 const char *dirty_reason_text(uint32_t reason);
 
 /**
- * 1 if pages reported for this reason are to be zeros in the copy (a hole), whatever is read there meanwhile; 0 if not.
+ * 1 if pages reported for this reason are to be zeros in the copy, or a hole, even if something else can be read there
+ * by now; 0 if not.
  */
 int dirty_reason_is_zero(uint32_t reason);
 

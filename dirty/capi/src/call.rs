@@ -13,7 +13,7 @@ pub(crate) fn call<T: From<c_int>>(body: impl FnOnce() -> Outcome<T>) -> T {
     attempt(body).unwrap_or_else(|failure| T::from(failure.keep()))
 }
 
-/// As [`call`], taking no signal meanwhile: nobody stops this thread while it holds a lock of the library.
+/// As [`call`], with signals blocked: no signal can stop this thread while it holds a lock of the library.
 pub(crate) fn call_unstopped<T: From<c_int>>(body: impl FnOnce() -> Outcome<T>) -> T {
     let _unsignalled = Unsignalled::new();
     call(body)
@@ -31,10 +31,11 @@ fn attempt<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let _uncancelled = Uncancelled::new();
     memory::guard_forks();
     // Whatever a panic leaves half done is behind the mutex of its tracker, which refuses from then on.
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(Failure::new(libc::EIO, told(&*panic))))
+    catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|panic| Err(Failure::new(libc::EIO, message(&*panic))))
 }
 
-fn told(panic: &(dyn Any + Send)) -> String {
+fn message(panic: &(dyn Any + Send)) -> String {
     let why = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref().map(String::as_str));
     format!("a bug in libdirty, please report it: {}", why.unwrap_or("panic without a message"))
 }
@@ -109,8 +110,8 @@ mod tests {
             assert_eq!(call::<i64>(panicking), -i64::from(libc::EIO));
         }
         // SAFETY: a text that ends with a zero, of this thread.
-        let told = unsafe { CStr::from_ptr(failure::last()) }.to_str().unwrap();
-        assert_eq!(told, "a bug in libdirty, please report it: made 1");
+        let error = unsafe { CStr::from_ptr(failure::last()) }.to_str().unwrap();
+        assert_eq!(error, "a bug in libdirty, please report it: made 1");
         assert!(call_text::<i8>(|| panic!()).is_null());
     }
 }

@@ -16,7 +16,8 @@ pub enum Sees {
     No = 0,
     /// It is reported.
     Yes = 1,
-    /// The write itself fails (EFAULT or EIO; a store by SIGSEGV): nothing is missed, but who writes must expect it.
+    /// The write itself fails (EFAULT or EIO; a store by SIGSEGV): nothing is missed, but the writer must expect the
+    /// error.
     Fails = 2,
 }
 
@@ -32,8 +33,8 @@ pub enum Cost {
     ThreadSwitchPerPage = 2,
     /// Nothing: the processor notes it.
     Hardware = 3,
-    /// The first write to each page leaves the virtual machine, or one in hundreds does where the processor keeps the
-    /// hypervisor's log (PML).
+    /// The first write to each page exits the virtual machine; where the processor keeps the hypervisor's log (PML),
+    /// one in hundreds does.
     HypervisorExit = 4,
 }
 
@@ -44,9 +45,9 @@ pub struct Capabilities {
     /// Set it to sizeof(struct dirty_capabilities) before the call. Later versions of the library may add members at
     /// the end; a program compiled before gets those that it knows, one compiled after finds zeroes.
     pub size: u32,
-    /// Smallest unit it can tell apart, in pages; in huge mappings (hugetlb) that of the mapping.
+    /// Smallest unit it reports, in pages; in huge mappings (hugetlb) that of the mapping.
     pub granule_pages: u32,
-    /// 1 if it reports no page that was not written, but for what inexact says.
+    /// 1 if it reports only pages that were written, except as inexact says.
     pub exact: u32,
     /// Writes that the kernel makes on behalf of the process: read(2) into a buffer, recvmsg, signal frames.
     /// This and the next six: one of enum dirty_sees.
@@ -66,16 +67,16 @@ pub struct Capabilities {
     /// Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's registered
     /// buffers, RDMA).
     pub pinned_writes: u32,
-    /// 1 if it can watch all memory of the own process, with the stacks and the data that its own code runs on.
+    /// 1 if it can watch all memory of the calling process, its own stacks and data included.
     pub whole_own_process: u32,
     /// 1 if it can track a process other than the caller.
     pub other_process: u32,
     /// One of enum dirty_cost.
     pub cost: u32,
-    /// Writes to pages that the kernel took away before they were collected, and brought back when they were read:
-    /// shared pages that it reclaimed, equal pages that it merged (KSM). One of enum dirty_sees.
+    /// Writes to pages that the kernel reclaimed (shared memory) or merged with equal ones (KSM) before they were
+    /// collected, and brought back for a read. One of enum dirty_sees.
     pub reclaimed_writes: u32,
-    /// When a page that was not written is reported all the same.
+    /// When a page that was not written is reported nevertheless.
     pub inexact: *const c_char,
     /// What the caller needs beyond the permission to ptrace the target; empty if nothing.
     pub privilege: *const c_char,

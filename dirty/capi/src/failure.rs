@@ -47,7 +47,7 @@ fn keep(message: &str) {
     }
     MESSAGE.with(|kept| {
         // SAFETY: only this thread reaches it, and no reference to it outlives this function or `last`; the caller
-        // was told that the text changes with a later failure.
+        // knows from the header that the text changes with a later failure.
         let kept = unsafe { &mut *kept.get() };
         kept[..length].copy_from_slice(&message.as_bytes()[..length]);
         kept[length..].fill(0);

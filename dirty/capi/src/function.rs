@@ -13,14 +13,14 @@ use crate::{handle, reason};
 
 /// Make a tracker that watches nothing yet.
 ///
-/// pid: the process to track, 0 for the calling one. Another process needs the permission to ptrace it.
-/// backend: "mprotect", "soft-dirty", "uffd-sync", "uffd-async", "dbit", "spml" or "epml" for this one or none; NULL or
-/// "auto" for the cheapest that works here, which is found by trying.
+/// pid: the process to track, 0 for the calling one. For another process the caller needs the permission to ptrace it.
+/// backend: "mprotect", "soft-dirty", "uffd-sync", "uffd-async", "dbit", "spml" or "epml": this one, or fail. NULL or
+/// "auto": the cheapest that works here, which is found by trying.
 /// flags: 0.
 ///
-/// Returns a handle, which is above 2^32 and never given out twice, or -EINVAL (back end or flags unknown), -ESRCH (no
-/// such process), -EPERM, -EOPNOTSUPP (the back end, or every one, does not work here; dirty_last_error() says why), or
-/// what the kernel said (-EMFILE, ...).
+/// Returns the tracker's handle, which is above 2^32 and never given out twice, or -EINVAL (back end or flags unknown),
+/// -ESRCH (no such process), -EPERM, -EOPNOTSUPP (the back end, or every one, does not work here; dirty_last_error()
+/// says why), or an error of the kernel (-EMFILE, ...).
 ///
 /// # Safety
 /// backend is NULL or a text that ends with a zero.
@@ -41,8 +41,8 @@ pub unsafe extern "C" fn dirty_open(pid: libc::pid_t, backend: *const c_char, fl
     })
 }
 
-/// End a tracker. Its process runs on, untracked, as if it had never been tracked. Waits for a call that another
-/// thread has under way on the handle; calls that come later get -EBADF.
+/// End a tracker. Its process runs on, untracked, as if it had never been tracked. Waits for calls that other threads
+/// have in progress on this tracker; later calls get -EBADF.
 ///
 /// Returns 0 or -EBADF, -EXDEV.
 #[unsafe(no_mangle)]
@@ -63,8 +63,8 @@ pub extern "C" fn dirty_watch(handle: i64, start: usize, length: libc::size_t) -
     on_tracker(handle, |tracker| tracker.watch(PageRange::from_length(start, length)?))
 }
 
-/// Watch all of user space: whatever the process has mapped, and will map. Made for tracking another process; of the
-/// own one it watches the memory of the library and its caller too.
+/// Watch all of user space: whatever the process has mapped, and will map. Meant for tracking another process; in the
+/// calling process it also watches the memory of the library and of its caller.
 ///
 /// Returns as dirty_watch().
 #[unsafe(no_mangle)]
@@ -72,7 +72,7 @@ pub extern "C" fn dirty_watch_all(handle: i64) -> c_int {
     on_tracker(handle, |tracker| tracker.watch(PageRange::everything()))
 }
 
-/// Stop watching a range, of which every page is watched. Writes there that no collect has found are forgotten.
+/// Stop watching a range; every page of it must be watched. Writes there that no collect has found are forgotten.
 ///
 /// Returns 0 or -EINVAL, -ENOENT (not watched as a whole), -ESRCH, -EBADF, -EXDEV.
 #[unsafe(no_mangle)]
@@ -80,26 +80,26 @@ pub extern "C" fn dirty_unwatch(handle: i64, start: usize, length: libc::size_t)
     on_tracker(handle, |tracker| tracker.unwatch(PageRange::from_length(start, length)?))
 }
 
-/// Find what was written since the last collect, or since it was watched, and begin anew: a write that races with
-/// this call is in this answer or in the next, page by page. The extents are sorted, do not overlap, and wait for
+/// Find the pages written since the last collect, or since they were watched, and arm them again. A write that races
+/// with this call is reported by this collect or by the next. The extents are sorted, do not overlap, and wait for
 /// dirty_read(). Read the memory itself only after this call.
 ///
-/// This, dirty_read() and dirty_discard() may be called while other threads of the program are stopped, wherever a signal
-/// has met them, in the midst of malloc() too, as a garbage collector stops them: they take nothing from the program's
-/// allocator. Only inside of dirty_open(), dirty_close(), dirty_survey() and dirty_backend() no thread may be stopped
-/// then: call these under the lock under which threads are stopped. In all others a thread takes no signal. (Tracking
-/// another process by soft-dirty is excepted.)
+/// This, dirty_read() and dirty_discard() may be called while other threads of the program are stopped by a signal at
+/// any point, inside malloc() too, as a garbage collector stops them: these functions do not use the program's
+/// allocator, and signals are blocked in them. But no thread may be stopped then inside dirty_open(), dirty_close(),
+/// dirty_survey() or dirty_backend(): hold the lock under which threads are stopped around calls of these four.
+/// (None of this holds for tracking another process by soft-dirty.)
 ///
 /// Returns the number of extents, or -EBUSY when some of the last collect are unread (nothing was done; read or
-/// discard them), -ESRCH when the end of the process, or its execve, was reported before, -EBADF, -EXDEV, or what the
-/// kernel said.
+/// discard them), -ESRCH when the end of the process, or its execve, was reported before, -EBADF, -EXDEV, or an error
+/// of the kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn dirty_collect(handle: i64) -> i64 {
     on_session(handle, |session| count(session.collect()?))
 }
 
 /// Take the next extents that the last collect found, in order of addresses, at most capacity of them; call it until
-/// it returns 0. Each extent is given out once, also to threads that read side by side. out may be watched memory.
+/// it returns 0. Each extent is given out once, also if several threads read in parallel. out may be watched memory.
 ///
 /// Returns how many were stored, 0 when all have been read, or -EFAULT (out is NULL), -EINVAL (out is not aligned,
 /// capacity is 0 or greater than memory), -EBADF, -EXDEV.
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn dirty_read(handle: i64, out: *mut Extent, capacity: lib
     })
 }
 
-/// Forget what the last collect found and nobody has read: for a caller that begins anew and does not want to know.
+/// Forget the extents of the last collect that are unread: for a caller that starts over and does not need them.
 ///
 /// Returns the number of extents forgotten, or -EBADF, -EXDEV.
 #[unsafe(no_mangle)]
@@ -190,7 +190,8 @@ pub extern "C" fn dirty_reason_text(reason: u32) -> *const c_char {
     reason::text(reason)
 }
 
-/// 1 if pages reported for this reason are to be zeros in the copy (a hole), whatever is read there meanwhile; 0 if not.
+/// 1 if pages reported for this reason are to be zeros in the copy, or a hole, even if something else can be read there
+/// by now; 0 if not.
 #[unsafe(no_mangle)]
 pub extern "C" fn dirty_reason_is_zero(reason: u32) -> c_int {
     reason::is_zero(reason).into()

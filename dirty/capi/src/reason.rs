@@ -10,7 +10,7 @@ use crate::text::c_text;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum Reason {
-    /// Each page was written (or discarded, where that cannot be told apart) since the last collect.
+    /// Each page was written (or discarded, where the back end cannot distinguish the two) since the last collect.
     Written = 0,
     /// Something is mapped where nothing was, or something else than before.
     NewMapping = 1,
@@ -22,16 +22,16 @@ pub enum Reason {
     Overflow = 4,
     /// The tracked program changed the protection that tracking relies on.
     ProtectionChanged = 5,
-    /// The threads of the process could not be stopped for a moment that needs it.
+    /// The back end had to stop the threads of the process for a moment, and could not.
     NotStopped = 6,
-    /// The process called execve: its memory is another. Reported once.
+    /// The process called execve: it has a new address space. Reported once.
     Exec = 7,
     /// The process ended. Reported once.
     Exited = 8,
-    /// Each page reads as zeros, and may have read otherwise when it was last reported, or since it was watched: it was
-    /// given back (MADV_DONTNEED, malloc_trim, a hole). Nothing to copy: put zeros, or a hole, into the copy, whatever is
-    /// read there meanwhile; a later write is reported later. The first collect after memory was watched reports all
-    /// of it that is empty.
+    /// Each page reads as zeros, and may have read otherwise when it was last reported or watched: it was given back
+    /// (MADV_DONTNEED, malloc_trim, a hole). There is nothing to copy: put zeros, or a hole, into the copy, even if
+    /// you read something else there by now; a later write is reported by a later collect. The first collect after
+    /// memory was watched reports all of its empty pages.
     Discarded = 9,
 }
 

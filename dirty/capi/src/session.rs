@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a handle names: a tracker, and what its last collect found and nobody has read yet.
+//! What a handle names: a tracker, with the unread extents of its last collect.
 
 use libdirty::{Dirty, Tracker};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random sequences of calls of the C functions with random handles, ranges and sizes. A model of a few lines tells
+//! Random sequences of calls of the C functions with random handles, ranges and sizes. A model of a few lines says
 //! what each must return; what was written must be read once and whole. Sequences that fail are shrunk.
 
 use std::collections::BTreeSet;
@@ -148,7 +148,7 @@ fn run(steps: &[Step]) {
                 let model = &mut models[tracker];
                 let found = dirty_collect(model.handle);
                 if model.is_open && model.unread.is_empty() {
-                    // Ranges that were watched one by one may be told one by one.
+                    // Ranges that were watched one by one may be reported one by one.
                     assert!(found >= extents(&model.written) && found <= model.written.len() as i64);
                     model.unread = std::mem::take(&mut model.written);
                 } else {

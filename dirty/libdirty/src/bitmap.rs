@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One bit a page, over a range, in memory that the kernel gives only where bits are set.
 //!
-//! A bit says that the caller's copy of the page may hold other than zeros: it had content at the last collect, or was
-//! reported to be copied. (In the `mprotect` back end it says *written*.) What was armed after the last collect is
-//! *fresh*: the caller copies it at a time that nobody knows, so each of its pages counts as if its bit were set.
+//! A set bit means that the caller's copy of the page may be other than zeros: the page had content at the last
+//! collect, or was reported to be copied. (In the `mprotect` back end it means *written*.) Memory that was armed after
+//! the last collect is *fresh*: it is not known when the caller copies it, so each of its pages counts as if its bit
+//! were set.
 //!
-//! A summary, a bit for each group of 512 pages, leads past what was never touched; [`Bitmap::put`] and
-//! [`Bitmap::fill`] keep it, those who change the words by themselves do not, and must not ask for it.
+//! A summary, with a bit for each group of 512 pages, allows to skip memory that was never touched. [`Bitmap::put`] and
+//! [`Bitmap::fill`] update it; code that changes the words directly does not, and must not use it.
 //!
 //! Words are atomic because the SIGSEGV handler of one back end sets bits while a collect takes them; the order that
-//! this needs stands there. Nothing here allocates after [`Bitmap::new`].
+//! this needs is explained there. Nothing here allocates after [`Bitmap::new`].
 
 use std::io;
 use std::ptr::NonNull;

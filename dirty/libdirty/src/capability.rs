@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each back end can and cannot do. A record states the truth of the mechanism; whether the
-//! running kernel has it is found by trying (see [`crate::survey`]).
+//! What each back end can and cannot do. A record describes the mechanism; whether the running kernel has it is
+//! found by trying (see [`crate::survey`]).
 
 use std::fmt;
 use std::str::FromStr;
@@ -90,8 +90,8 @@ pub enum Sees {
     Yes,
     /// It is not reported: the tracker's user must know of such writes by other means.
     No,
-    /// The write itself fails (`EFAULT` or `EIO`; a store by SIGSEGV): nothing is missed, but who writes must
-    /// expect it.
+    /// The write itself fails (`EFAULT` or `EIO`; a store by SIGSEGV): nothing is missed, but the writer must expect
+    /// the error.
     Fails,
 }
 
@@ -108,16 +108,16 @@ impl fmt::Display for Sees {
 /// Where the cost of tracking falls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CostClass {
-    /// The first write to each page in an epoch enters the kernel, about a microsecond.
+    /// The first write to each page in a round enters the kernel, about a microsecond.
     KernelFault,
-    /// The first write to each page in an epoch runs a signal handler, several microseconds.
+    /// The first write to each page in a round runs a signal handler, several microseconds.
     SignalPerPage,
-    /// The first write to each page in an epoch waits for another thread, several microseconds to 100.
+    /// The first write to each page in a round waits for another thread, several microseconds to 100.
     ThreadSwitchPerPage,
     /// Nothing: the processor notes it.
     Hardware,
-    /// The first write to each page in an epoch leaves the virtual machine, or one in hundreds does where the
-    /// processor keeps the hypervisor's log (PML).
+    /// The first write to each page in a round exits the virtual machine; where the processor keeps the hypervisor's
+    /// log (PML), one in hundreds does.
     HypervisorExit,
 }
 
@@ -136,11 +136,11 @@ impl fmt::Display for CostClass {
 /// The record of one back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Smallest unit it can tell apart, in pages; in huge mappings (hugetlb) that of the mapping.
+    /// Smallest unit it reports, in pages; in huge mappings (hugetlb) that of the mapping.
     pub granule_pages: usize,
-    /// Reports no page that was not written, but for what `inexact` says.
+    /// Reports only pages that were written, except as `inexact` says.
     pub exact: bool,
-    /// When a page that was not written is reported all the same.
+    /// When a page that was not written is reported nevertheless.
     pub inexact: &'static str,
     /// Writes that the kernel makes on behalf of the process: `read(2)` into a buffer, `recvmsg`, signal frames.
     pub kernel_writes: Sees,
@@ -159,10 +159,10 @@ pub struct Capabilities {
     /// Writes by devices or the kernel into pages pinned before the last collect (O_DIRECT, io_uring's
     /// registered buffers, RDMA).
     pub pinned_writes: Sees,
-    /// Writes to pages that the kernel took away before they were collected, and brought back when they were read:
-    /// shared pages that it reclaimed, equal pages that it merged (KSM).
+    /// Writes to pages that the kernel reclaimed (shared memory) or merged with equal ones (KSM) before they were
+    /// collected, and brought back for a read.
     pub reclaimed_writes: Sees,
-    /// Can watch all memory of the own process, with the stacks and the data that its own code runs on.
+    /// Can watch all memory of the calling process, its own stacks and data included.
     pub whole_own_process: bool,
     /// Can track a process other than the caller.
     pub other_process: bool,
@@ -254,7 +254,7 @@ const DBIT: Capabilities = Capabilities {
     reprotected_writes: Sees::Yes,
     remapped_writes: Sees::Yes,
     shared_aliases: Sees::No,
-    pinned_writes: Sees::Yes, // told for as long as they are pinned
+    pinned_writes: Sees::Yes, // reported for as long as they are pinned
     reclaimed_writes: Sees::Yes,
     whole_own_process: true,
     other_process: true,

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The right to track a process by marks in its page tables: one program's at a time.
 //!
-//! The marks (of a userfaultfd, the soft-dirty bits) are the process's, and say nothing of who reads them: what one
-//! tracker takes the other never sees. So whoever uses them holds a lock on the *process*, and who comes second
-//! is refused, and told who is there.
+//! The marks (of a userfaultfd, or the soft-dirty bits) belong to the process, not to their reader: what one tracker
+//! takes, another never sees. So a program that uses them holds a lock on the *process*. A second program is refused,
+//! with an error that names the first.
 //!
-//! The lock is `flock(2)` on the process's pidfd. Since Linux 6.9 its inode stands for one process for as long as that
-//! lives, whoever opens it, in any container and under any user: no file, no name, no permission, and no pid that is
-//! used again. On older kernels it is the process's `pagemap`, whose inode is that of one mount of procfs: those who
-//! see the process through different ones do not meet there.
+//! The lock is `flock(2)` on the process's pidfd. Since Linux 6.9 its inode stands for one process for its lifetime,
+//! whoever opens it, in any container and as any user: this needs no file, no name and no permission, and a reused pid
+//! does no harm. On older kernels the lock is on the process's `pagemap`, whose inode belongs to one mount of procfs:
+//! programs that see the process through different mounts do not exclude each other.
 //!
-//! The trackers of one program share the lock; the memory that each watches, the kernel keeps apart. A forked child
-//! has the descriptor too, but never unlocks: it keeps the lock if its parent is killed, as it keeps the userfaultfd,
-//! until it ends or calls `execve`.
+//! The trackers of one program share the lock; the kernel keeps the memory that each watches apart. A forked child has
+//! the descriptor too, but never unlocks it: if its parent is killed, the child keeps the lock, as it keeps the
+//! userfaultfd, until it ends or calls `execve`.
 //!
 //! A program that uses a userfaultfd of its own knows nothing of this: see [`crate::uffd::Uffd::is_ours`].
 

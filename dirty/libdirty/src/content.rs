@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether the pages of private memory have content of their own.
 //!
-//! A page of private memory shows either what its process wrote there, its *own* content, or what is behind the
-//! mapping: zeros, or a file. Own content that is gone was discarded (`MADV_DONTNEED` and its kin, or memory
-//! mapped anew), which no write tells. A page that has none, and had none before, shows the same both times.
+//! A page of private memory has either what its process wrote there, its *own* content, or what backs the mapping:
+//! zeros, or a file. Own content that is gone was discarded (`MADV_DONTNEED` and the like, or memory mapped anew); no
+//! write shows that. A page without own content that had none before reads the same both times.
 //!
-//! The entry of `/proc/PID/pagemap` tells all but one thing: a page that is in memory, is no file's and is mapped
-//! more than once is the kernel's page of zeros, or own content that a forked child shares. To tell the two:
-//! the page of zeros is known by its frame number (seen with CAP_SYS_ADMIN), or `PAGEMAP_SCAN` is asked
-//! (Linux 6.7). Without either the answer is [`Content::Unknown`], and the page is reported.
-//! (The kernel's *huge* page of zeros has an entry that says file.)
+//! The entry of `/proc/PID/pagemap` leaves one case open: a page that is in memory, not of a file, and mapped more than
+//! once is either the kernel's page of zeros, or own content shared with a forked child. The page of zeros is
+//! recognised by its frame number (visible with CAP_SYS_ADMIN), or else by `PAGEMAP_SCAN` (Linux 6.7). Without either
+//! the answer is [`Content::Unknown`], and the page is reported. (The kernel's *huge* page of zeros has an entry like a
+//! file's.)
 //!
 //! Nothing here allocates after [`Contents::new`].
 
@@ -33,12 +33,12 @@ pub(crate) enum Content {
     Unknown,
 }
 
-/// How the page of zeros is told from a page shared with a forked child.
+/// How the page of zeros is distinguished from a page shared with a forked child.
 #[derive(Debug)]
 enum Zeros {
     Frame(u64),
     Scan(Regions),
-    Untold,
+    Unknown,
 }
 
 /// Reads and judges pages, [`Contents::CHUNK`] of them at a time.
@@ -58,7 +58,7 @@ impl Contents {
         let zeros = match zero_frame() {
             Some(frame) => Zeros::Frame(frame),
             None if pagemap::can_scan(target.pagemap()) => Zeros::Scan(Regions::default()),
-            None => Zeros::Untold,
+            None => Zeros::Unknown,
         };
         Contents { zeros, entries: vec![Entry::default(); Self::CHUNK], zero: [0; Contents::CHUNK / 64] }
     }
@@ -105,7 +105,7 @@ impl Contents {
         let is_zero = match &self.zeros {
             Zeros::Frame(frame) => frame_of(entry) == *frame,
             Zeros::Scan(_) => self.zero[index / 64] & (1 << (index % 64)) != 0,
-            Zeros::Untold => return Content::Unknown,
+            Zeros::Unknown => return Content::Unknown,
         };
         if is_zero { Content::Behind } else { Content::Own }
     }

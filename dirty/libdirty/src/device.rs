@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `/dev/trapless_dirty`, the device of the kernel module `trapless_dirty`: one open file is one tracker of one
-//! process. [`crate::Tracker`] makes more of it; this is for who wants it bare, to measure or to test.
+//! process. Use [`crate::Tracker`] instead, except to measure or to test the bare device.
 //!
-//! Nothing that the module stores is believed beyond what it was given room for.
+//! The module's answers are not trusted to stay within the room that it was given.
 
 pub mod abi;
 
@@ -85,7 +85,7 @@ impl Device {
         Ok(collect.flags & abi::OVERRUN != 0)
     }
 
-    /// Take what collects have found: some of it, in the order of addresses; less than there is room for is all.
+    /// Take pages that collects have found, in order of addresses. If they do not fill the room, these were all.
     ///
     /// # Errors
     /// Those of `READ`, and that what it stored is not as it should be.

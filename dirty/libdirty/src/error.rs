@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong, told so that the reader knows what to do about it.
+//! What can go wrong. Each message lets the reader know what to do about it.
 
 use std::io;
 

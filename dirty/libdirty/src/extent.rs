@@ -140,7 +140,7 @@ impl fmt::Display for PageRange {
 #[non_exhaustive]
 #[repr(u32)]
 pub enum Reason {
-    /// Each page was written (or discarded, where that cannot be told apart) since the last collect.
+    /// Each page was written (or discarded, where the back end cannot distinguish the two) since the last collect.
     Written = 0,
     /// Something is mapped where nothing was, or something else than before.
     NewMapping = 1,
@@ -152,16 +152,16 @@ pub enum Reason {
     Overflow = 4,
     /// The tracked program changed the protection that tracking relies on.
     ProtectionChanged = 5,
-    /// The threads of the process could not be stopped for a moment that needs it.
+    /// The back end had to stop the threads of the process for a moment, and could not.
     NotStopped = 6,
-    /// The process called `execve`: its memory is another. Reported once.
+    /// The process called `execve`: it has a new address space. Reported once.
     Exec = 7,
     /// The process ended. Reported once.
     Exited = 8,
-    /// Each page reads as zeros, and may have read otherwise when it was last reported (or since it was watched): it
-    /// was given back (`MADV_DONTNEED`, `malloc_trim`, a hole). There is nothing to copy: put zeros, or a hole, into
-    /// the copy. A later write is reported by a later collect. The first collect after memory was watched reports all
-    /// of it that is empty.
+    /// Each page reads as zeros, and may have read otherwise when it was last reported or watched: it was given back
+    /// (`MADV_DONTNEED`, `malloc_trim`, a hole). There is nothing to copy: put zeros, or a hole, into the copy, even if
+    /// you read something else there by now. A later write is reported by a later collect. The first collect after
+    /// memory was watched reports all of its empty pages.
     Discarded = 9,
 }
 
@@ -189,14 +189,14 @@ impl Reason {
         !matches!(self, Reason::Unmapped | Reason::Exec | Reason::Exited)
     }
 
-    /// Whether the copy is to be zeros, whatever is read from the pages meanwhile.
+    /// Whether the pages are to be zeros in the copy, even if something else can be read there by now.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         matches!(self, Reason::Discarded)
     }
 
-    /// Of two reasons at one address the heavier is reported: doubt before knowledge, and what was seen last (content
-    /// that is gone) before what was seen first.
+    /// Of two reasons at one address the heavier is reported: a doubtful one before a certain one, and *discarded*,
+    /// which came later, before *written*.
     fn weight(self) -> u32 {
         match self {
             Reason::Written => 0,
@@ -244,8 +244,9 @@ impl Dirty {
         &self.extents
     }
 
-    /// Extents whose pages are there to be read. Of those that are zero now ([`Reason::Discarded`]) put zeros into the
-    /// copy instead: what is read may have been written since, and be gone again when the next collect looks.
+    /// Extents whose pages are mapped and can be read. For those that are zero now ([`Reason::Discarded`]) put zeros
+    /// into the copy instead: content that you read may have been written since, and may be discarded again before the
+    /// next collect, which then does not report it.
     pub fn mapped(&self) -> impl Iterator<Item = PageRange> + '_ {
         self.extents().iter().filter(|extent| extent.reason.is_mapped()).map(|extent| extent.range)
     }
@@ -388,9 +389,9 @@ mod tests {
         dirty.push(range(3, 5), Reason::Unsupported);
         dirty.push(range(4, 12), Reason::NewMapping);
         dirty.finish();
-        let told: Vec<_> = dirty.extents().iter().map(|e| (e.range, e.reason)).collect();
+        let reported: Vec<_> = dirty.extents().iter().map(|e| (e.range, e.reason)).collect();
         assert_eq!(
-            told,
+            reported,
             [
                 (range(1, 3), Reason::Written),
                 (range(3, 5), Reason::Unsupported),

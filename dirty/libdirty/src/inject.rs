@@ -6,8 +6,8 @@
 //! the descriptor, put back the signal mask and every register that they used, and jump to where the thread was.
 //! Between the call and the close it is stopped once more, and the descriptor is copied with `pidfd_getfd(2)`.
 //!
-//! The bridge stands in bytes that nobody uses, behind the end of the vDSO on its last page, which becomes the
-//! process's own copy by that and stays so. No memory of the program, no stack, is written.
+//! The bridge is written to unused bytes behind the end of the vDSO, on its last page, which thereby becomes a private
+//! copy of the process, and stays one. No memory of the program is written, and no stack.
 //!
 //! Invariant: *the tracer may die at any instant*. Whatever it has done so far, the thread, let go by the kernel, runs
 //! on as if nothing had happened:
@@ -19,13 +19,13 @@
 //!   waited are taken on it, and their handlers return to it.
 //!
 //! What else keeps the target unharmed:
-//! - Nothing is tried where it could end badly: a thread under seccomp (a forbidden call may kill it) or whose
-//!   system calls go to a handler (syscall user dispatch), one of another word size, one that somebody traces already.
+//! - Threads for which this could fail badly are refused: under seccomp (a forbidden call may kill the thread), with
+//!   system calls that go to a handler (syscall user dispatch), of another word size, or traced already.
 //! - The thread takes no signal meanwhile: its mask is full, and it is stopped at system calls, not by SIGTRAP.
 //! - Registers are put back in a stop from which the kernel restarts the system call that was
 //!   interrupted, as after any ptrace stop.
-//! - A stop is seen by asking ptrace, not by `waitpid`: a program that reaps any child would take that news away.
-//! - All of it runs in a thread of its own. Whatever goes wrong in it, its end detaches the target.
+//! - A stop is found by asking ptrace, not by `waitpid`: a program that reaps any child could take that event away.
+//! - All of it runs in a thread of its own, and the end of that thread detaches the target, whatever went wrong.
 
 use std::fs;
 use std::io;
@@ -147,7 +147,7 @@ const DATA: usize = 10;
 /// A bridge in the target for one thread.
 struct Bridge {
     start: u64,
-    /// The word that says whose it is; 0: nobody's.
+    /// The word that names its owner; 0: none.
     owner: u64,
 }
 
@@ -419,10 +419,10 @@ fn is_in_restartable_sequence(target: &Target, tid: Pid) -> bool {
     const RSEQ_CS: u64 = 8; // the offset of the pointer to the sequence
     let mut config = [0u64; 3]; // address, size and signature, flags
     let size = size_of_val(&config);
-    // SAFETY: fills the struct, whose size it is told.
-    let told =
+    // SAFETY: fills the struct, whose size it is given.
+    let result =
         unsafe { libc::ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid.as_raw(), size, config.as_mut_ptr()) };
-    if told < 0 || config[0] == 0 {
+    if result < 0 || config[0] == 0 {
         return false;
     }
     let mut sequence = [0; 8];
@@ -432,16 +432,16 @@ fn is_in_restartable_sequence(target: &Target, tid: Pid) -> bool {
     read.is_ok() && u64::from_ne_bytes(sequence) != 0
 }
 
-/// Whether system calls of the thread may be turned into signals (Linux 5.11; told since 6.4).
+/// Whether system calls of the thread may be turned into signals (Linux 5.11; readable since 6.4).
 fn dispatches_syscalls(tid: Pid) -> bool {
     const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
     let mut config = [0u64; 4]; // mode, selector, offset, length
     let size = size_of_val(&config);
-    // SAFETY: fills the four numbers, whose size it is told.
-    let told = unsafe {
+    // SAFETY: fills the four numbers, whose size it is given.
+    let result = unsafe {
         libc::ptrace(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid.as_raw(), size, config.as_mut_ptr())
     };
-    told == 0 && config[0] != 0
+    result == 0 && config[0] != 0
 }
 
 fn sigmask(tid: Pid, request: libc::c_uint, mask: &mut u64) -> io::Result<()> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Dirty-page tracking for Linux userspace: which pages were written since the last time one asked.
 //!
-//! One [`Tracker`] watches ranges of the own process or of another, by the cheapest mechanism that works here:
+//! One [`Tracker`] watches ranges of the calling process or of another, by the cheapest mechanism that works here:
 //!
 //! ```
 //! use libdirty::{Dirty, PageRange, Tracker, page_size};
@@ -19,8 +19,8 @@
 //! # Ok::<(), libdirty::Error>(())
 //! ```
 //!
-//! Whatever cannot be told exactly is reported as dirty with a [`Reason`], never left out. What each mechanism does
-//! not see at all stands in its [`Capabilities`].
+//! Where the exact pages are not knowable, they are reported as dirty, with a [`Reason`]; they are never left out. The
+//! writes that a mechanism cannot see are listed in its [`Capabilities`].
 
 mod backend;
 mod bitmap;

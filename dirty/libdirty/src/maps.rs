@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::extent::PageRange;
 use crate::own;
 
-/// What stands behind a mapping: two mappings of the same object show the same memory.
+/// What backs a mapping: two mappings of the same object show the same memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Object {
     /// Anonymous memory of the process.
@@ -25,8 +25,8 @@ pub(crate) enum Object {
     File { device: (u32, u32), inode: u64, bias: u64 },
 }
 
-/// The memory that a mapping shows. Equal at two moments: the program may have written, but not replaced it,
-/// or has replaced it by memory that nobody has seen, which each back end finds out by itself.
+/// The memory that a mapping shows. If it is equal at two moments, the program may have written it, but has not
+/// replaced it; or it has replaced it by new memory of the same kind, which each back end finds out by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) object: Object,
@@ -49,7 +49,7 @@ pub(crate) struct Mapping {
     pub(crate) protection: i32,
 }
 
-/// Why the mappings could not be told.
+/// Why the mappings could not be read.
 #[derive(Debug)]
 pub(crate) enum Unreadable {
     /// The memory that was tracked is gone: the process ended or called `execve`.
@@ -68,8 +68,8 @@ pub(crate) struct Maps {
     own: bool,
     /// `PROCMAP_QUERY` is there.
     query: bool,
-    /// The kernel's own pages (`[vvar]`, `[vdso]`), which no write of the program changes: left out for as long as
-    /// they are there and not writable.
+    /// The kernel's own pages (`[vvar]`, `[vdso]`), which the program cannot change: left out as long as they exist and
+    /// are not writable.
     special: Vec<PageRange>,
 }
 
@@ -128,8 +128,7 @@ impl Maps {
         Ok(found)
     }
 
-    /// Every mapping as the text tells it, but without paths: the parser takes no offence at any name then, and a
-    /// name is the target's to choose.
+    /// Every mapping in the text, but without paths: the target chooses the names, and the parser must not fail on any.
     pub(crate) fn text(&self) -> io::Result<MemoryMaps> {
         read_text(&self.file)
     }
@@ -158,7 +157,7 @@ impl Maps {
 }
 
 fn push(found: &mut Vec<Mapping>, mapping: Mapping, within: PageRange) {
-    // The mappings are not seen all at once: one may have grown over what was seen as another.
+    // The mappings are not read atomically: one may have grown over another that was read before.
     let from = found.last().map_or(within.start(), |last| last.range.end().max(within.start()));
     if from >= within.end() {
         return;
@@ -198,7 +197,7 @@ fn query_next(maps: &File, address: usize) -> io::Result<Option<Mapping>> {
     query.size = size_of::<procmap_query>() as u64;
     query.query_flags = procmap_query_flags::PROCMAP_QUERY_COVERING_OR_NEXT_VMA as u64;
     query.query_addr = address as u64;
-    // SAFETY: the ioctl reads and writes the struct, whose size it is told; no name or build id is asked for.
+    // SAFETY: the ioctl reads and writes the struct, whose size it is given; no name or build id is asked for.
     let done = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
     if done < 0 {
         let error = io::Error::last_os_error();
@@ -226,7 +225,7 @@ fn query_next(maps: &File, address: usize) -> io::Result<Option<Mapping>> {
 /// See [`Maps::text`].
 fn read_text(mut maps: &File) -> io::Result<MemoryMaps> {
     maps.rewind()?;
-    // Read first: the parser does not pass on why a read failed, which tells that the process is gone.
+    // Read first: the parser does not pass on the error of a failed read, which shows that the process is gone.
     let mut text = Vec::new();
     maps.read_to_end(&mut text)?;
     let mut pathless = String::with_capacity(text.len());

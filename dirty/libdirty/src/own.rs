@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that libdirty keeps for itself in this process, and that no tracker of the own process watches; and what
-//! else the trackers of one process share.
+//! Memory of libdirty's own in this process, which no tracker of this process watches; and what else the trackers of
+//! one process share.
 //!
-//! A tracker that watched its own records would find them written by every collect, make records of *those*
-//! pages, and so on without end; and a thread or handler that serves faults would wait for itself. So bitmaps and
-//! the stacks of such threads are entered here, and taken out of what is mapped before anybody looks at it.
+//! A tracker that watched its own records would find them written by every collect, make records of *those* pages,
+//! and so on without end; and a thread or handler that serves faults would wait for itself. So bitmaps and the stacks
+//! of such threads are entered here, and every list of mappings leaves them out.
 //!
-//! A range is entered after its memory was made, and taken out before that is given back: for as long as it stands
-//! here nobody else can have these addresses. (Between the making and the entry a tracker may see it as new
-//! memory, and as vanished the next time.)
+//! A range is entered after its memory was mapped, and removed before the memory is unmapped, so no other memory can
+//! have these addresses meanwhile. (Between mapping and entry a tracker may see it as new memory, and report it as
+//! unmapped by the next collect.)
 //!
 //! After a fork the lock may be held by a thread that the child does not have. The child begins with an empty
 //! list of its own: the trackers it inherited do not work there, and their records are memory like any other.
@@ -34,7 +34,7 @@ impl Registry {
 
 static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The registry of this process. One is leaked a process: nobody can tell when the last reader is done.
+/// The registry of this process. It is never freed: it is not knowable when the last reader is done.
 fn registry() -> &'static Registry {
     let process = std::process::id();
     loop {

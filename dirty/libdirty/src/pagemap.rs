@@ -10,7 +10,7 @@ use linux_raw_sys::general::{page_region, pm_scan_arg};
 
 use crate::extent::{PageRange, page_size};
 
-/// One page as the kernel tells it (Documentation/admin-guide/mm/pagemap.rst).
+/// The kernel's entry for one page (Documentation/admin-guide/mm/pagemap.rst).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct Entry(pub u64);
@@ -97,7 +97,7 @@ pub struct Scan {
     pub all: u32,
     /// ... and, unless it is 0, one of these.
     pub any: u32,
-    /// Runs are told apart by these.
+    /// Report these as well: pages that differ in them are in different runs.
     pub tell: u32,
     /// Write-protect what is found, in the same step; fails where no userfaultfd watches asynchronously.
     pub protect: bool,
@@ -139,11 +139,11 @@ impl std::fmt::Debug for Regions {
     }
 }
 
-/// Scan `range`, telling `found` each run of pages in order, and which of the categories `all` and `tell` it has.
+/// Scan `range`: `found` gets each run of pages, in order, with those of the categories `all` and `tell` that it has.
 ///
 /// # Errors
-/// The kernel's word: `EPERM` where a part is not watched asynchronously and `protect` is set, `ENOTTY` before Linux
-/// 6.7. What was protected by the system call that failed is not told.
+/// The kernel's: `EPERM` where a part is not watched asynchronously and `protect` is set, `ENOTTY` before Linux 6.7.
+/// `found` does not get the pages that the failed system call protected.
 pub fn scan(
     pagemap: impl AsFd,
     range: PageRange,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A while without signals.
+//! Blocks signals for a while.
 
 /// While it lives the calling thread takes no signal, nor do the threads that it makes.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Stops every thread of a process for a moment: for back ends whose look at the memory and re-arming are two steps.
+//! Stops every thread of a process for a moment: for back ends that read the memory and arm it again in two steps.
 //!
 //! Each thread is seized by `ptrace(2)` and interrupted, pass after pass over `/proc/PID/task`, until a pass over
 //! stopped threads finds none that is new. Detaching lets them go on: with the signal that one was about to take,
@@ -566,7 +566,7 @@ mod tests {
             for _ in 0..30 {
                 all_run(&counters);
                 for thread in &threads {
-                    // SAFETY: the thread runs until it is told to stop.
+                    // SAFETY: the thread runs until it is asked to stop.
                     unsafe { libc::pthread_kill(thread.load(Ordering::SeqCst), libc::SIGUSR1) };
                     sent += 1;
                 }
@@ -648,7 +648,7 @@ mod tests {
         unsafe { libc::kill(child, libc::SIGCONT) };
         all_run(&counters[..8]);
 
-        // One that somebody else traces cannot be stopped, and then nobody is.
+        // A thread that another process traces cannot be stopped, and then none is.
         // SAFETY: the child of this test; the requests take numbers only.
         unsafe { libc::ptrace(libc::PTRACE_SEIZE, child, 0, 0) };
         let refused = stopper.hold().expect_err("it is traced");

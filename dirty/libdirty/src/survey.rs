@@ -63,14 +63,14 @@ fn try_on_scratch(kind: BackendKind) -> std::result::Result<(), String> {
             scratch.write(*page);
         }
         tracker.collect(&mut dirty).map_err(|error| error.to_string())?;
-        let told: Vec<usize> = dirty
+        let found: Vec<usize> = dirty
             .extents()
             .iter()
             .flat_map(|extent| (extent.range.start()..extent.range.end()).step_by(page_size()))
             .map(|address| (address - scratch.range().start()) / page_size())
             .collect();
-        if told != written {
-            return Err(format!("on scratch memory, after writing pages {written:?} it reported {told:?}"));
+        if found != written {
+            return Err(format!("on scratch memory, after writing pages {written:?} it reported {found:?}"));
         }
     }
     Ok(())

@@ -5,12 +5,12 @@
 //! - Every page of a watched range is at any time in exactly one state: *watched* (the back end finds writes),
 //!   *constant* (cannot be written), *unsupported* (reported by every collect), or *not mapped*. A collect tries
 //!   constant and unsupported memory again.
-//! - A page leaves *watched* only by being reported in the same collect, whatever the cause. Where the books and
-//!   the kernel disagree, the page is reported.
-//! - A collect looks at the mappings first and asks the back end after. What changes in between shows in one of
-//!   the two: memory that is replaced is not armed (the back end says *lost*, or finds all of it written), memory that
-//!   vanishes is missing from the mappings of the next collect.
-//! - Memory is armed first and reported after: the caller copies it when it is watched already.
+//! - A page leaves *watched* only in a collect that reports it, whatever the cause. Where the books and the kernel
+//!   disagree, the page is reported.
+//! - A collect reads the mappings first and asks the back end second. A change between the two shows in one of them:
+//!   memory that was replaced is not armed (the back end returns it as *lost*, or finds all of it written); memory
+//!   that was unmapped is missing from the mappings of the next collect.
+//! - Memory is armed before it is reported, so it is watched already when the caller copies it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,14 +39,14 @@ enum State {
     Unsupported,
 }
 
-/// Watches address ranges of one process and tells which pages were written.
+/// Watches address ranges of one process and reports which pages were written.
 ///
 /// - **Threads**: writes of every thread of the process are found. `collect` may run while they write.
-/// - **Fork**: the child is not tracked; the parent goes on being. The child's copy of a tracker only refuses
-///   ([`Error::Forked`]), and dropping it does nothing.
-/// - **Exec**: the memory is gone. The next collect reports every range with [`Reason::Exec`], later ones fail
+/// - **Fork**: the child is not tracked; the parent still is. The child's copy of a tracker fails every call with
+///   [`Error::Forked`], and dropping it does nothing.
+/// - **Exec**: the memory is gone. The next collect reports every range with [`Reason::Exec`]; later ones fail
 ///   with [`Error::Gone`]. The same at exit, with [`Reason::Exited`].
-/// - **Dropping** the tracker, or its process dying, leaves the target untracked and running.
+/// - **Drop**: when the tracker is dropped, or its process dies, the target runs on untracked.
 #[derive(Debug)]
 pub struct Tracker {
     target: Target,
@@ -62,8 +62,8 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// One that watches nothing yet, by `backend`, which was opened for `target`; `rejected` are the back ends that
-    /// were tried before.
+    /// A tracker that watches nothing yet. `backend` was opened for `target`; `rejected` are the back ends that were
+    /// tried before it.
     pub(crate) fn new(
         target: Target,
         backend: Box<dyn Backend>,
@@ -86,7 +86,7 @@ impl Tracker {
         self.backend.kind()
     }
 
-    /// The cheaper back ends that `auto` tried in vain for this process, each with its reason.
+    /// The cheaper back ends that `auto` tried for this process and that do not work, each with the reason.
     #[must_use]
     pub fn rejected(&self) -> &[(BackendKind, String)] {
         &self.rejected
@@ -110,9 +110,9 @@ impl Tracker {
     /// What the back end cannot watch is reported by every collect as [`Reason::Unsupported`].
     ///
     /// # Errors
-    /// [`Error::BadRange`] when the back end cannot watch memory that it runs on
-    /// ([`Capabilities::whole_own_process`]) and this is such; [`Error::Overlap`] when a part of it is watched
-    /// already; [`Error::Gone`], [`Error::Forked`].
+    /// [`Error::BadRange`] when the range has the back end's own stack or data in it and the back end cannot watch
+    /// these ([`Capabilities::whole_own_process`]); [`Error::Overlap`] when a part of the range is watched already;
+    /// [`Error::Gone`], [`Error::Forked`].
     pub fn watch(&mut self, range: PageRange) -> Result<()> {
         self.check_usable()?;
         if self.target.is_own() && !self.capabilities().whole_own_process && runs_on(range) {
@@ -139,7 +139,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// Stop watching `range`, which is watched as a whole. Writes not yet collected there are forgotten.
+    /// Stop watching `range`, all of which must be watched. Writes not yet collected there are forgotten.
     ///
     /// # Errors
     /// [`Error::NotWatched`] when not all of it is watched; [`Error::Gone`], [`Error::Forked`].
@@ -158,10 +158,10 @@ impl Tracker {
         Ok(())
     }
 
-    /// Replace the content of `dirty` by what was written since the last collect, or since the range was
-    /// watched. A write that races with the call is in this answer or in the next.
+    /// Replace the content of `dirty` by the pages written since the last collect, or since they were watched. A write
+    /// that races with the call is reported by this collect or by the next.
     ///
-    /// Read the pages after the call: what is written after it returned is in the next answer.
+    /// Read the pages after the call: what is written after it returned is reported by the next collect.
     ///
     /// # Errors
     /// [`Error::Gone`] when exit or exec was reported before; [`Error::Forked`]; [`Error::System`] when the
@@ -192,7 +192,7 @@ impl Tracker {
             &mut Collection { parts: &watched, mappings: &mappings, dirty, lost: &mut lost },
         );
         drop(watched);
-        // What was replaced since we looked is looked at again.
+        // Mappings that were replaced since they were read are read again.
         let mut again = mappings;
         if !lost.is_empty() {
             for range in &lost {
@@ -201,12 +201,12 @@ impl Tracker {
             match self.target.maps().within(&self.ranges) {
                 Ok(mappings) => again = mappings,
                 Err(Unreadable::Gone) => return self.report_gone(dirty),
-                // Pages have been taken: there is no way back. What we saw first has to do.
+                // The back end has given its pages out, so failing would lose them. Go on with the first view.
                 Err(Unreadable::Failed(_)) => {}
             }
             let runs = memory_runs(&again);
             for range in lost {
-                // All of it is dirty; what is not there any more has nothing to copy.
+                // All of it is dirty; parts that are unmapped by now have nothing to copy.
                 let first = runs.partition_point(|(run, _)| run.end() <= range.start());
                 let there =
                     runs[first..].iter().map_while(|(run, memory)| Some((run.intersection(range)?, *memory)));
@@ -217,8 +217,8 @@ impl Tracker {
                 fresh.extend(there);
             }
         }
-        // What cannot be written may have been replaced by the same file, writable: only asking again tells. What
-        // could not be watched may be free now.
+        // Constant memory may have been replaced by a writable mapping of the same file, which only arming it again
+        // shows. Memory that could not be watched may be free now.
         for region in self.take_unwatched() {
             for (range, armed) in self.arm((region.range, region.memory), &again) {
                 if !(matches!(region.state, State::Constant) && armed == Some(Armed::Constant)) {
@@ -257,7 +257,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// Bring the books in line with what is mapped now: report what vanished, return what is new.
+    /// Bring the books in line with what is mapped now: report what was unmapped, return what is new.
     fn compare(&mut self, now: &[(PageRange, Memory)], dirty: &mut Dirty) -> Vec<(PageRange, Memory)> {
         let same = self.regions.len() == now.len()
             && self.regions.values().zip(now).all(|(region, now)| (region.range, region.memory) == *now);
@@ -307,7 +307,7 @@ impl Tracker {
         starts.iter().filter_map(|start| self.regions.remove(start)).collect()
     }
 
-    /// Watch a run of mapped pages that is not in the books, and enter it. Returns what became of its pieces: nothing
+    /// Watch a run of mapped pages that is not in the books, and enter it. Returns the outcome for each piece: `None`
     /// where nothing is mapped any more.
     fn arm(
         &mut self,
@@ -325,7 +325,7 @@ impl Tracker {
             self.enter(Region { range, memory, state });
             return vec![(range, Some(armed))];
         }
-        // One mapping that cannot be watched stands for a whole run: look at each by itself.
+        // One mapping that cannot be watched makes the whole run fail: try each by itself.
         let mut pieces = Vec::new();
         for mapping in &within {
             let (armed, state) = self.try_to_arm(mapping.range, memory, std::slice::from_ref(mapping));
@@ -378,7 +378,7 @@ impl Drop for Tracker {
     }
 }
 
-/// What to say of memory that had to be armed.
+/// The reason with which memory that had to be armed is reported.
 fn reason_of(armed: Option<Armed>) -> Reason {
     match armed {
         Some(Armed::Watched | Armed::Constant) => Reason::NewMapping,
@@ -387,7 +387,7 @@ fn reason_of(armed: Option<Armed>) -> Reason {
     }
 }
 
-/// Whether code of this process that serves faults would touch `range`.
+/// Whether `range` has memory in it that this process's fault handling runs on: its stack or its data.
 fn runs_on(range: PageRange) -> bool {
     static DATA: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
     let stack = 0u8;

@@ -109,11 +109,12 @@ impl Uffd {
         })
     }
 
-    /// Whether a sweep of `range` would take our own marks. The operations that read and set marks do not ask whose
-    /// userfaultfd watches: that of a program which mapped the memory anew and registered it would lose its own.
+    /// Whether the marks that a sweep of `range` would take are ours. The operations that read and set marks do not
+    /// check whose userfaultfd watches: if the program has mapped the memory anew and registered it with its own, that
+    /// would lose its marks.
     ///
-    /// Watches what nobody watched, whatever marks it has: ask first whether somebody does. (Should our watch end
-    /// between the two questions, writes in these microseconds are lost.)
+    /// This watches memory that nobody watched, whatever marks it has: call [`Uffd::is_watched`] first. (Should our
+    /// watch end between the two calls, a write in these microseconds is lost.)
     pub(crate) fn is_ours(&self, range: PageRange) -> bool {
         self.register(range).is_ok()
     }
@@ -133,14 +134,14 @@ impl Uffd {
         self.ioctl(UFFDIO_UNREGISTER, &mut raw(range))
     }
 
-    /// Stop watching, whatever else has come to lie in `range`: one mapping that cannot be watched makes the kernel
-    /// refuse all of it.
+    /// Stop watching, mapping by mapping, whatever is in `range` by now: one mapping that cannot be watched makes the
+    /// kernel refuse the whole range.
     pub(crate) fn leave(&self, target: &Target, range: PageRange) {
-        // Before Linux 6.17 the kernel would end another's watch, too.
+        // Before Linux 6.17 the kernel would also end the watch of another userfaultfd.
         if self.is_ours(range) && self.unregister(range).is_ok() {
             return;
         }
-        // What cannot be read any more is not protected any more either.
+        // Memory that cannot be read any more is not protected any more either.
         for mapping in target.maps().within(&[range]).unwrap_or_default() {
             if self.is_ours(mapping.range) {
                 let _ = self.unregister(mapping.range);

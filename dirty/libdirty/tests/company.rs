@@ -138,8 +138,9 @@ fn memory_that_the_program_watches_by_itself_is_left_alone_and_reported() {
         }
         for _ in 0..3 {
             tracker.collect(&mut dirty).unwrap();
-            let told: Vec<_> = dirty.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
-            assert_eq!(told, [(range, Reason::Unsupported)], "{backend}");
+            let reported: Vec<_> =
+                dirty.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
+            assert_eq!(reported, [(range, Reason::Unsupported)], "{backend}");
             assert_eq!(written(range), 10, "{backend}: the marks are the program's");
         }
         drop(tracker);

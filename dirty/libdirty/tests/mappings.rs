@@ -31,7 +31,7 @@ fn write(address: usize) {
     unsafe { (address as *mut u8).write_volatile((address as *mut u8).read_volatile().wrapping_add(1)) };
 }
 
-fn is_told(dirty: &Dirty, address: usize) -> bool {
+fn is_reported(dirty: &Dirty, address: usize) -> bool {
     dirty.mapped().any(|range| range.contains_address(address))
 }
 
@@ -56,7 +56,7 @@ fn a_read_only_neighbour_of_the_same_file_hides_nothing() {
         for _ in 0..2 {
             write(base + 20 * page);
             tracker.collect(&mut dirty).unwrap();
-            assert!(is_told(&dirty, base + 20 * page), "{backend}: {dirty:?}");
+            assert!(is_reported(&dirty, base + 20 * page), "{backend}: {dirty:?}");
         }
     }
 }
@@ -74,12 +74,12 @@ fn a_page_replaced_far_behind_loses_no_discard_before_it() {
         map(base + (pages - 1) * page, 1, RW, over, None);
         let mut dirty = Dirty::new();
         tracker.collect(&mut dirty).unwrap();
-        assert!(is_told(&dirty, base));
+        assert!(is_reported(&dirty, base));
         tracker.collect(&mut dirty).unwrap();
         // SAFETY: memory of this test.
         unsafe { libc::madvise(base as *mut _, page, libc::MADV_DONTNEED) };
         tracker.collect(&mut dirty).unwrap();
-        assert!(is_told(&dirty, base), "{backend}: {dirty:?}");
+        assert!(is_reported(&dirty, base), "{backend}: {dirty:?}");
     }
 }
 
@@ -96,8 +96,9 @@ fn memory_that_cannot_be_watched_is_reported_until_it_can() {
         let mut dirty = Dirty::new();
         for _ in 0..2 {
             second.collect(&mut dirty).unwrap();
-            let told: Vec<_> = dirty.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
-            assert_eq!(told, [(range, Reason::Unsupported)]);
+            let reported: Vec<_> =
+                dirty.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
+            assert_eq!(reported, [(range, Reason::Unsupported)]);
         }
         drop(first);
         second.collect(&mut dirty).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The back end `mprotect`: what it tells, and how it gets on with the program's own SIGSEGV handler.
+//! The back end `mprotect`: what it reports, and how it works with the program's own SIGSEGV handler.
 
 mod area;
 
@@ -109,10 +109,10 @@ fn a_child_writes_undisturbed_and_its_parent_goes_on() {
         let mut own = Tracker::builder().backend(BackendKind::Mprotect).own().unwrap();
         own.watch(area.0).unwrap();
         area.write([2, 40]);
-        let told = area.written(&mut own);
+        let reported = area.written(&mut own);
         // SAFETY: waits for the parent.
         unsafe { libc::read(pipe[0], byte.as_mut_ptr().cast(), 1) };
-        i32::from(told != [2, 40])
+        i32::from(reported != [2, 40])
     });
     area.write([2, 50]);
     assert_eq!(area.written(&mut tracker), [1, 2, 50]);
@@ -162,13 +162,13 @@ fn protections_of_the_program_are_kept() {
     );
     area.protect(0..8, write);
     area.write([0]);
-    let (told, reasons) = area.collect(&mut tracker);
-    assert_eq!((told, reasons), (Vec::from_iter(0..8), vec![Reason::ProtectionChanged]));
+    let (reported, reasons) = area.collect(&mut tracker);
+    assert_eq!((reported, reasons), (Vec::from_iter(0..8), vec![Reason::ProtectionChanged]));
     area.write([1]);
     assert_eq!(area.written(&mut tracker), [1]);
     area.protect(16..24, libc::PROT_NONE);
-    let (told, reasons) = area.collect(&mut tracker);
-    assert_eq!((told, reasons), (Vec::from_iter(16..24), vec![Reason::ProtectionChanged]));
+    let (reported, reasons) = area.collect(&mut tracker);
+    assert_eq!((reported, reasons), (Vec::from_iter(16..24), vec![Reason::ProtectionChanged]));
     assert_eq!(
         wait(fork(|| {
             area.write([16]);
@@ -211,9 +211,9 @@ fn alternate_pages_beyond_the_limit_of_mappings_overflow() {
     let area = Area::private(200_000);
     let mut tracker = tracker(&area);
     area.write((0..200_000).step_by(2));
-    let (told, reasons) = area.collect(&mut tracker);
+    let (reported, reasons) = area.collect(&mut tracker);
     assert!(reasons.contains(&Reason::Overflow));
-    assert_eq!(told.len(), 200_000);
+    assert_eq!(reported.len(), 200_000);
     area.write([4, 5]);
     assert_eq!(area.written(&mut tracker), [4, 5]);
 }
@@ -402,8 +402,8 @@ fn a_handler_installed_above_ours_is_told_and_passes_faults_on() {
         BELOW.store(ours.sa_sigaction, SeqCst);
         area.write([3]);
         assert_eq!(ABOVE.load(SeqCst), 1);
-        let (told, reasons) = area.collect(&mut tracker);
-        assert_eq!((told.len(), reasons), (8, vec![Reason::ProtectionChanged]));
+        let (reported, reasons) = area.collect(&mut tracker);
+        assert_eq!((reported.len(), reasons), (8, vec![Reason::ProtectionChanged]));
         assert_eq!(installed(), ours.sa_sigaction, "ours is on top again");
         other.protect(0..1, libc::PROT_NONE);
         other.write([0]); // ours, theirs, ours, and the first

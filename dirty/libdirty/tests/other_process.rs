@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use libdirty::{BackendKind, Dirty, Error, PageRange, Reason, Tracker, page_size};
 
-/// A process that writes pages of its memory as it is told: `w N` writes page N, `x` calls execve, `q` ends. Each
+/// A process that writes pages of its memory on request: `w N` writes page N, `x` calls execve, `q` ends. Each
 /// command is answered by a line. Meanwhile a second thread of it sleeps over and over, and counts how often that
 /// was cut short.
 const PYTHON: &str = r#"
@@ -208,8 +208,9 @@ fn exec_and_exit_are_told_once() {
             }
             let mut dirty = Dirty::new();
             tracker.collect(&mut dirty).unwrap();
-            let told: Vec<_> = dirty.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
-            assert_eq!(told, [(writer.range, reason)], "{backend}");
+            let reported: Vec<_> =
+                dirty.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
+            assert_eq!(reported, [(writer.range, reason)], "{backend}");
             assert!(matches!(tracker.collect(&mut dirty), Err(Error::Gone(_))), "{backend}");
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The back end `soft-dirty`: what it tells, of the own process and of another. On a kernel without the bit
+//! The back end `soft-dirty`: what it reports, of the own process and of another. On a kernel without the bit
 //! these tests only see that it says so; they run for good in a stock Debian kernel.
 
 mod area;
@@ -68,7 +68,7 @@ fn tells_shared_memory() {
         let mut tracker = tracker(&area);
         area.write([3]);
         assert_eq!(area.written(&mut tracker), [3]);
-        area.discard(8..9); // the content stays, but nobody can tell
+        area.discard(8..9); // the content stays, but that is not knowable
         assert_eq!(area.written(&mut tracker), [8]);
         assert_eq!(area.written(&mut tracker), [8]);
         area.read(8);
@@ -154,8 +154,8 @@ fn memory_mapped_anew_is_told() {
         };
         assert_eq!(again as usize, range.start());
         area.write([9]);
-        let told = area.collect(&mut tracker).0;
-        assert!((8..16).all(|page| told.contains(&page)));
+        let reported = area.collect(&mut tracker).0;
+        assert!((8..16).all(|page| reported.contains(&page)));
         area.write([10]);
         assert_eq!(area.written(&mut tracker), [10]);
     });
@@ -175,8 +175,8 @@ fn a_live_child_changes_nothing() {
             }
         });
         area.write([2, 50]);
-        let told = area.written(&mut tracker);
-        assert_eq!(told, [2, 50]);
+        let reported = area.written(&mut tracker);
+        assert_eq!(reported, [2, 50]);
         area.discard(3..4);
         assert_eq!(discarded(&area, &mut tracker), [3]);
         // SAFETY: the child of this test.
@@ -240,8 +240,8 @@ fn another_process_is_told_and_goes_on() {
         // SAFETY: the child of this test; the requests take numbers only.
         unsafe { libc::ptrace(libc::PTRACE_SEIZE, child, 0, 0) };
         write(7);
-        let (told, reasons) = area.collect(&mut tracker);
-        assert_eq!((told.len(), reasons), (64, vec![Reason::NotStopped]));
+        let (reported, reasons) = area.collect(&mut tracker);
+        assert_eq!((reported.len(), reasons), (64, vec![Reason::NotStopped]));
         // SAFETY: as above.
         unsafe {
             libc::ptrace(libc::PTRACE_INTERRUPT, child, 0, 0);

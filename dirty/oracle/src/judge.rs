@@ -2,7 +2,7 @@
 //! A client of libdirty that keeps a copy, and compares it with the memory whenever the program holds still.
 //!
 //! Invariant: the copy of a watched page changes only when a collect reported the page (or `watch` returned). What
-//! differs in [`Judge::check`] was therefore not reported, whoever is to blame.
+//! differs in [`Judge::check`] was therefore not reported, whatever the cause.
 
 use libdirty::{BackendKind, Capabilities, Dirty, Extent, PageRange, Reason, Tracker, page_size};
 
@@ -44,8 +44,8 @@ pub struct Judge {
     maps: usize,
 }
 
-/// How many missed pages are told one by one.
-const TOLD: u64 = 4;
+/// How many missed pages are listed one by one.
+const SHOWN: u64 = 4;
 
 impl Judge {
     /// Start the program and a tracker on it.
@@ -114,7 +114,7 @@ impl Judge {
         &mut self.workload
     }
 
-    /// The program's memory, as the kernel tells it.
+    /// The program's memory, as the kernel shows it.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
@@ -154,8 +154,8 @@ impl Judge {
         self.perform(Op::Touch { at: area.start, length: area.len(), step, value }).map(|_| ())
     }
 
-    /// See that the program still finds what it wrote by [`Judge::touch`]. A tracker that takes away what tells
-    /// the kernel to keep a page, its dirty bit, loses the content; a true copy of that is no consolation.
+    /// See that the program still finds what it wrote by [`Judge::touch`]. A tracker that clears a dirty bit without
+    /// passing it on makes the kernel drop the page and lose its content; a correct copy does not help then.
     ///
     /// # Errors
     /// When the program is gone.
@@ -281,8 +281,8 @@ impl Judge {
         self.copy()?;
         let mappings = self.memory.mappings()?;
         let (shadow, outcome) = (&mut self.shadow, &mut self.outcome);
-        let mut told = |address: usize, pages: usize, what: &str| {
-            if outcome.missed < TOLD {
+        let mut complain = |address: usize, pages: usize, what: &str| {
+            if outcome.missed < SHOWN {
                 let collects = outcome.collects;
                 outcome.notes.push(format!("missed after collect {collects}: {address:#x} {what}"));
             }
@@ -295,13 +295,13 @@ impl Judge {
                     Some(old) if !old.is_same(content) => &difference(old, content),
                     Some(_) => return,
                 };
-                told(address, 1, what);
+                complain(address, 1, what);
                 shadow.set(address, content);
             })?;
             for hole in holes(*range, &mappings) {
                 let forgotten = shadow.forget(hole);
                 if forgotten > 0 {
-                    told(hole.start(), forgotten, "is no longer mapped and that was not reported");
+                    complain(hole.start(), forgotten, "is no longer mapped and that was not reported");
                 }
             }
         }

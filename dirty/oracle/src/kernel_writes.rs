@@ -112,7 +112,7 @@ pub fn into_process(pid: i32, way: Way, at: usize, bytes: &[u8]) -> io::Result<i
     result(unsafe { libc::process_vm_writev(pid, (&raw const local).cast(), 1, &raw const remote, 1, 0) })
 }
 
-/// A forked child writes into its parent, and tells by its exit code how that went.
+/// A forked child writes into its parent, and reports by its exit code how that went.
 fn from_child(way: Way, bytes: &[u8], at: usize) -> io::Result<i64> {
     let parent = std::process::id();
     let path = std::ffi::CString::new(format!("/proc/{parent}/mem")).expect("no zero in it");

@@ -2,7 +2,7 @@
 //! The memory of the judged process, read without the help of libdirty.
 //!
 //! Content comes through `/proc/PID/mem`, whatever the protection. Private anonymous pages that
-//! `/proc/PID/pagemap` shows to be empty are told as zero without being read: reading would map pages there, and a
+//! `/proc/PID/pagemap` shows to be empty are taken as zeros without being read: reading would map pages there, and a
 //! judge must not change what it judges.
 
 use std::collections::HashSet;
@@ -105,11 +105,11 @@ impl Memory {
         Ok(bytes as usize / page_size())
     }
 
-    /// How many different page frames the present pages of `range` lie in, and how many pages that are; frames are
-    /// told to root alone.
+    /// How many different page frames the present pages of `range` lie in, and how many pages that are; only root can
+    /// see frame numbers.
     ///
     /// # Errors
-    /// When pagemap cannot be read, or tells no frames.
+    /// When pagemap cannot be read, or shows no frame numbers.
     pub fn frames(&self, range: PageRange) -> io::Result<(usize, usize)> {
         let mut entries = vec![0; range.pages() * 8];
         self.pagemap.read_exact_at(&mut entries, (range.start() / page_size() * 8) as u64)?;

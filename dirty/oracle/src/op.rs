@@ -184,6 +184,6 @@ pub enum Op {
     EndFork,
     /// Replace the program.
     Exec,
-    /// Nothing; tells that the process is alive.
+    /// Nothing; shows that the process is alive.
     Ping,
 }

@@ -77,7 +77,7 @@ impl Order {
         }
         let mut child = command.spawn()?;
         if let Some(mut input) = child.stdin.take() {
-            // It may die before it has read all; its end tells.
+            // It may die before it has read all; its exit status shows that.
             let _ = input.write_all(serde_json::to_string(self)?.as_bytes());
         }
         let since = Instant::now();

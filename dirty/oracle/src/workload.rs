@@ -34,7 +34,7 @@ impl Target {
     }
 }
 
-/// A program that does as it is told.
+/// A program that executes the operations that it is sent.
 #[derive(Debug)]
 pub enum Workload {
     /// This process.

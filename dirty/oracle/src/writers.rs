@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Threads that write random pages as fast as they can, and hold still when told to.
+//! Threads that write random pages as fast as they can, and hold still when asked to.
 //!
 //! Invariant: each store changes its word, and while paused no thread is between two stores.
 

@@ -24,7 +24,7 @@ struct Tracked {
     blind: Vec<PageRange>,
 }
 
-/// All of this process's trackers. Taken under the lock of [`crate::lock`] only, so nobody ever waits for it.
+/// All of this process's trackers. Locked only under the lock of [`crate::lock`], so no thread ever waits for it.
 static TRACKED: Mutex<Vec<Tracked>> = Mutex::new(Vec::new());
 
 fn tracked() -> MutexGuard<'static, Vec<Tracked>> {
@@ -99,7 +99,7 @@ impl Tracked {
         tracker.watch(PageRange::everything())?;
         say(format_args!("process {pid} is tracked by {}", tracker.backend()));
         let new = Tracked { pid, tracker, dirty: Dirty::new(), blind: Vec::new() };
-        // The first collect tells what could not be armed.
+        // The first collect reports what could not be armed.
         new.rearm()?.ok_or(Error::Gone(pid))
     }
 

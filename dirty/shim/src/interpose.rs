@@ -132,8 +132,8 @@ pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usi
 
 /// See `ioctl` of the C library.
 ///
-/// A pagemap that is answered here has no `PAGEMAP_SCAN`, as before Linux 6.7: whoever asked it for soft-dirty pages
-/// would be told by the kernel that it can, and that all are clean.
+/// A pagemap that is answered here has no `PAGEMAP_SCAN`, as before Linux 6.7: asked for soft-dirty pages, the kernel
+/// would answer that it has the bit, and that all pages are clean.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     const PAGEMAP_SCAN: c_ulong = 0xc060_6610;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the kernel tells: whether it has soft-dirty itself, and which memory is watched.
+//! What is read from the kernel: whether it has soft-dirty itself, and which memory is watched.
 
 use std::ffi::c_int;
 use std::io;
@@ -61,13 +61,13 @@ fn offset_of(address: usize) -> i64 {
     (address / page_size() * size_of::<Entry>()) as i64
 }
 
-/// Tell `found` the runs of pages (by number) within `pages` that a userfaultfd watches asynchronously, in order.
+/// Pass to `found` the runs of pages (by number) within `pages` that a userfaultfd watches asynchronously, in order.
 ///
 /// The mark in an entry alone is no proof: one left behind by `mremap` (before Linux 6.13) or set by a program's
 /// own userfaultfd does not go away with a write.
 ///
 /// # Errors
-/// Those of the ioctl; what was found up to then is told.
+/// Those of the ioctl; `found` has got the runs up to there.
 pub(crate) fn watched_pages(
     pagemap: c_int,
     pages: Range<u64>,

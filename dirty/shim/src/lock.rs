@@ -94,7 +94,7 @@ impl Drop for Held {
         OWNER.store(0, Ordering::SeqCst);
         if WAITING.load(Ordering::SeqCst) > 0 {
             futex(libc::FUTEX_WAKE, 1);
-            // Whoever waits goes first, or a thread that asks in a loop would keep it to itself.
+            // Waiting threads go first; else a thread that locks in a loop would keep the lock to itself.
             // SAFETY: takes nothing.
             unsafe { libc::sched_yield() };
         }

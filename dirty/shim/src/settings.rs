@@ -12,7 +12,7 @@ use crate::real;
 pub(crate) struct Settings {
     /// Answer although the kernel can.
     pub(crate) force: bool,
-    /// Tell on stderr what happens.
+    /// Print on stderr what happens.
     verbose: bool,
     /// Touch nothing.
     pub(crate) off: bool,

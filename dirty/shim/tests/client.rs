@@ -67,7 +67,7 @@ fn another_process_calls_execve() {
     passes("exec");
 }
 
-/// And where the mark of the kernel is not the shim's, it is not believed.
+/// And a kernel's mark that is not the shim's own is ignored.
 #[test]
 fn memory_that_the_program_protects() {
     passes("userfaultfd");

@@ -71,18 +71,18 @@ static void end(pid_t pid)
 	waitpid(pid, &status, 0);
 }
 
-/* The file still does what it should: nothing is told, then the one page written. */
+/* The file still does what it should: it reports nothing, then the one page written. */
 static void still_works(int fd, char *memory)
 {
-	char told[PAGES] = { 0 }, written[PAGES] = { [3] = 1 };
+	char reported[PAGES] = { 0 }, written[PAGES] = { [3] = 1 };
 
 	must(unwatch(fd, memory, PAGES), "UNWATCH");
 	must(watch(fd, memory, PAGES), "WATCH");
-	harvest(fd, memory, PAGES, told);
-	check_told(told, zeros, PAGES, "before it is written");
+	harvest(fd, memory, PAGES, reported);
+	check_told(reported, zeros, PAGES, "before it is written");
 	memory[3 * PAGE]++;
-	harvest(fd, memory, PAGES, told);
-	check_told(told, written, PAGES, "after it is written");
+	harvest(fd, memory, PAGES, reported);
+	check_told(reported, written, PAGES, "after it is written");
 }
 
 static void info(void)
@@ -180,7 +180,7 @@ static void bad_ranges(void)
 
 static void overlaps(void)
 {
-	char *memory = small_pages(PAGES), told[PAGES] = { 0 };
+	char *memory = small_pages(PAGES), reported[PAGES] = { 0 };
 	char written[PAGES] = { [4] = 1, [5] = 1, [8] = 1, [11] = 1, [12] = 1 };
 	int fd = watching(getpid(), memory + 4 * PAGE, 8);
 
@@ -191,7 +191,7 @@ static void overlaps(void)
 	refused(watch(fd, memory, PAGES), EEXIST, 0, "more than it");
 	for (size_t i = 0; i < PAGES; i++)
 		memory[i * PAGE]++;
-	if (harvest(fd, memory, PAGES, told) != 8)
+	if (harvest(fd, memory, PAGES, reported) != 8)
 		errx(1, "a refused WATCH watches");
 
 	must(watch(fd, memory + 12 * PAGE, 1), "its neighbour");
@@ -203,14 +203,14 @@ static void overlaps(void)
 	for (size_t i = 0; i < PAGES; i++)
 		if (i != 10)
 			memory[i * PAGE]++;
-	memset(told, 0, sizeof(told));
-	harvest(fd, memory, PAGES, told);
-	check_told(told, written, PAGES, "what is left of it");
+	memset(reported, 0, sizeof(reported));
+	harvest(fd, memory, PAGES, reported);
+	check_told(reported, written, PAGES, "what is left of it");
 	must(ioctl(fd, TRAPLESS_DIRTY_UNWATCH,
 		   &(struct trapless_dirty_range){ PAGE, ADDRESSES - PAGE }),
 	     "UNWATCH of everything");
 	memset(memory, 9, PAGES * PAGE);
-	if (harvest(fd, memory, PAGES, told))
+	if (harvest(fd, memory, PAGES, reported))
 		errx(1, "something is told and nothing is watched");
 }
 
@@ -230,7 +230,7 @@ static char *half_dirty(int *fd, char *written)
 
 static void read_arguments(void)
 {
-	char written[PAGES] = { 0 }, told[PAGES] = { 0 };
+	char written[PAGES] = { 0 }, reported[PAGES] = { 0 };
 	struct trapless_dirty_range *whole, *edge, range;
 	int fd;
 	char *memory = half_dirty(&fd, written);
@@ -248,12 +248,12 @@ static void read_arguments(void)
 	refused(take(fd, whole + PAGE / sizeof(*whole), 8), EFAULT, 0, "READ to PROT_NONE");
 	refused(ioctl(fd, TRAPLESS_DIRTY_READ, NULL), EFAULT, 0, "READ of NULL");
 	refused(ioctl(fd, TRAPLESS_DIRTY_GET_STATS, NULL), EFAULT, 0, "GET_STATS of NULL");
-	read_into(fd, memory, PAGES, told);
-	check_told(told, written, PAGES, "after READs that were refused");
+	read_into(fd, memory, PAGES, reported);
+	check_told(reported, written, PAGES, "after READs that were refused");
 
 	/* Room for two and a half, and a greater capacity. */
 	close(fd);
-	memset(told, 0, sizeof(told));
+	memset(reported, 0, sizeof(reported));
 	memory = half_dirty(&fd, written);
 	if (mprotect(whole, PAGE, PROT_READ | PROT_WRITE))
 		err(1, "mprotect");
@@ -261,9 +261,9 @@ static void read_arguments(void)
 	refused(take(fd, edge, 8), EFAULT, 0, "READ over the end");
 	for (size_t i = 0; i < 2; i++)
 		if (edge[i].end)
-			told[(edge[i].start - (uintptr_t)memory) / PAGE] = 1;
-	read_into(fd, memory, PAGES, told);
-	check_told(told, written, PAGES, "what was stored and what was not");
+			reported[(edge[i].start - (uintptr_t)memory) / PAGE] = 1;
+	read_into(fd, memory, PAGES, reported);
+	check_told(reported, written, PAGES, "what was stored and what was not");
 }
 
 static void one_by_one(void)
@@ -285,7 +285,7 @@ static void one_by_one(void)
 static void collect_to_nowhere(void)
 {
 	char *memory = small_pages(PAGES), *page = map_private(1);
-	char written[PAGES] = { [2] = 1, [7] = 1 }, told[PAGES] = { 0 };
+	char written[PAGES] = { [2] = 1, [7] = 1 }, reported[PAGES] = { 0 };
 	int fd = watching(getpid(), memory, PAGES);
 
 	memory[2 * PAGE]++;
@@ -294,8 +294,8 @@ static void collect_to_nowhere(void)
 	if (mprotect(page, PAGE, PROT_READ))
 		err(1, "mprotect");
 	refused(ioctl(fd, TRAPLESS_DIRTY_COLLECT, page), EFAULT, 0, "COLLECT to a read-only page");
-	harvest(fd, memory, PAGES, told);
-	check_told(told, written, PAGES, "after COLLECTs that were refused");
+	harvest(fd, memory, PAGES, reported);
+	check_told(reported, written, PAGES, "after COLLECTs that were refused");
 }
 
 static void no_such_call(void)
@@ -320,30 +320,30 @@ static void no_such_call(void)
 	still_works(fd, small_pages(PAGES));
 }
 
-/* Each file has what it watches, and nothing of another's. */
+/* Each file reports what it watches, and nothing that only another watches. */
 static void files_apart(void)
 {
-	char *memory = small_pages(PAGES), told[PAGES] = { 0 }, written[PAGES] = { [9] = 1 };
+	char *memory = small_pages(PAGES), reported[PAGES] = { 0 }, written[PAGES] = { [9] = 1 };
 	int one = watching(getpid(), memory, 8), other = watching(getpid(), memory + 8 * PAGE, 8);
 	int idle = tracker_of(getpid()), third = open_device();
 
 	memory[PAGE]++;
 	memory[9 * PAGE]++;
 	must(collect(one), "COLLECT");
-	if (harvest(idle, memory, PAGES, told))
+	if (harvest(idle, memory, PAGES, reported))
 		errx(1, "a file that watches nothing is told");
 	refused(take(third, NULL, 1), ENOTCONN, 0, "READ by a third");
-	harvest(other, memory + 8 * PAGE, 8, told + 8);
-	check_told(told, written, PAGES, "the second file");
+	harvest(other, memory + 8 * PAGE, 8, reported + 8);
+	check_told(reported, written, PAGES, "the second file");
 	close(other);
-	if (read_into(one, memory, 8, told) != 1 || !told[1])
+	if (read_into(one, memory, 8, reported) != 1 || !reported[1])
 		errx(1, "the first file's page went with the second");
 }
 
 /* A forked child's writes are not its parent's. */
 static void child_apart(void)
 {
-	char *memory = small_pages(PAGES), told[PAGES] = { 0 }, written[PAGES] = { [5] = 1 };
+	char *memory = small_pages(PAGES), reported[PAGES] = { 0 }, written[PAGES] = { [5] = 1 };
 	int fd = watching(getpid(), memory, PAGES);
 	pid_t pid = start_child();
 
@@ -354,8 +354,8 @@ static void child_apart(void)
 	}
 	memory[5 * PAGE]++;
 	wait_child(pid);
-	harvest(fd, memory, PAGES, told);
-	check_told(told, written, PAGES, "the parent");
+	harvest(fd, memory, PAGES, reported);
+	check_told(reported, written, PAGES, "the parent");
 	still_works(fd, memory);
 }
 
@@ -488,21 +488,21 @@ static void go_on(int to, int from)
 		errx(1, "the tracked process is gone");
 }
 
-/* Of the new program nothing is told: not through this file, whatever it asks. */
+/* Nothing of the new program is reported through this file, whatever it asks. */
 static void over_exec(const char *program, int again)
 {
-	char told[PAGES] = { 0 };
+	char reported[PAGES] = { 0 };
 	int to, from, fd;
 	pid_t pid = exec_child(program, &to, &from);
 
 	fd = watching(pid, COMMON, PAGES);
 	go_on(to, from);
 	refused(collect(fd), ESRCH, 0, "COLLECT after exec");
-	read_into(fd, COMMON, PAGES, told); /* of the old program: all of it, or nothing */
+	read_into(fd, COMMON, PAGES, reported); /* of the old program: all of it, or nothing */
 	for (int round = 0; round < 3; round++) {
 		go_on(to, from);
 		refused(collect(fd), ESRCH, 0, "COLLECT after exec and a write");
-		if (read_into(fd, COMMON, PAGES, told))
+		if (read_into(fd, COMMON, PAGES, reported))
 			errx(1, "writes of the new program are told");
 	}
 	refused(watch(fd, COMMON + PAGES * PAGE, PAGES), ESRCH, 0, "WATCH after exec");
@@ -541,14 +541,14 @@ static void suid_exec_ends_tracking(void)
 
 static void after_exit(void)
 {
-	char told[PAGES] = { 0 };
+	char reported[PAGES] = { 0 };
 	int to, from, fd;
 	pid_t pid = exec_child("/proc/self/exe", &to, &from);
 
 	fd = watching(pid, COMMON, PAGES);
 	end(pid);
 	refused(collect(fd), ESRCH, 0, "COLLECT after exit");
-	read_into(fd, COMMON, PAGES, told);
+	read_into(fd, COMMON, PAGES, reported);
 	refused(collect(fd), ESRCH, 0, "COLLECT once more");
 	must(unwatch(fd, COMMON, PAGES), "UNWATCH after exit");
 }
@@ -583,7 +583,7 @@ static int passed(int socket)
 	return fd;
 }
 
-/* Whom the owner gives the file may use it; the tracking goes on in its hands. */
+/* A process that the owner passes the file to may use it; the tracking goes on there. */
 static void passed_on(void)
 {
 	char *memory = small_pages(PAGES), byte = 0;
@@ -594,15 +594,15 @@ static void passed_on(void)
 		err(1, "socketpair");
 	pid = start_child();
 	if (!pid) {
-		char told[PAGES] = { 0 }, written[PAGES] = { [6] = 1 };
+		char reported[PAGES] = { 0 }, written[PAGES] = { [6] = 1 };
 		int own;
 
 		close(fd);
 		close(sockets[0]);
 		become(NOBODY);
 		own = passed(sockets[1]);
-		harvest(own, memory, PAGES, told);
-		check_told(told, written, PAGES, "who was passed the file");
+		harvest(own, memory, PAGES, reported);
+		check_told(reported, written, PAGES, "who was passed the file");
 		exit(0);
 	}
 	close(sockets[1]);
@@ -614,7 +614,7 @@ static void passed_on(void)
 	wait_child(pid);
 }
 
-/* A page of which nobody has said yet what it holds: who writes to it waits. */
+/* A page whose first fault is left pending by a userfaultfd: a write to it waits. */
 static int pending_page(char *page)
 {
 	struct uffdio_api api = { .api = UFFD_API };
@@ -643,7 +643,7 @@ static void *read_slowly(void *data)
 	return NULL;
 }
 
-/* One whose array is long in coming is nobody else's delay. */
+/* A READ whose array is slow to fault in does not delay other files. */
 static void slow_reader(void)
 {
 	char *memory = small_pages(PAGES), *page = map_private(1);

@@ -5,7 +5,7 @@
  *
  * Those who are tracked map, unmap, move, write, fork, execute and die at random
  * meanwhile, and are replaced. A model says what each file watches: a range that
- * overlaps is refused with EEXIST, what READ tells is watched, and each error is
+ * overlaps is refused with EEXIST, what READ reports is watched, and each error is
  * one that the header names. A second thread makes calls on the same files without
  * a model, only to be in the way.
  *

@@ -68,7 +68,7 @@ static void fill_all(char *memory, uint64_t *tags, uint64_t tag)
  */
 static void through_swap(char *memory, int by_watch)
 {
-	char told[PAGES] = { 0 };
+	char reported[PAGES] = { 0 };
 	uint64_t tags[PAGES];
 	int fd = tracker_of(getpid());
 
@@ -82,7 +82,7 @@ static void through_swap(char *memory, int by_watch)
 		if (by_watch) {
 			must(unwatch(fd, memory, PAGES), "UNWATCH");
 			must(watch(fd, memory, PAGES), "WATCH");
-		} else if (harvest(fd, memory, PAGES, told) != PAGES) {
+		} else if (harvest(fd, memory, PAGES, reported) != PAGES) {
 			errx(1, "COLLECT does not tell what was written");
 		}
 		page_out(memory);
@@ -122,7 +122,7 @@ static void shared_swap(void)
 /* Pages given up by MADV_FREE and written again are kept by their dirty bit alone. */
 static void lazy_free(void)
 {
-	char *memory = anonymous(), told[PAGES] = { 0 };
+	char *memory = anonymous(), reported[PAGES] = { 0 };
 	uint64_t tags[PAGES];
 	int fd = watching(getpid(), memory, PAGES);
 
@@ -131,13 +131,13 @@ static void lazy_free(void)
 		if (madvise(memory, PAGES * PAGE, MADV_FREE))
 			err(1, "MADV_FREE");
 		fill_all(memory, tags, round * 1000 + 500);
-		harvest(fd, memory, PAGES, told);
+		harvest(fd, memory, PAGES, reported);
 		page_out(memory);
 		check_all(memory, tags, "after MADV_FREE, COLLECT and reclaim");
 	}
 }
 
-/* Each tracker has a copy, updated from what it is told alone. */
+/* Each tracker has a copy, updated from its own reports only. */
 struct copy {
 	int fd;
 	char pages[PAGES][PAGE];
@@ -145,11 +145,11 @@ struct copy {
 
 static void update(struct copy *copy, const char *memory)
 {
-	char told[PAGES] = { 0 };
+	char reported[PAGES] = { 0 };
 
-	harvest(copy->fd, memory, PAGES, told);
+	harvest(copy->fd, memory, PAGES, reported);
 	for (size_t i = 0; i < PAGES; i++)
-		if (told[i])
+		if (reported[i])
 			memcpy(copy->pages[i], memory + i * PAGE, PAGE);
 }
 
@@ -278,7 +278,7 @@ static void racing_trackers(void)
 /* A page of another process is written through its tracer. */
 static void ptrace_poke(void)
 {
-	char *memory = small_pages(PAGES), told[PAGES] = { 0 }, written[PAGES] = { [7] = 1 };
+	char *memory = small_pages(PAGES), reported[PAGES] = { 0 }, written[PAGES] = { [7] = 1 };
 	pid_t pid = start_child();
 	int fd;
 
@@ -297,9 +297,9 @@ static void ptrace_poke(void)
 	for (long value = 6; value < 9; value++) {
 		if (ptrace(PTRACE_POKEDATA, pid, memory + 7 * PAGE, value))
 			err(1, "PTRACE_POKEDATA");
-		memset(told, 0, sizeof(told));
-		harvest(fd, memory, PAGES, told);
-		check_told(told, written, PAGES, "PTRACE_POKEDATA");
+		memset(reported, 0, sizeof(reported));
+		harvest(fd, memory, PAGES, reported);
+		check_told(reported, written, PAGES, "PTRACE_POKEDATA");
 	}
 	if (ptrace(PTRACE_CONT, pid, NULL, NULL))
 		err(1, "PTRACE_CONT");
@@ -309,7 +309,7 @@ static void ptrace_poke(void)
 /* A device writes into the pages, and none of the process's instructions does. */
 static void direct_io(void)
 {
-	char *memory = small_pages(PAGES), told[PAGES], written[PAGES] = { [20] = 1, [21] = 1 };
+	char *memory = small_pages(PAGES), reported[PAGES], written[PAGES] = { [20] = 1, [21] = 1 };
 	int fd = watching(getpid(), memory, PAGES), disk = open(DISK, O_RDONLY | O_DIRECT);
 
 	if (disk < 0)
@@ -317,9 +317,9 @@ static void direct_io(void)
 	for (int round = 0; round < 3; round++) {
 		if (pread(disk, memory + 20 * PAGE, 2 * PAGE, 0) != 2 * PAGE)
 			err(1, "reading " DISK);
-		memset(told, 0, sizeof(told));
-		harvest(fd, memory, PAGES, told);
-		check_told(told, written, PAGES, "direct I/O");
+		memset(reported, 0, sizeof(reported));
+		harvest(fd, memory, PAGES, reported);
+		check_told(reported, written, PAGES, "direct I/O");
 	}
 }
 

@@ -2,9 +2,9 @@
 /*
  * dirtykill [CASE...], dirtykill hold: trackers and tracked processes that die.
  *
- * One is killed after each step that a tracker takes, and then at moments that are
- * nobody's choice. Afterwards the other goes on unharmed, and nobody uses the
- * module any more, as /sys/module says. "hold" tracks itself until it is killed.
+ * One of the two is killed after each step of the tracker, and then at random
+ * moments. Afterwards the other goes on unharmed, and the module is not in use any
+ * more, as /sys/module shows. "hold" tracks itself until it is killed.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -276,13 +276,13 @@ static void both_at_any_time(void)
 
 static void still_tells(int fd)
 {
-	char told[8] = { 0 }, written[8] = { [5] = 1 };
+	char reported[8] = { 0 }, written[8] = { [5] = 1 };
 
-	harvest(fd, memory, 8, told);
-	memset(told, 0, sizeof(told));
+	harvest(fd, memory, 8, reported);
+	memset(reported, 0, sizeof(reported));
 	memory[5 * PAGE]++;
-	harvest(fd, memory, 8, told);
-	check_told(told, written, 8, "afterwards");
+	harvest(fd, memory, 8, reported);
+	check_told(reported, written, 8, "afterwards");
 }
 
 /* A child has the file too; it closes it, or dies with it. */
@@ -366,7 +366,7 @@ static void in_flight(void)
 	released();
 }
 
-/* While somebody tracks, the module stays, and tracking goes on. */
+/* While a tracker exists, the module cannot be unloaded, and tracking goes on. */
 static void unload_refused(void)
 {
 	int fd;

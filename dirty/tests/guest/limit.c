@@ -3,9 +3,9 @@
  * dirtylimit [CASE...]: memory that is not like other memory, and more of it than
  * there is.
  *
- * What cannot be watched is refused, or told as written every time. What a tracker
- * costs is charged to the cgroup of who asks for it: at its limit a call fails,
- * nobody is killed, and the machine has as much memory as before.
+ * What cannot be watched is refused, or reported as written every time. The memory of
+ * a tracker is charged to the caller's cgroup: at its limit a call fails, no process
+ * is killed, and the machine has as much free memory as before.
  */
 #define _GNU_SOURCE
 #include <sys/mount.h>
@@ -64,17 +64,17 @@ static char *huge(int sharing)
 static void hugetlb(void)
 {
 	char *memory = huge(MAP_PRIVATE);
-	char *told = calloc(3, HUGE_PAGES);
+	char *reported = calloc(3, HUGE_PAGES);
 	int fd;
 
 	memset(memory, 1, 3 * HUGE);
 	fd = watching(getpid(), memory, 3 * HUGE_PAGES);
 	for (int round = 0; round < 3; round++) {
 		for (size_t written = 0; written < 3; written++) {
-			memset(told, 0, 3 * HUGE_PAGES);
+			memset(reported, 0, 3 * HUGE_PAGES);
 			memory[written * HUGE + 5 * PAGE]++;
-			harvest(fd, memory, 3 * HUGE_PAGES, told);
-			if (!told[written * HUGE_PAGES + 5])
+			harvest(fd, memory, 3 * HUGE_PAGES, reported);
+			if (!reported[written * HUGE_PAGES + 5])
 				errx(1, "huge page %zu was written and is not told", written);
 		}
 		/* A copy is made of what is written after a fork. */
@@ -109,7 +109,7 @@ static void *screen(void *where, int flags)
 
 static void device_memory(void)
 {
-	char *memory = small_pages(12), told[12];
+	char *memory = small_pages(12), reported[12];
 	int fd = tracker_of(getpid());
 
 	screen(memory + 4 * PAGE, MAP_FIXED);
@@ -119,22 +119,22 @@ static void device_memory(void)
 	/* Nothing was left behind by these. */
 	must(watch(fd, memory, 4), "WATCH before it");
 	must(watch(fd, memory + 8 * PAGE, 4), "WATCH behind it");
-	memset(told, 0, sizeof(told));
+	memset(reported, 0, sizeof(reported));
 	memory[2 * PAGE]++;
-	if (harvest(fd, memory, 12, told) != 1 || !told[2])
+	if (harvest(fd, memory, 12, reported) != 1 || !reported[2])
 		errx(1, "WATCHes that were refused have left something");
 
-	/* It comes where memory is watched already: all of it is told, every time. */
+	/* It is mapped where memory is watched already: all of it is reported, every time. */
 	screen(memory, MAP_FIXED);
 	for (int round = 0; round < 3; round++) {
-		memset(told, 0, sizeof(told));
-		harvest(fd, memory, 12, told);
-		if (!told[0] || !told[1] || !told[2] || !told[3])
+		memset(reported, 0, sizeof(reported));
+		harvest(fd, memory, 12, reported);
+		if (!reported[0] || !reported[1] || !reported[2] || !reported[3])
 			errx(1, "device memory is not told as written");
 	}
 }
 
-/* What nobody can write cannot be missed: these are there in every process. */
+/* Mappings that nobody can write to, which every process has: no write can be missed. */
 static void whole_address_space(void)
 {
 	struct trapless_dirty_range all = { PAGE, (1UL << 47) - PAGE }, ranges[512];
@@ -242,7 +242,7 @@ static void check_memory(unsigned long before)
 static void watched_in_a_cgroup(void)
 {
 	unsigned long before = meminfo("MemFree");
-	char *memory = reserved(64 * TIB), told[4] = { 0 }, written[4] = { [1] = 1 };
+	char *memory = reserved(64 * TIB), reported[4] = { 0 }, written[4] = { [1] = 1 };
 	int fds[FILES], count = 0;
 
 	many_files();
@@ -260,8 +260,8 @@ static void watched_in_a_cgroup(void)
 		close(fds[i]);
 	must(watch(fds[count - 1], memory, 4), "WATCH by who was refused");
 	memory[PAGE]++;
-	harvest(fds[count - 1], memory, 4, told);
-	check_told(told, written, 4, "after memory was short");
+	harvest(fds[count - 1], memory, 4, reported);
+	check_told(reported, written, 4, "after memory was short");
 }
 
 /*
@@ -270,7 +270,7 @@ static void watched_in_a_cgroup(void)
  */
 static void pieces_in_a_cgroup(void)
 {
-	char *memory, told[4] = { 0 }, written[4] = { [2] = 1 };
+	char *memory, reported[4] = { 0 }, written[4] = { [2] = 1 };
 	size_t count = 0;
 	int fd;
 
@@ -291,8 +291,8 @@ static void pieces_in_a_cgroup(void)
 	printf("pieces=%zu\n", count);
 	/* What was watched before still is. */
 	memory[2 * PAGE]++;
-	harvest(fd, memory, 4, told);
-	check_told(told, written, 4, "after memory was short");
+	harvest(fd, memory, 4, reported);
+	check_told(reported, written, 4, "after memory was short");
 }
 
 /* Who tracks the parent is short of memory; the parent is not. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * dirtylogged [CASE...]: what the processor's log (EPML) must tell, and that it tells
- * nothing else. Memory that is written in a known way is compared with what is
- * told, page by page.
+ * dirtylogged [CASE...]: what the processor's log (EPML) must report, and that it
+ * reports nothing else. Memory that is written in a known way is compared with the
+ * report, page by page.
  *
  * "overrun" needs a ring of fewer than 2,000 entries that no interrupt empties,
  * "interrupts" one of 16, all others a larger one.
@@ -155,7 +155,7 @@ static const struct {
 	{ "pipe", by_pipe },
 	{ "clock_gettime", by_clock },
 	{ "uname", by_uname },
-	/* Not logged, but told by the module, and perhaps once more: such writes take time. */
+	/* Not logged, but reported by the module, perhaps once more: such writes take time. */
 	{ "process_vm_writev", by_another_mapping },
 	{ "/proc/self/mem", by_proc_mem },
 };
@@ -174,15 +174,15 @@ static void every_kind(void)
 	if (zeros < 0 || pipe(channel))
 		err(1, "/dev/zero, pipe");
 	for (unsigned int round = 0; round < ROUNDS; round++) {
-		char told[2 * KINDS] = { 0 };
+		char reported[2 * KINDS] = { 0 };
 
 		for (size_t i = 0; i < KINDS; i++)
 			kinds[i].store(memory + (2 * i + round % 2) * PAGE);
-		harvest(fd, memory, pages, told);
+		harvest(fd, memory, pages, reported);
 		for (size_t i = 0; i < KINDS; i++) {
-			if (!told[2 * i + round % 2])
+			if (!reported[2 * i + round % 2])
 				errx(1, "round %u: %s is not told", round, kinds[i].name);
-			if (i < LOGGED_KINDS && told[2 * i + !(round % 2)])
+			if (i < LOGGED_KINDS && reported[2 * i + !(round % 2)])
 				errx(1, "round %u: beside %s, a page that nobody wrote is told",
 				     round, kinds[i].name);
 		}
@@ -195,7 +195,7 @@ static void straddling(void)
 	int fd = watching(getpid(), memory, 10);
 
 	for (unsigned int round = 0; round < ROUNDS; round++) {
-		char told[10] = { 0 }, written[10] = { 0 };
+		char reported[10] = { 0 }, written[10] = { 0 };
 		unsigned int at = 1 + round % 3;
 		char *border = memory + at * PAGE;
 
@@ -205,8 +205,8 @@ static void straddling(void)
 		written[at + 3] = written[at + 4] = 1;
 		__atomic_fetch_add((uint32_t *)(memory + 8 * PAGE - 3), 1, __ATOMIC_SEQ_CST);
 		written[7] = written[8] = 1;
-		harvest(fd, memory, 10, told);
-		check_told(told, written, 10, "straddling");
+		harvest(fd, memory, 10, reported);
+		check_told(reported, written, 10, "straddling");
 	}
 }
 
@@ -219,7 +219,7 @@ static void on_signal(int signal)
 static void signal_frame(void)
 {
 	const size_t pages = 16;
-	char *memory = small_pages(pages), told[16] = { 0 }, written[16] = { 0 };
+	char *memory = small_pages(pages), reported[16] = { 0 }, written[16] = { 0 };
 	stack_t stack = { .ss_sp = memory, .ss_size = pages * PAGE };
 	struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_ONSTACK };
 	int fd = watching(getpid(), memory, pages);
@@ -228,10 +228,10 @@ static void signal_frame(void)
 		err(1, "sigaltstack");
 	for (unsigned int round = 0; round < ROUNDS; round++) {
 		raise(SIGUSR1);
-		memset(told, 0, sizeof(told));
-		harvest(fd, memory, pages, told);
+		memset(reported, 0, sizeof(reported));
+		harvest(fd, memory, pages, reported);
 		written[pages - 1] = 1;
-		check_told(told, written, pages, "signal");
+		check_told(reported, written, pages, "signal");
 	}
 }
 
@@ -247,7 +247,7 @@ static void write_some(char *memory, char *written, size_t pages, uint64_t *stat
 
 #define MANY 2000UL
 
-/* What is told is armed again, at once and for all trackers. */
+/* Reported pages are armed again, at once and for all trackers. */
 static void again_and_again(void)
 {
 	char *memory = small_pages(MANY);
@@ -256,23 +256,23 @@ static void again_and_again(void)
 	uint64_t state = 1;
 
 	for (unsigned int round = 1; round <= ROUNDS; round++) {
-		char told[MANY] = { 0 }, written[MANY] = { 0 };
+		char reported[MANY] = { 0 }, written[MANY] = { 0 };
 
 		write_some(memory, written, MANY, &state);
 		for (size_t i = 0; i < MANY; i++)
 			both[i] |= written[i];
-		harvest(first, memory, MANY, told);
-		check_told(told, written, MANY, "first tracker");
+		harvest(first, memory, MANY, reported);
+		check_told(reported, written, MANY, "first tracker");
 		if (round % 3)
 			continue;
-		memset(told, 0, sizeof(told));
-		harvest(second, memory, MANY, told);
-		check_told(told, both, MANY, "second tracker");
+		memset(reported, 0, sizeof(reported));
+		harvest(second, memory, MANY, reported);
+		check_told(reported, both, MANY, "second tracker");
 		memset(both, 0, sizeof(both));
 	}
 }
 
-/* What is read before it was collected is told again if it is written again. */
+/* A page that is read before a collect is reported again if it is written again. */
 static void read_between(void)
 {
 	char *memory = small_pages(MANY);
@@ -280,22 +280,22 @@ static void read_between(void)
 	uint64_t state = 1;
 
 	for (unsigned int round = 0; round < ROUNDS; round++) {
-		char told[MANY] = { 0 }, written[MANY] = { 0 };
+		char reported[MANY] = { 0 }, written[MANY] = { 0 };
 
 		write_some(memory, written, MANY, &state);
 		usleep(1000);
-		read_into(fd, memory, MANY, told);
-		memset(told, 0, sizeof(told));
+		read_into(fd, memory, MANY, reported);
+		memset(reported, 0, sizeof(reported));
 		memset(written, 0, sizeof(written));
 		write_some(memory, written, MANY, &state);
-		harvest(fd, memory, MANY, told);
+		harvest(fd, memory, MANY, reported);
 		for (size_t i = 0; i < MANY; i++)
-			if (written[i] && !told[i])
+			if (written[i] && !reported[i])
 				errx(1, "page %zu was written after READ, and is not told", i);
 	}
 }
 
-/* Ranges that come, go and come back; what was written before is not told. */
+/* Ranges that are watched, unwatched and watched again; earlier writes are not reported. */
 static void watched_again(void)
 {
 	char *memory = small_pages(MANY);
@@ -303,13 +303,13 @@ static void watched_again(void)
 	uint64_t state = 1;
 
 	for (unsigned int round = 0; round < ROUNDS; round++) {
-		char told[MANY] = { 0 }, written[MANY] = { 0 };
+		char reported[MANY] = { 0 }, written[MANY] = { 0 };
 
 		memset(memory, round, MANY * PAGE);
 		must(watch(fd, memory, MANY), "WATCH");
 		write_some(memory, written, MANY, &state);
-		harvest(fd, memory, MANY, told);
-		check_told(told, written, MANY, "watched again");
+		harvest(fd, memory, MANY, reported);
+		check_told(reported, written, MANY, "watched again");
 		must(unwatch(fd, memory, MANY), "UNWATCH");
 	}
 }
@@ -391,22 +391,22 @@ static void nobody_elses(void)
 			noise(memory);
 	}
 	for (unsigned int round = 1; round <= ROUNDS; round++) {
-		char told[MANY];
+		char reported[MANY];
 
 		shared->done = 0;
 		shared->go = round;
 		while (shared->done < 2)
 			sched_yield();
 		for (unsigned int i = 0; i < 2; i++) {
-			memset(told, 0, sizeof(told));
-			harvest(fd[i], memory, MANY, told);
-			/* Not the first time: fork's copies are told by the kernel. */
+			memset(reported, 0, sizeof(reported));
+			harvest(fd[i], memory, MANY, reported);
+			/* Not the first time: the kernel reports the copies that fork makes. */
 			for (size_t page = 0; page < MANY; page++)
-				if (shared->written[i][page] && !told[page])
+				if (shared->written[i][page] && !reported[page])
 					errx(1, "process %u: page %zu is not told", i, page);
 			if (round > 2)
 				for (size_t page = 0; page < MANY; page++)
-					if (told[page] && page % 4 != i)
+					if (reported[page] && page % 4 != i)
 						errx(1, "process %u: page %zu is another's", i,
 						     page);
 		}
@@ -440,7 +440,7 @@ static void *keep_writing(void *number)
 
 /*
  * Threads write while they are attached, watched and collected. A copy that is kept
- * up to date by what is told equals the memory once they have stopped.
+ * up to date by the reports equals the memory once they have stopped.
  */
 static void threads(void)
 {
@@ -458,7 +458,7 @@ static void threads(void)
 	fd = watching(getpid(), memory, MANY);
 	memcpy(copy, memory, MANY * PAGE);
 	for (unsigned int round = 0; round <= 4 * ROUNDS; round++) {
-		char told[MANY] = { 0 };
+		char reported[MANY] = { 0 };
 
 		usleep(2000);
 		if (round == 4 * ROUNDS) {
@@ -466,9 +466,9 @@ static void threads(void)
 			for (unsigned int i = 0; i < THREADS; i++)
 				pthread_join(thread[i], NULL);
 		}
-		harvest(fd, memory, MANY, told);
+		harvest(fd, memory, MANY, reported);
 		for (size_t i = 0; i < MANY; i++)
-			if (told[i])
+			if (reported[i])
 				memcpy(copy + i * PAGE, memory + i * PAGE, PAGE);
 	}
 	for (size_t i = 0; i < MANY; i++)
@@ -479,7 +479,7 @@ static void threads(void)
 /* A child that shares the memory, and one that has a copy of it. */
 static void children(void)
 {
-	char *memory = small_pages(MANY), told[MANY] = { 0 };
+	char *memory = small_pages(MANY), reported[MANY] = { 0 };
 	int fd = watching(getpid(), memory, MANY);
 	pid_t pid;
 
@@ -489,9 +489,9 @@ static void children(void)
 		_exit(0);
 	}
 	wait_child(pid);
-	harvest(fd, memory, MANY, told);
+	harvest(fd, memory, MANY, reported);
 	for (size_t i = 0; i < MANY; i++)
-		if (told[i] != (i == 5))
+		if (reported[i] != (i == 5))
 			errx(1, "page %zu after vfork", i);
 	pid = start_child();
 	if (!pid) {
@@ -499,15 +499,15 @@ static void children(void)
 		_exit(0);
 	}
 	wait_child(pid);
-	memset(told, 0, sizeof(told));
-	if (harvest(fd, memory, MANY, told))
+	memset(reported, 0, sizeof(reported));
+	if (harvest(fd, memory, MANY, reported))
 		errx(1, "what a child wrote to its copy is told");
 }
 
 /* A kernel thread writes, in the name of the process (module trapless_borrow). */
 static void borrowed(void)
 {
-	char *memory = small_pages(MANY), told[MANY] = { 0 };
+	char *memory = small_pages(MANY), reported[MANY] = { 0 };
 	int fd = watching(getpid(), memory, MANY);
 
 	for (size_t page = 3; page < MANY; page += 300) {
@@ -516,16 +516,17 @@ static void borrowed(void)
 		snprintf(address, sizeof(address), "%p", memory + page * PAGE);
 		write_text("/sys/module/trapless_borrow/parameters/store", address);
 	}
-	harvest(fd, memory, MANY, told);
+	harvest(fd, memory, MANY, reported);
 	for (size_t i = 0; i < MANY; i++)
-		if (told[i] != (i % 300 == 3))
-			errx(1, "page %zu: %s", i, told[i] ? "told, but not written" : "not told");
+		if (reported[i] != (i % 300 == 3))
+			errx(1, "page %zu: %s", i,
+			     reported[i] ? "told, but not written" : "not told");
 }
 
-/* The tracked process is gone: so is what it would have told, and nothing else. */
+/* The tracked process is gone: its unread pages are lost, and nothing else. */
 static void after_exit(void)
 {
-	char *memory = small_pages(MANY), told[MANY] = { 0 };
+	char *memory = small_pages(MANY), reported[MANY] = { 0 };
 	struct shared *shared = share();
 	pid_t pid = start_child();
 	int fd;
@@ -541,10 +542,10 @@ static void after_exit(void)
 	wait_child(pid);
 	if (!collect(fd) || errno != ESRCH)
 		errx(1, "COLLECT of a process that is gone");
-	read_into(fd, memory, MANY, told);
+	read_into(fd, memory, MANY, reported);
 }
 
-/* More than the ring holds: all is told, and said. */
+/* More than the ring holds: all is reported, with the flag OVERRUN. */
 static void overrun(void)
 {
 	char *memory = small_pages(MANY);
@@ -553,15 +554,15 @@ static void overrun(void)
 	unsigned int overruns = 0;
 
 	for (unsigned int round = 0; round < ROUNDS; round++) {
-		char told[MANY] = { 0 };
+		char reported[MANY] = { 0 };
 
 		if (read(zero, memory, MANY * PAGE) != MANY * PAGE)
 			err(1, "read");
 		must(ioctl(fd, TRAPLESS_DIRTY_COLLECT, &how), "COLLECT");
 		overruns += !!(how.flags & TRAPLESS_DIRTY_OVERRUN);
-		read_into(fd, memory, MANY, told);
+		read_into(fd, memory, MANY, reported);
 		for (size_t i = 0; i < MANY; i++)
-			if (!told[i])
+			if (!reported[i])
 				errx(1, "page %zu was lost", i);
 	}
 	printf("overruns=%u\n", overruns);
@@ -573,7 +574,7 @@ static void overrun(void)
 static void emptied_by_interrupts(void)
 {
 	struct trapless_dirty_stats stats;
-	char told[MANY] = { 0 };
+	char reported[MANY] = { 0 };
 	char *memory = small_pages(MANY);
 	int fd = watching(getpid(), memory, MANY);
 
@@ -583,7 +584,7 @@ static void emptied_by_interrupts(void)
 		if (i % 4 == 3)
 			usleep(1000);
 	}
-	if (harvest(fd, memory, MANY, told) != MANY)
+	if (harvest(fd, memory, MANY, reported) != MANY)
 		errx(1, "pages are missing");
 	must(ioctl(fd, TRAPLESS_DIRTY_GET_STATS, &stats), "GET_STATS");
 	printf("interrupts=%llu overruns=%llu\n", stats.interrupts, stats.overruns);

@@ -29,8 +29,8 @@ static int new_machine(void)
 
 static void expect_count(int fd, const char *memory, size_t pages, const char *when)
 {
-	char told[PAGES] = { 0 };
-	size_t count = harvest(fd, memory, PAGES, told);
+	char reported[PAGES] = { 0 };
+	size_t count = harvest(fd, memory, PAGES, reported);
 
 	if (count != pages)
 		errx(1, "%s: %zu pages reported, not %zu", when, count, pages);

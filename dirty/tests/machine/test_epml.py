@@ -170,7 +170,7 @@ def test_interrupts_empty_the_ring(tmp_path: Path) -> None:
 
 
 def test_nothing_is_lost_without_interrupts(tmp_path: Path) -> None:
-    """A ring that nobody empties in time runs over, on two processors, and that is told.
+    """A ring that is not emptied in time runs over, on two processors, and that is reported.
 
     It is so small that either half of what "overrun" writes is too much, should a processor take over.
     """

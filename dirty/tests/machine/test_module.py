@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The guest module's device: who may do what, and what bad luck leaves behind.
 
-One boot of a stock kernel with its own debug options. What a case is held against is told at its place in
-the C programs of guest/ beside them.
+One boot of a stock kernel with its own debug options. What each case compares with is explained in the
+C programs of ../guest.
 """
 
 from dataclasses import replace

@@ -28,7 +28,7 @@ SCENARIOS = {
     "one-tracker": ("trackers",),
 }
 UNKNOWN = "unknown-symbol"
-# The case whose process the kernel kills where the module should have told it that memory is short.
+# The case whose process the kernel kills where the module should have returned ENOMEM.
 KILLING, KILLED = "oom-killer", "pieces-in-a-cgroup"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """SPML for real: the guest module in a guest of trapless-vmm, on the stock kvm_amd of an emulated host.
 
-The witness is memory itself (the lab's forwarded.c, dirty-oracle): a copy that is kept up to date by what is
-told must equal it. What the VMM counts says only that it was the log that told.
+The witness is memory itself (the lab's forwarded.c, dirty-oracle): a copy that is kept up to date by the
+reports must equal it. What the VMM counts shows only that the reports came from the log.
 """
 
 import re
@@ -108,7 +108,7 @@ def test_mistakes_of_the_vmm_are_caught_or_told() -> None:
     said = _inner("said", script + _cases("overrun"), mistake="vmm-overrun")
     mutant = artifacts.mutant("dirty", "rust", "release/trapless-vmm")
     transcript = _run(lose, wild, said, timeout_s=600, vmm=mutant)
-    # The lying ring: nobody is told, and only memory knows.
+    # The lying ring reports no overrun; only the comparison of memory shows the loss.
     assert module_steps.failed(transcript, "lose") == ["rounds", "alias"]
     assert "pages missed" in transcript["lose"].output
     for name in ("wild", "said"):

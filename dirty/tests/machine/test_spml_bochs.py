@@ -58,7 +58,7 @@ def _exits(printed: str, reason: int) -> int:
 
 
 def test_a_page_written_again_is_no_exit() -> None:
-    # Without a kernel the VMM ends after its self-test, which compares what was told with what was written.
+    # Without a kernel the VMM ends after its self-test, which compares the report with what was written.
     once = f"! trapless-vmm --kernel /none 2>&1; cat {_EXITS}/hist"
     pml = "cat /sys/module/kvm_intel/parameters/pml"
     script = "\n".join(

@@ -17,7 +17,7 @@ use crate::layout;
 
 /// `XLF_KERNEL_64` of setup_header.xloadflags: there is a 64-bit entry, 0x200 behind the 32-bit one.
 const HAS_64_BIT_ENTRY: u16 = 1;
-/// What the kernel may be told in its command line, if it does not say so itself.
+/// The longest command line that the kernel takes, if its header does not say so.
 const COMMAND_LINE_MAX: usize = 2047;
 
 /// Load all that the kernel needs and return its entry.

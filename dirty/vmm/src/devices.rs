@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The devices: one serial port, and a keyboard controller that only resets. None of them writes to the guest's
-//! memory, which is why the log of the processors' writes is all there is to tell.
+//! memory, so the log of the processors' writes is complete.
 
 use std::io::{self, Read, Write};
 use std::sync::Mutex;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the host's log to the guest's ring, as the guest's calls ask.
 //!
-//! Invariant: every page that the log told is in the guest's ring, or the next DRAIN answers OVERRUN. So does
+//! Invariant: every page that the log reported is in the guest's ring, or the next DRAIN returns OVERRUN. So does
 //! each DRAIN once the host has failed to protect pages again. Logging is on while, and only while, the guest
 //! has a process enabled and a ring.
 
@@ -139,9 +139,9 @@ impl<L: Log> Forwarder<L> {
     fn drain(&mut self) -> i32 {
         self.counts.drains += 1;
         self.forward();
-        let told = self.overrun || self.broken;
+        let overrun = self.overrun || self.broken;
         self.overrun = false;
-        if told {
+        if overrun {
             self.counts.overruns += 1;
             return abi::OVERRUN;
         }

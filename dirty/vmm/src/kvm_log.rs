@@ -46,7 +46,7 @@ pub struct KvmLog {
     vm: Arc<VmFd>,
     region: kvm_userspace_memory_region,
     rings: Vec<KvmRing>,
-    /// Keeps the region mapped for as long as KVM may be told about it.
+    /// Keeps the region mapped for as long as it may be registered with KVM.
     _memory: GuestMemoryMmap,
 }
 
@@ -63,7 +63,7 @@ impl KvmLog {
             userspace_addr: memory.get_host_address(start)? as u64,
         };
         let log = Self { vm, region, rings: Vec::new(), _memory: memory.clone() };
-        log.tell().context("KVM takes no memory")?;
+        log.set_region().context("KVM takes no memory")?;
         Ok(log)
     }
 
@@ -73,7 +73,7 @@ impl KvmLog {
         Ok(())
     }
 
-    fn tell(&self) -> io::Result<()> {
+    fn set_region(&self) -> io::Result<()> {
         // SAFETY: the address range is the mapping of `_memory`, which lives as long as `self`; the VM's vCPUs are
         // not run after `self` is dropped, as whoever runs them holds it.
         Ok(unsafe { self.vm.set_user_memory_region(self.region) }?)
@@ -83,7 +83,7 @@ impl KvmLog {
 impl Log for KvmLog {
     fn set_logging(&mut self, on: bool) -> io::Result<()> {
         self.region.flags = if on { KVM_MEM_LOG_DIRTY_PAGES } else { 0 };
-        self.tell()
+        self.set_region()
     }
 
     fn harvest(&mut self, take: &mut dyn FnMut(u64)) -> bool {

@@ -3,7 +3,7 @@
 //! (Shadow PML, docs/spml.md).
 //!
 //! Exit codes: 0 the guest reset the machine, 1 it could not be run or broke down, with one message that says
-//! why, 2 wrong arguments. A kernel that panics with `panic=-1` resets the machine too: only its console tells.
+//! why, 2 wrong arguments. A kernel that panics with `panic=-1` resets the machine too: only its console shows it.
 
 mod abi;
 mod boot;

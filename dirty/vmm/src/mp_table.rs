@@ -12,7 +12,7 @@ const IO_APIC: u32 = 0xfec0_0000;
 const VERSION: u8 = 0x14;
 /// The pointer structure in front of the table.
 const POINTER_SIZE: usize = 16;
-/// As many as the kernel looks at without being told otherwise.
+/// As many as the kernel looks at by default.
 pub const MAX_CPUS: u8 = 16;
 
 fn checksum(bytes: &[u8]) -> u8 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether this host's dirty ring can be believed: a guest of five instructions writes pages that we know, and
-//! the ring must tell these and no others, then once more after they were protected again.
+//! the ring must report these and no others, then once more after they were protected again.
 //!
 //! More pages are written than a ring holds: some hosts lose what does not fit and do not stop the vCPU.
 
@@ -21,7 +21,7 @@ const PAGES: u64 = 3 * ENTRIES as u64;
 const AGAIN: u64 = ENTRIES as u64 / 4;
 const FIRST: u64 = 0x200;
 const CODE: u64 = 0x1000;
-/// Code and page tables. AMD's processors count walks of the guest's page tables as writes to them, and KVM tells
+/// Code and page tables. AMD's processors count walks of the guest's page tables as writes to them, and KVM reports
 /// a page that is first read as written, when it maps it writable.
 const TOUCHED: Range<u64> = 0..FIRST;
 
@@ -48,7 +48,7 @@ pub fn run(kvm: &Kvm) -> Result<()> {
         let registers =
             kvm_regs { rip: CODE, rdi: FIRST * 4096, rcx: pages, rflags: 2, ..Default::default() };
         vcpu.set_regs(&registers)?;
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         let mut entries = 0_u64;
         loop {
             let halted = match vcpu.run() {
@@ -61,7 +61,7 @@ pub fn run(kvm: &Kvm) -> Result<()> {
             let before = entries;
             let complete = log.harvest(&mut |page| {
                 entries += 1;
-                told.insert(page);
+                reported.insert(page);
             });
             ensure!(complete, "this host's dirty ring ran over without stopping the vCPU");
             log.rearm().context("KVM does not protect pages again")?;
@@ -71,8 +71,8 @@ pub fn run(kvm: &Kvm) -> Result<()> {
             ensure!(entries > before, "this host's dirty ring is full and empty at once");
         }
         let expected: BTreeSet<u64> = (FIRST..FIRST + pages).collect();
-        let lost = expected.difference(&told).count();
-        let foreign: Vec<_> = told.difference(&expected).filter(|page| !TOUCHED.contains(page)).collect();
+        let lost = expected.difference(&reported).count();
+        let foreign: Vec<_> = reported.difference(&expected).filter(|page| !TOUCHED.contains(page)).collect();
         ensure!(
             lost == 0 && foreign.is_empty(),
             "this host's dirty ring cannot be believed: of {pages} pages written it lost {lost}, and it told \

@@ -86,8 +86,8 @@ impl Region {
             // SAFETY: within the mapping, aligned; volatile, for other code wrote it.
             let now = unsafe { (address as *const u64).read_volatile() };
             while reported.next_if(|range| range.end() <= address).is_some() {}
-            let told = reported.peek().is_some_and(|range| range.contains_address(address));
-            match (*seen != now, told) {
+            let is_reported = reported.peek().is_some_and(|range| range.contains_address(address));
+            match (*seen != now, is_reported) {
                 (true, false) => verdict.missed += 1,
                 (false, true) => verdict.spurious += 1,
                 _ => {}
@@ -116,8 +116,8 @@ mod tests {
         let page = |n: usize| {
             PageRange::from_length(region.first(1).start() + n * page_size(), page_size()).unwrap()
         };
-        let told = [page(0), page(3), page(4), page(12)];
-        assert_eq!(region.judge(&told), Verdict { missed: 1, spurious: 1 });
+        let reported = [page(0), page(3), page(4), page(12)];
+        assert_eq!(region.judge(&reported), Verdict { missed: 1, spurious: 1 });
         assert_eq!(region.judge(&[]), Verdict::default());
     }
 }

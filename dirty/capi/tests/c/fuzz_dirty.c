@@ -50,7 +50,7 @@ static void touch(int index)
 	arena[index * page]++;
 }
 
-/* What the caller of the library does with each page that it is told of. */
+/* What the caller of the library does with each reported page. */
 static void copy(struct tracker *tracker, uintptr_t start, uintptr_t end)
 {
 	for (uintptr_t at = start; at < end; at += page)

@@ -165,7 +165,7 @@ static void test_nothing_is_lost(void)
 	CHECK(dirty_read(tracker, all, 1) == 1);
 	CHECK(dirty_reason_is_mapped(all[0].reason) && all[0].end - all[0].start == page);
 
-	/* A range that vanishes is told as such. */
+	/* A range that is unmapped is reported as such. */
 	CHECK(munmap(memory, length) == 0);
 	CHECK(dirty_collect(tracker) == 1);
 	CHECK(dirty_read(tracker, all, 1) == 1);
@@ -331,7 +331,7 @@ static void test_fork(void)
 	munmap(memory, 4 * page);
 }
 
-/* A child that writes when told, tracked by its pid until it ends. */
+/* A child that writes when asked to, tracked by its pid until it ends. */
 static void test_other_process(void)
 {
 	size_t page = page_size();

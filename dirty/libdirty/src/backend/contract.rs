@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What every back end does. [`crate::Tracker`] keeps the books (which ranges, what is mapped there); a back end
-//! arms memory and tells what was written.
+//! arms memory and reports which pages were written.
 //!
-//! The promise that each of them keeps, page by page: a write that happens after `arm` returned is told by the
-//! first `collect` that begins after it, or by one that runs meanwhile. Taking a page into the answer and
-//! arming it again is therefore one step as far as a write can see; each file says how.
+//! The promise that each back end keeps for each page: a write that happens after `arm` returned is reported by the
+//! first `collect` that begins after it, or by one that runs at the same time. So no write can fall between reporting
+//! a page and arming it again; each file says how it does this.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ pub(crate) struct Part {
     pub(crate) bitmap: Arc<Bitmap>,
 }
 
-/// What became of arming.
+/// The outcome of arming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Armed {
     /// Writes are found from now on.
     Watched,
-    /// The process can never write here: nothing to find.
+    /// The process can never write here: there is nothing to find.
     Constant,
     /// This mapping cannot be watched.
     Unsupported,
@@ -59,10 +59,10 @@ pub(crate) trait Backend: Send + Debug {
     /// arm all at once.
     fn settle(&mut self, _target: &Target) {}
 
-    /// Leave `range`, a part or a piece of one, as if it had never been watched. `mapped` tells whether the
-    /// memory is still there; where it is not, only the back end's own records go.
+    /// Leave `range`, a part or a piece of one, as if it had never been watched. `mapped`: whether the memory is still
+    /// there; if not, only the back end's own records are removed.
     fn disarm(&mut self, target: &Target, range: PageRange, mapped: bool);
 
-    /// Tell the pages written since the last collect, and arm them again.
+    /// Report the pages written since the last collect, and arm them again.
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>);
 }

@@ -3,13 +3,13 @@
 //! mechanisms: the dirty bit of its page-table entries (`dbit`), the log of the hypervisor (`spml`), the
 //! log of the processor (`epml`).
 //!
-//! The module keeps the promise of this crate by itself: addresses are watched whatever is mapped there, and what
-//! is unmapped, discarded or moved counts as written. So nothing here can be armed too late, and memory that was
-//! replaced is no case of its own. What is left to this file:
-//! - the process that was attached to is the [`Target`]: the pidfd tells, after the fact, that its pid was not
-//!   another's meanwhile;
-//! - what the module watches and the tracker does not (an UNWATCH that failed) is not told;
-//! - a collect that fails has told nothing: all is armed anew, and reported.
+//! The module keeps the promise of this crate by itself: it watches addresses, whatever is mapped there, and counts
+//! memory that was unmapped, discarded or moved as written. So nothing can be armed too late here, and replaced
+//! memory needs no special case. What this file adds:
+//! - The process that was attached to is the [`Target`]: after attaching, the pidfd shows that the process still
+//!   lives, so that no other had its pid.
+//! - What the module watches but the tracker does not (an UNWATCH that failed) is not reported.
+//! - After a collect that failed, all is armed anew and reported.
 
 use std::io;
 
@@ -45,21 +45,21 @@ impl Module {
         Ok(Module { kind, device, room: vec![abi::Range::default(); FIRST_ROOM] })
     }
 
-    /// Have the module look, and tell what it found.
+    /// Have the module look, and report what it found.
     fn find(&mut self, work: &mut Collection<'_>) -> io::Result<()> {
         let has_overrun = self.device.collect()?;
         if has_overrun {
             work.parts.iter().for_each(|part| work.dirty.push(part.range, Reason::Overflow));
         }
-        // With an overrun all is told already.
+        // After an overrun all is reported already.
         self.take(|range| {
             if !has_overrun {
-                tell(work, range);
+                report(work, range);
             }
         })
     }
 
-    /// Take all that the module has found; what it finds meanwhile may come in any order, or the next time.
+    /// Take all that the module has found; pages found meanwhile may come in any order, or with the next call.
     fn take(&mut self, mut each: impl FnMut(PageRange)) -> io::Result<()> {
         loop {
             let room = self.room.len();
@@ -79,8 +79,8 @@ impl Module {
     }
 }
 
-/// Tell what of `range` lies in parts.
-fn tell(work: &mut Collection<'_>, range: PageRange) {
+/// Report what of `range` lies in parts.
+fn report(work: &mut Collection<'_>, range: PageRange) {
     let first = work.parts.partition_point(|part| part.range.end() <= range.start());
     for part in &work.parts[first..] {
         let Some(piece) = part.range.intersection(range) else { break };
@@ -94,8 +94,8 @@ impl Backend for Module {
     }
 
     fn arm(&mut self, _target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
-        // Device memory, no memory for the books, watched already by a mistake: reported by each collect, and tried
-        // again there.
+        // Device memory, no memory for the books, or watched already by a mistake: each collect reports it, and tries
+        // again.
         match self.device.watch(part.range) {
             Ok(()) => Armed::Watched,
             Err(_) => Armed::Unsupported,

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mprotect(2)` and a SIGSEGV handler, for the own process.
 //!
-//! Watched memory that the program may write is kept read-only, and is *armed* so. The first store to a page faults;
-//! the handler (`handler`) lifts the page's protection and sets its bit; a collect takes the bits and
-//! protects those pages again. `order` says why no write gets between, `registry` how the handler reads what
-//! is watched. The part's bitmap is the handler's: 1 is *written since the last collect*.
+//! Watched memory that the program may write is *armed* by making it read-only. The first store to a page faults;
+//! the handler (`handler`) removes the page's protection and sets its bit; a collect takes the bits and protects
+//! those pages again. `order` says why no write falls in between, `registry` how the handler finds what is watched.
+//! In the part's bitmap, which the handler writes, 1 means *written since the last collect*.
 //!
-//! A collect arms only what it tells. What it finds writable without a bit was made so by the program, which changed
-//! its protection or mapped other memory there: it is told ([`Reason::ProtectionChanged`]) and armed anew.
+//! A collect arms only what it reports. A page that is writable and has no bit was made writable by the program, which
+//! changed its protection or mapped other memory there: it is reported ([`Reason::ProtectionChanged`]) and armed anew.
 //!
-//! Discards fault nobody. In private memory a collect therefore looks, after arming, which pages have content
-//! of their own, and compares with those that had at the last one (`content`, `history`). Shared memory needs
-//! none of this: what is discarded there comes back as it was.
+//! Discards do not fault. So in private memory a collect finds out, after arming, which pages have content of their
+//! own, and compares with those that had some at the last collect (`content`, `history`). Shared memory does not need
+//! this: a page that is discarded there reads as before.
 //!
-//! When the process runs out of mappings (`vm.max_map_count`), protection is lifted from everything around,
-//! and that is told whole ([`Reason::Overflow`]).
+//! When the process runs out of mappings (`vm.max_map_count`), protection is removed from all memory around, and that
+//! is reported as a whole ([`Reason::Overflow`]).
 //!
-//! Not seen, and there is no way to see it from here:
-//! - a program that makes watched memory writable by itself, writes, and makes it read-only again before the
-//!   next collect; or that makes watched memory read-only to catch stores by itself: the handler cannot tell
-//!   its protection from ours. (Memory that was read-only when the last collect looked is left alone.)
-//! - `/proc/PID/mem`, which writes whatever the protection is.
+//! Not seen, and impossible to see for this back end:
+//! - A program makes watched memory writable by itself, writes, and makes it read-only again before the next collect.
+//!   Or it makes watched memory read-only to catch stores by itself: the handler cannot distinguish its protection
+//!   from ours. (Memory that was read-only at the last collect is left alone.)
+//! - Writes through `/proc/PID/mem`, which ignore the protection.
 //!
 //! The kernel's own writes to armed memory fail with `EFAULT`. Armed memory that `mremap` moves or grows takes its
 //! protection along to where the handler does not know it: a store there ends in SIGSEGV.
@@ -76,8 +76,8 @@ impl Mprotect {
         })
     }
 
-    /// Take the bits of `part`, arm those pages, and tell them, with what was discarded. What is `writable`
-    /// without a bit is told as well.
+    /// Take the bits of `part`, arm those pages, and report them and the discarded ones. Pages that are `writable`
+    /// without a bit are reported as well.
     fn sweep(
         &mut self,
         target: &Target,
@@ -107,7 +107,7 @@ impl Mprotect {
         Ok(())
     }
 
-    /// Tell all of `part`, and arm it.
+    /// Report all of `part`, and arm it.
     fn sweep_all(
         &mut self,
         target: &Target,
@@ -214,7 +214,7 @@ impl Backend for Mprotect {
             let now = target.maps().within(&[range]).ok();
             for (piece, protection) in registry::sole_protections(range, self.owner) {
                 match &now {
-                    // What the program has protected otherwise stays so.
+                    // A protection that the program has set since stays.
                     Some(now) => now
                         .iter()
                         .filter(|mapping| mapping.protection == armed(protection))
@@ -231,7 +231,7 @@ impl Backend for Mprotect {
 
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         if !self.records.is_empty() && !handler::is_on_top() {
-            // Who knows what became of the faults meanwhile.
+            // Faults may have been lost meanwhile.
             registry::change(handler::prepare, handler::activate);
         }
         let doubts: HashMap<usize, Reason> = self
@@ -265,7 +265,7 @@ fn overlapping(ranges: &[PageRange], chunk: PageRange) -> impl Iterator<Item = &
     ranges[first..].iter().take_while(move |range| range.start() < chunk.end())
 }
 
-/// Take the right to write away from `run`.
+/// Make `run` read-only.
 fn arm(protections: &[(PageRange, i32)], run: PageRange) -> Result<(), NotArmed> {
     let first = protections.partition_point(|(range, _)| range.end() <= run.start());
     for (range, protection) in &protections[first..] {

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kernel's soft-dirty bit: bit 55 of `/proc/PID/pagemap`, cleared by `/proc/PID/clear_refs`.
 //!
-//! Reading the bits and clearing them are two steps, and clearing is for the whole process. Between the two its
-//! threads are stopped (`stop`): a write comes before the first, and its page is told, or after the second,
-//! and sets the bit again. Every look, a *harvest*, is at all that is watched; what it finds is kept in a bitmap of
-//! each part until a collect tells it, for arming more memory needs a harvest as well. If the threads cannot be
-//! stopped, everything is told ([`Reason::NotStopped`]).
+//! Reading the bits and clearing them are two steps, and clearing is for the whole process. From before the first to
+//! after the second the threads of the process are stopped (`stop`): a write comes before both, and its page is
+//! reported, or after both, and sets the bit again. Each such *harvest* covers all watched memory. What it finds is
+//! kept in a bitmap of each part until a collect reports it, because arming more memory needs a harvest as well. If
+//! the threads cannot be stopped, everything is reported ([`Reason::NotStopped`]).
 //!
-//! In private memory the part's bitmap says which pages had content of their own at the last harvest (`content`).
-//! Content that is gone was discarded, and is told; so is, by the first collect after memory was armed (or reported
-//! whole), all that has none: it may have had some when the caller copied it. An empty page that was empty is not told
-//! otherwise, whatever its bit says: new
-//! mappings, and mappings that a new one was joined to, have the bit on every page. In shared memory an
-//! empty entry may stand for a page that was written and then reclaimed with its bit: it is told.
+//! In private memory the part's bitmap holds the pages that had content of their own at the last harvest (`content`).
+//! A page that lost its content was discarded, and is reported. The first collect after memory was armed (or reported
+//! whole) also reports all pages without content: they may have had some when the caller copied them. Any other page
+//! that was empty and still is is not reported, whatever its bit says: in a new mapping, and in one that a new mapping
+//! was merged with, every page has the bit. In shared memory an empty entry may stand for a page that was written and
+//! then reclaimed with its bit: it is reported.
 //!
-//! The bits are the process's. Two trackers of this program on one process would steal each other's: the second is
-//! refused, as is that of another program that uses this library (`claim`). That a program clears them by itself (a
-//! checkpointer, a garbage collector) cannot be seen, and loses writes: only one may use soft-dirty on a process. The bits of hugetlb pages do not work.
+//! The bits belong to the process. Two trackers of one process would clear each other's bits: the second is refused,
+//! also in another program that uses this library (`claim`). A program that clears them without this library (a
+//! checkpointer, a garbage collector) cannot be noticed, and makes writes go unseen: only one may use soft-dirty on
+//! a process. The bits do not work for hugetlb pages.
 //!
-//! When a process tracks itself, what the library writes to its own memory during a harvest may be missed, if that
-//! is watched at all.
+//! When a process tracks itself, writes of the library to its own memory during a harvest may be missed, if that
+//! memory is watched at all.
 
 use std::fs::File;
 use std::io::Write;
@@ -56,11 +57,11 @@ pub(super) struct SoftDirty {
 struct Record {
     range: PageRange,
     is_private: bool,
-    /// Private memory without content is zeros, not a file's.
+    /// A page without content reads as zeros, not as a file.
     is_anonymous: bool,
     /// Which pages had content; the part's bitmap.
     had: Arc<Bitmap>,
-    /// What harvests have found and no collect has told.
+    /// Pages that harvests have found and no collect has reported.
     found: Arc<Bitmap>,
     state: State,
 }
@@ -110,14 +111,14 @@ impl SoftDirty {
                 Ok(()) => record.state,
             };
         }
-        // Where this fails the bits stay, and the pages are told once more.
+        // Where this fails the bits stay, and the pages are reported once more.
         let _ = self.clear_refs.write(b"4");
         drop(held);
     }
 }
 
 impl Record {
-    /// Add to `found` what the entries tell, and renew `had`.
+    /// Add the pages that the entries show as written to `found`, and update `had`.
     fn look(&self, target: &Target, contents: &mut Contents) -> std::io::Result<()> {
         for chunk in chunks(self.range, &self.had) {
             contents.read(target, chunk)?;
@@ -167,8 +168,8 @@ impl Record {
 }
 
 impl Record {
-    /// Tell what the harvests have found, with what is empty if the record is fresh.
-    fn tell(&self, dirty: &mut Dirty) {
+    /// Report the pages that harvests have found, and the empty ones if the record is fresh.
+    fn report(&self, dirty: &mut Dirty) {
         for chunk in chunks(self.range, &self.found) {
             let mut news = News::new(chunk, &self.found);
             news.take(&self.found);
@@ -247,10 +248,10 @@ impl Backend for SoftDirty {
                     work.dirty.push(record.range, Reason::NotStopped);
                     record.found.fill(record.range, false);
                 }
-                State::New | State::Watched => record.tell(work.dirty),
+                State::New | State::Watched => record.report(work.dirty),
             }
         }
-        // Not before: the pieces of a part share their bits. What was reported whole is copied at some time to come.
+        // Not before: the pieces of a part share their bits. What was reported whole will be copied only later.
         self.records.iter().for_each(|record| record.had.set_fresh(false));
         for record in self.records.iter_mut().filter(|record| record.state == State::Doubtful) {
             record.had.set_fresh(true);
@@ -270,7 +271,7 @@ fn kernel_has_soft_dirty() -> Result<bool, String> {
     Ok(entry[0].is_soft_dirty())
 }
 
-/// Trackers of this program: who tracks (a forked child has its own), and whom.
+/// Trackers of this program: the tracking process (a forked child has its own), and the tracked one.
 static CLAIMS: Mutex<Vec<(u32, i32)>> = Mutex::new(Vec::new());
 
 /// The right to clear the bits of one process, among the trackers of this program.

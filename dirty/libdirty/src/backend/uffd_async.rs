@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! userfaultfd asynchronous write protection, harvested by `PAGEMAP_SCAN` (Linux 6.7).
 //!
-//! A page is armed while its entry carries the write-protection mark; the kernel lifts the mark at the first
-//! write and lets it pass. The scan tells the pages without the mark and sets it again under the lock of their
-//! page table: a write comes before (and is told) or after (and lifts the mark again).
+//! A page is armed while its entry carries the write-protection mark; the kernel removes the mark at the first
+//! write and lets the write pass. The scan reports the pages without the mark and sets it again under the lock of
+//! their page table: a write comes before that (and is reported) or after it (and removes the mark again).
 //!
-//! What the scan does not tell is memory that went away: `MADV_DONTNEED` empties entries, and may free whole page
-//! tables, which the scan skips in silence. What that means depends on what is behind the memory.
+//! The scan does not report memory that was discarded: `MADV_DONTNEED` empties entries, and may free whole page
+//! tables, which the scan skips silently. How discards are found depends on what backs the memory.
 //!
-//! *Private anonymous*: zeros. The bitmap holds the pages of which the caller's copy may hold other than zeros (see
-//! `bitmap`): such a page that is empty is reported as discarded, and its bit goes. By blocks (the pages of one page
-//! table, 2 MiB):
-//! - all bits set, *full*: the scan takes empty entries for written, so that discards are told and marked like
-//!   writes, and keep their bits. A block of which nothing is told is looked at once more, at one entry: if that is
-//!   not marked, the table may have been freed, and the entries are read.
-//! - otherwise, *sparse*: the scan leaves empty entries alone, for marking them would tell 511 pages for one
-//!   written. The entries are read instead, of blocks with bits or writes. A page of zeros that was only read is
-//!   marked and not told.
-//! - *fresh*, armed since the last collect: every bit counts as set. The bits of what has content are set, and all
-//!   else is reported as discarded, once. The kernel walks the empty part, at next to no cost.
+//! *Private anonymous*: a discarded page reads as zeros. The bitmap holds the pages whose copy at the caller may be
+//! other than zeros (see `bitmap`): if such a page is empty, it is reported as discarded and its bit is cleared.
+//! This is done by blocks (the pages of one page table, 2 MiB):
+//! - *full*, all bits are set: the scan takes empty entries for written, so discards are reported and marked like
+//!   writes, and keep their bits. Of a block without any report one entry is read as well: if it is not marked, the
+//!   table may have been freed, and all entries of the block are read.
+//! - *sparse*, not all bits are set: the scan skips empty entries, since marking them would report 511 pages for one
+//!   written. Instead the entries of blocks with bits or writes are read. A page of zeros that was only read is
+//!   marked and not reported.
+//! - *fresh*, armed since the last collect: every bit counts as set. The bits of pages with content are set, and all
+//!   others are reported as discarded, once. The kernel skips over the empty part, at almost no cost.
 //!
-//! *Private file*: the file. Every entry is marked from the beginning, as in shared memory below. The bitmap holds
-//! the pages that the process had made its own; one that is not any more is told. The kernel keeps the mark on an
-//! emptied entry, where it looks like a page that is swapped out: such a page is told by every collect.
+//! *Private file*: a discarded page reads as the file. Every entry is marked from the beginning, as in shared memory
+//! below. The bitmap holds the pages of which the process had a private copy; a page that lost it is reported. The
+//! kernel keeps the mark on an emptied entry, where it looks like a page that is swapped out: such a page is reported
+//! by every collect.
 //!
-//! *Shared*: what was there. Only writes count, but an empty entry may stand for a page that was written and then
-//! reclaimed. So every entry is marked from the beginning, empty ones too, for which the kernel makes page
-//! tables, and the scan takes empty entries for written. A block of which nothing is told must have its marks,
-//! or its table was freed: it is told and marked again.
+//! *Shared*: a discarded page reads as before. Only writes count, but an empty entry may stand for a page that was
+//! written and then reclaimed. So every entry is marked from the beginning, empty ones too, for which the kernel
+//! allocates page tables, and the scan takes empty entries for written. If nothing of a block is reported, its marks
+//! are checked: if they are gone, its table was freed, and the block is reported and marked again.
 
 use linux_raw_sys::general::{
     PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PAGE_IS_WRITTEN, UFFD_FEATURE_WP_ASYNC,
@@ -47,13 +48,13 @@ pub(super) struct UffdAsync {
     uffd: Uffd,
     regions: Regions,
     entries: Vec<Entry>,
-    /// Blocks of which a scan told nothing.
+    /// Blocks of which a scan reported nothing.
     silent: Vec<PageRange>,
-    /// Blocks of which a scan told something, joined.
+    /// Blocks of which a scan reported something, joined.
     touched: Vec<PageRange>,
 }
 
-/// From here on a scan could not tell: the memory is not armed any more.
+/// From this address on nothing is known: the memory is not armed any more.
 struct Lost(usize);
 
 /// Empty entries count as written.
@@ -71,7 +72,7 @@ impl UffdAsync {
         if !pagemap::can_scan(target.pagemap()) {
             return Err("the kernel has no PAGEMAP_SCAN (Linux 6.7)".into());
         }
-        // The kernel resolves these faults itself, its own among them: no need of the privileged kind.
+        // The kernel resolves these faults itself, those of its own writes too, so no privilege is needed.
         let features = UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED;
         let uffd = Uffd::open(target, Faults::User, &[features])?;
         Ok(UffdAsync {
@@ -99,28 +100,28 @@ impl UffdAsync {
         self.sweep_file(target, part, true, ignore)
     }
 
-    /// Tell what is not marked in `part`, and mark it.
+    /// Report the pages of `part` that are not marked, and mark them.
     fn sweep(&mut self, target: &Target, part: &Part, dirty: &mut Dirty) -> Result<(), Lost> {
-        let mut tell = |range, reason| dirty.push(range, reason);
+        let mut report = |range, reason| dirty.push(range, reason);
         if part.memory.shared {
-            return self.sweep_shared(target, part, &mut tell);
+            return self.sweep_shared(target, part, &mut report);
         }
         if !part.memory.is_private_anonymous() {
-            return self.sweep_file(target, part, false, &mut tell);
+            return self.sweep_file(target, part, false, &mut report);
         }
         let mut at = part.range.start();
-        let sparse = |this: &mut Self, start, end, tell: &mut _| {
+        let sparse = |this: &mut Self, start, end, report: &mut _| {
             if start < end {
-                this.sweep_sparse(target, part, PageRange::trusted(start, end), tell)?;
+                this.sweep_sparse(target, part, PageRange::trusted(start, end), report)?;
             }
             Ok(())
         };
         for run in full_runs(part) {
-            sparse(self, at, run.start(), &mut tell)?;
-            self.sweep_full(target, part, run, &mut tell)?;
+            sparse(self, at, run.start(), &mut report)?;
+            self.sweep_full(target, part, run, &mut report)?;
             at = run.end();
         }
-        sparse(self, at, part.range.end(), &mut tell)
+        sparse(self, at, part.range.end(), &mut report)
     }
 
     fn sweep_full(
@@ -128,17 +129,17 @@ impl UffdAsync {
         target: &Target,
         part: &Part,
         run: PageRange,
-        tell: &mut impl FnMut(PageRange, Reason),
+        report: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
-        let tell_apart = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO;
-        self.scan(target, run, Scan { tell: tell_apart, ..WRITTEN_OR_EMPTY }, |found, categories| {
+        let kinds = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO;
+        self.scan(target, run, Scan { tell: kinds, ..WRITTEN_OR_EMPTY }, |found, categories| {
             let is_zero =
                 categories & PAGE_IS_PFNZERO != 0 || categories & (PAGE_IS_PRESENT | PAGE_IS_SWAPPED) == 0;
-            tell(found, if is_zero { Reason::Discarded } else { Reason::Written });
+            report(found, if is_zero { Reason::Discarded } else { Reason::Written });
         })?;
         for block in std::mem::take(&mut self.silent) {
             if !self.is_marked(target, block) {
-                self.look_at_block(target, part, block, &mut tell_discards(tell))?;
+                self.look_at_block(target, part, block, &mut report_discards(report))?;
             }
         }
         Ok(())
@@ -149,42 +150,42 @@ impl UffdAsync {
         target: &Target,
         part: &Part,
         run: PageRange,
-        tell: &mut impl FnMut(PageRange, Reason),
+        report: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
         let is_fresh = part.bitmap.is_fresh();
         self.scan(target, run, WRITTEN, |found, categories| {
             if categories & PAGE_IS_PFNZERO == 0 {
-                // Reported, so that it will be copied: whatever becomes of it is news.
+                // It is reported and so copied: from now on a discard of it must be reported.
                 part.bitmap.fill(found, true);
-                tell(found, Reason::Written);
+                report(found, Reason::Written);
             } else {
-                // It shows zeros. That is news of a page that had content.
+                // It reads as zeros: to be reported if it had content.
                 pages(found)
                     .filter(|page| is_fresh || part.bitmap.get(part.bitmap.index(page.start())))
-                    .for_each(|page| tell(page, Reason::Discarded));
+                    .for_each(|page| report(page, Reason::Discarded));
             }
         })?;
         if is_fresh {
-            return self.tell_empty(target, part, run, tell);
+            return self.report_empty(target, part, run, report);
         }
-        self.look_at_content(target, part, run, &mut tell_discards(tell))
+        self.look_at_content(target, part, run, &mut report_discards(report))
     }
 
-    /// Tell all of a fresh `run` that is empty, and set the bits of the rest.
-    fn tell_empty(
+    /// Report the empty pages of a fresh `run`, and set the bits of the others.
+    fn report_empty(
         &mut self,
         target: &Target,
         part: &Part,
         run: PageRange,
-        tell: &mut impl FnMut(PageRange, Reason),
+        report: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
         let mut at = run.start();
         let mut empty = |start, end| {
             if start < end {
                 let hole = PageRange::trusted(start, end);
-                // Bits there are few: of pages that were just told and discarded since.
+                // Few bits are set there: of pages that were just reported and discarded since.
                 part.bitmap.set_within(hole).for_each(|piece| part.bitmap.fill(piece, false));
-                tell(hole, Reason::Discarded);
+                report(hole, Reason::Discarded);
             }
         };
         let content = |found: PageRange, _| {
@@ -203,7 +204,7 @@ impl UffdAsync {
         target: &Target,
         part: &Part,
         every_block: bool,
-        tell: &mut impl FnMut(PageRange, Reason),
+        report: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
         let what = Scan { tell: PAGE_IS_SWAPPED, ..WRITTEN_OR_EMPTY };
         self.scan(target, part.range, what, |found, categories| {
@@ -211,9 +212,9 @@ impl UffdAsync {
             if categories & PAGE_IS_SWAPPED != 0 {
                 part.bitmap.fill(found, true);
             }
-            tell(found, Reason::Written);
+            report(found, Reason::Written);
         })?;
-        self.mark_again(target, tell)?;
+        self.mark_again(target, report)?;
         if every_block {
             self.touched.clear();
             self.touched.push(part.range);
@@ -221,7 +222,7 @@ impl UffdAsync {
         self.look_at_content(target, part, part.range, &mut |page, had, entry: Entry| {
             let own = entry.is_present() && !entry.is_file();
             if had && !own {
-                tell(page, Reason::Written);
+                report(page, Reason::Written);
             }
             own || (had && entry.is_swapped())
         })
@@ -231,18 +232,22 @@ impl UffdAsync {
         &mut self,
         target: &Target,
         part: &Part,
-        tell: &mut impl FnMut(PageRange, Reason),
+        report: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
-        self.scan(target, part.range, WRITTEN_OR_EMPTY, |found, _| tell(found, Reason::Written))?;
-        self.mark_again(target, tell)
+        self.scan(target, part.range, WRITTEN_OR_EMPTY, |found, _| report(found, Reason::Written))?;
+        self.mark_again(target, report)
     }
 
-    /// Tell the silent blocks that have lost their marks, and mark them.
-    fn mark_again(&mut self, target: &Target, tell: &mut impl FnMut(PageRange, Reason)) -> Result<(), Lost> {
+    /// Report the silent blocks that have lost their marks, and mark them.
+    fn mark_again(
+        &mut self,
+        target: &Target,
+        report: &mut impl FnMut(PageRange, Reason),
+    ) -> Result<(), Lost> {
         for block in std::mem::take(&mut self.silent) {
             if !self.is_marked(target, block) {
                 self.uffd.write_protect(block, true).map_err(|_| Lost(block.start()))?;
-                tell(block, Reason::Written);
+                report(block, Reason::Written);
             }
         }
         Ok(())
@@ -276,7 +281,7 @@ impl UffdAsync {
             found(pages, categories);
         };
         let regions = &mut self.regions;
-        // What an earlier step of the scan found is told, but its bits are not noted yet: all of the run is lost.
+        // Earlier steps of the scan have reported pages whose bits are not set yet: all of the run is lost.
         let lost = |_| Lost(run.start());
         pagemap::scan(target.pagemap(), run, what, regions, note).map_err(lost)?;
         if notes_silence && at < run.end() {
@@ -382,11 +387,11 @@ impl Backend for UffdAsync {
     }
 }
 
-/// What to make of a page of a sparse block: told if its bit is set and it is empty.
-fn tell_discards(tell: &mut impl FnMut(PageRange, Reason)) -> impl FnMut(PageRange, bool, Entry) -> bool {
+/// How a page of a sparse block is judged: reported if its bit is set and it is empty.
+fn report_discards(report: &mut impl FnMut(PageRange, Reason)) -> impl FnMut(PageRange, bool, Entry) -> bool {
     move |page, had, entry| {
         if had && entry.is_none() {
-            tell(page, Reason::Discarded);
+            report(page, Reason::Discarded);
         }
         !entry.is_none()
     }

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! userfaultfd write protection, each fault handled by a thread of the tracker (Linux 5.7).
 //!
-//! A page is armed while its entry carries the write-protection mark. A write waits until the handler thread lifts
-//! the mark: that is all the thread does. What was written is read from `/proc/PID/pagemap` at the collect: a page
-//! with content and without the mark. No log, nothing that overflows.
+//! A page is armed while its entry carries the write-protection mark. A write waits until the handler thread removes
+//! the mark: that is all the thread does. The collect reads from `/proc/PID/pagemap` which pages were written: those
+//! with content and without the mark. There is no log, so nothing can overflow.
 //!
-//! Collect reads first and protects after, and protects *only* what it tells. A write between the two is in a page
-//! that is told now, or in one that it leaves unmarked and that the next collect finds so.
+//! Collect reads first and protects second, and protects *only* the pages that it reports. A page that is written
+//! between the two is either reported by this collect, or stays unmarked, and the next collect finds it.
 //!
-//! Empty entries of private anonymous memory carry no mark. The bitmap holds the pages of which the caller's copy may
-//! hold other than zeros (see `bitmap`): such a page that is empty is reported as discarded, and never protected, for
-//! it may have been written since the look. In shared memory an empty entry may stand for a
-//! page that was written and reclaimed; there it is told unless it is marked, as the kernel does when it reclaims
-//! a marked page.
+//! Empty entries of private anonymous memory carry no mark. The bitmap holds the pages whose copy at the caller may be
+//! other than zeros (see `bitmap`): if such a page is empty, it is reported as discarded, and not protected, since it
+//! may have been written after its entry was read. In shared memory an empty entry may stand for a page that was
+//! written and reclaimed; it is reported unless it is marked: the kernel keeps the mark when it reclaims a marked page.
 //!
-//! Where the kernel has `PAGEMAP_SCAN` it says which blocks of private anonymous memory have content, and the entries
-//! of no others are read: memory that was never touched costs nothing.
+//! Where the kernel has `PAGEMAP_SCAN`, that finds the blocks of private anonymous memory that have content, and only
+//! the entries of these are read: memory that was never touched costs nothing.
 //!
-//! In the own process the handler thread must never wait for itself: private mappings of files are refused, for
-//! the data of libraries is there; its stack is kept out (`own`); no signal handler of the program runs on it. It
-//! allocates nothing and takes no lock.
+//! In the own process the handler thread must never wait for itself: private mappings of files are refused, since
+//! the data of libraries is there; its stack is never watched (`own`); no signal handler of the program runs on it.
+//! It allocates nothing and takes no lock.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -101,17 +100,17 @@ impl UffdSync {
         })
     }
 
-    /// Tell what was written in `part` and protect it. Fails where the memory is not watched any more.
+    /// Report the pages of `part` that were written, and protect them. Fails where the memory is not watched any more.
     fn sweep(
         &mut self,
         target: &Target,
         part: &Part,
-        mut tell: impl FnMut(PageRange, Reason),
+        mut report: impl FnMut(PageRange, Reason),
     ) -> io::Result<()> {
         let mut at = part.range.start();
         let mut untouched = |start, end| {
             if part.bitmap.is_fresh() && start < end {
-                tell(PageRange::trusted(start, end), Reason::Discarded);
+                report(PageRange::trusted(start, end), Reason::Discarded);
             }
         };
         let touched = self.touched(target, part)?;
@@ -125,13 +124,13 @@ impl UffdSync {
             while at < run.end() {
                 let batch = PageRange::trusted(at, (at + BATCH * page_size()).min(run.end()));
                 at = batch.end();
-                self.sweep_batch(target, part, batch, &mut tell)?;
+                self.sweep_batch(target, part, batch, &mut report)?;
             }
         }
         Ok(())
     }
 
-    /// Where entries must be looked at: all of the rest of `part` is empty, and has no bits.
+    /// Where entries must be read: all the rest of `part` is empty and has no bits.
     fn touched(&mut self, target: &Target, part: &Part) -> io::Result<Vec<PageRange>> {
         let Some(regions) = self.regions.as_mut().filter(|_| part.memory.is_private_anonymous()) else {
             return Ok(vec![part.range]);
@@ -156,16 +155,16 @@ impl UffdSync {
         target: &Target,
         part: &Part,
         batch: PageRange,
-        tell: &mut impl FnMut(PageRange, Reason),
+        report: &mut impl FnMut(PageRange, Reason),
     ) -> io::Result<()> {
         let exact = part.memory.is_private_anonymous();
         let is_fresh = part.bitmap.is_fresh();
         pagemap::read(target.pagemap(), batch, &mut self.entries)?;
         let first = part.bitmap.index(batch.start());
         let mut run: Option<PageRange> = None;
-        let protect = |run: Option<PageRange>, tell: &mut dyn FnMut(PageRange, Reason)| {
+        let protect = |run: Option<PageRange>, report: &mut dyn FnMut(PageRange, Reason)| {
             let Some(run) = run else { return Ok(()) };
-            tell(run, Reason::Written);
+            report(run, Reason::Written);
             self.uffd.write_protect(run, true)
         };
         for (offset, entry) in self.entries.iter().enumerate() {
@@ -178,7 +177,7 @@ impl UffdSync {
             let page = PageRange::trusted(start, start + page_size());
             if exact && !has {
                 if had || is_fresh {
-                    tell(page, Reason::Discarded);
+                    report(page, Reason::Discarded);
                 }
                 continue;
             }
@@ -188,12 +187,12 @@ impl UffdSync {
             run = match run {
                 Some(run) if run.end() == start => Some(PageRange::trusted(run.start(), page.end())),
                 before => {
-                    protect(before, tell)?;
+                    protect(before, report)?;
                     Some(page)
                 }
             };
         }
-        protect(run, tell)
+        protect(run, report)
     }
 }
 
@@ -243,7 +242,7 @@ impl Backend for UffdSync {
 impl Drop for UffdSync {
     fn drop(&mut self) {
         let Some(handler) = self.handler.take() else { return };
-        // Before the thread ends: the program may be given these addresses at once.
+        // Before the thread ends: after that the program may get these addresses at any time.
         self.stack = None;
         if std::process::id() != self.owner {
             // A forked child has no such thread to wait for.
@@ -256,8 +255,8 @@ impl Drop for UffdSync {
     }
 }
 
-/// Private mappings of files are refused. The kernel leaves the mark on a page that falls back to the file, so that
-/// discards go unseen; and in the own process the handler thread needs the data of libraries.
+/// Private mappings of files are refused: the kernel keeps the mark on a page that was discarded, so discards go
+/// unseen; and in the own process the handler thread needs the data of libraries.
 fn is_private_file(part: &Part) -> bool {
     !part.memory.shared && matches!(part.memory.object, Object::File { .. })
 }
@@ -280,8 +279,8 @@ fn own_stack() -> io::Result<PageRange> {
     Ok(PageRange::trusted(stack / page * page, (stack + size).next_multiple_of(page)))
 }
 
-/// The handler thread: lift the protection of each page that a write waits for, until told to stop or the memory
-/// is gone.
+/// The handler thread: removes the protection of each page that a write waits for, until it is asked to stop or
+/// the memory is gone.
 fn handle_faults(uffd: &Uffd, stop: &File) {
     // SAFETY: the messages are plain numbers, for which zero is a value.
     let mut messages: [uffd_msg; 16] = unsafe { std::mem::zeroed() };
@@ -317,7 +316,7 @@ fn handle_faults(uffd: &Uffd, stop: &File) {
 
 /// Let the write at `address` pass.
 fn lift(uffd: &Uffd, address: usize) {
-    // A huge page of hugetlb has one mark: nothing smaller can be asked for, and its size is the architecture's.
+    // A huge page of hugetlb has one mark and cannot be unprotected in part; its size depends on the architecture.
     let sizes = (page_size().trailing_zeros()..=34).map(|bits| 1usize << bits);
     for size in sizes {
         let start = address & !(size - 1);
@@ -327,7 +326,7 @@ fn lift(uffd: &Uffd, address: usize) {
                 Ok(()) => return,
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
-                // Unmapped or replaced meanwhile: the write looks again what is there.
+                // Unmapped or replaced meanwhile: wake the write, so that it faults again.
                 Err(_) => {
                     let _ = uffd.wake(range);
                     return;

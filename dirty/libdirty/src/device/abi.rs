@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The interface of the kernel module as `dirty/abi/trapless_dirty.h` has it; what each thing means stands
-//! there. A test has the C compiler say whether the two still agree.
+//! The interface of the kernel module as in `dirty/abi/trapless_dirty.h`, which explains each item. A test checks with
+//! the C compiler that the two agree.
 
 /// `TRAPLESS_DIRTY_DEVICE`.
 pub const DEVICE: &str = "/dev/trapless_dirty";
@@ -73,7 +73,7 @@ pub struct Read {
 pub struct Stats {
     /// Entries taken from the log.
     pub logged: u64,
-    /// Of these, for nothing that is watched.
+    /// How many of these were for pages that are not watched.
     pub foreign: u64,
     /// Times a thread of the process was armed.
     pub arms: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A few pages of memory for the tests of one back end: written, discarded, and compared with what was told.
+//! A few pages of memory for the tests of one back end: written, discarded, and compared with what was reported.
 
 #![allow(dead_code)] // not every test uses all of it
 

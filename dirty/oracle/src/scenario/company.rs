@@ -10,7 +10,7 @@ use crate::outcome::Stop;
 
 use super::writes::advise;
 
-const EPOCHS: u8 = 4;
+const ROUNDS: u8 = 4;
 
 /// What one tracker takes is not taken from another, however seldom that asks.
 pub(super) fn trackers(judge: &mut Judge) -> Result<(), Stop> {
@@ -22,20 +22,20 @@ pub(super) fn trackers(judge: &mut Judge) -> Result<(), Stop> {
     let mut third = judge.beside()?;
     third.watch(area.part(100, 50))?;
     third.watch(area.part(300, 200))?;
-    for epoch in 1..=EPOCHS {
-        judge.touch(area, 3, epoch)?;
+    for round in 1..=ROUNDS {
+        judge.touch(area, 3, round)?;
         judge.check()?;
-        judge.touch(area.part(250, 100), 5, epoch + 50)?;
+        judge.touch(area.part(250, 100), 5, round + 50)?;
         judge.check()?;
         second.check()?;
-        judge.touch(area, 7, epoch + 100)?;
+        judge.touch(area, 7, round + 100)?;
         second.check()?;
         judge.check()?;
-        if epoch % 2 == 0 {
+        if round % 2 == 0 {
             third.check()?;
         }
         // Watched anew by one, which says nothing to the others.
-        judge.touch(area.part(200, 300), 2, epoch + 150)?;
+        judge.touch(area.part(200, 300), 2, round + 150)?;
         second.unwatch(area.part(220, 100))?;
         second.watch(area.part(220, 100))?;
         judge.check()?;
@@ -52,7 +52,7 @@ pub(super) fn trackers(judge: &mut Judge) -> Result<(), Stop> {
     judge.check()
 }
 
-/// What other processes write at these addresses is not told.
+/// What other processes write at these addresses is not reported.
 pub(super) fn noise(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.place(512);
     // First: a process that is forked later would share the memory.
@@ -62,8 +62,8 @@ pub(super) fn noise(judge: &mut Judge) -> Result<(), Stop> {
     advise(judge, area, libc::MADV_NOHUGEPAGE)?;
     judge.touch(area, 1, 77)?;
     judge.watch(area)?;
-    for epoch in 1..=EPOCHS {
-        judge.touch(area, 5, epoch)?;
+    for round in 1..=ROUNDS {
+        judge.touch(area, 5, round)?;
         judge.check()?;
         thread::sleep(Duration::from_millis(5)); // only the others write
         judge.check()?;

@@ -5,28 +5,28 @@ use crate::judge::{Area, Judge};
 use crate::op::{Backing, Op};
 use crate::outcome::Stop;
 
-use super::writes::{advise, huge_pages, tell_huge};
+use super::writes::{advise, check_huge, huge_pages};
 
-const EPOCHS: u8 = 3;
+const ROUNDS: u8 = 3;
 
-/// Discard `part`, read it, write it, checking each time; without the reads in every other epoch.
+/// Discard `part`, read it, write it, checking each time; without the reads in every other round.
 fn discard(judge: &mut Judge, area: Area, part: Area) -> Result<(), Stop> {
-    for epoch in 1..=EPOCHS {
-        judge.touch(area, 1, epoch)?;
+    for round in 1..=ROUNDS {
+        judge.touch(area, 1, round)?;
         judge.check()?;
         advise(judge, part, libc::MADV_DONTNEED)?;
         judge.check()?;
-        if epoch % 2 == 1 {
+        if round % 2 == 1 {
             judge.perform(Op::Load { at: part.start, length: part.len() })?;
             judge.check()?;
         }
-        judge.touch(part, 2, epoch + 100)?;
+        judge.touch(part, 2, round + 100)?;
         judge.check()?;
-        // Discarded and written again within one epoch: what is not written is zero.
-        judge.touch(part, 1, epoch + 150)?;
+        // Discarded and written again within one round: what is not written is zero.
+        judge.touch(part, 1, round + 150)?;
         judge.check()?;
         advise(judge, part, libc::MADV_DONTNEED)?;
-        judge.touch(part, 3, epoch + 200)?;
+        judge.touch(part, 3, round + 200)?;
         judge.check()?;
     }
     Ok(())
@@ -49,9 +49,9 @@ pub(super) fn block(judge: &mut Judge) -> Result<(), Stop> {
     discard(judge, area, area.part(huge_pages(), huge_pages()))?;
     discard(judge, area, area.part(huge_pages() - 1, huge_pages() + 2))?;
     // A block that holds one page alone.
-    for epoch in 1..=EPOCHS {
+    for round in 1..=ROUNDS {
         advise(judge, area, libc::MADV_DONTNEED)?;
-        judge.touch(area.part(huge_pages() + 9, 1), 1, epoch + 50)?;
+        judge.touch(area.part(huge_pages() + 9, 1), 1, round + 50)?;
         judge.check()?;
         advise(judge, area.part(huge_pages(), huge_pages()), libc::MADV_DONTNEED)?;
         judge.check()?;
@@ -64,7 +64,7 @@ pub(super) fn huge(judge: &mut Judge) -> Result<(), Stop> {
     advise(judge, area, libc::MADV_HUGEPAGE)?;
     judge.touch(area, 1, 77)?;
     judge.watch(area)?;
-    tell_huge(judge, area, "under watch")?;
+    check_huge(judge, area, "under watch")?;
     // The huge page as it is, before anything splits it.
     advise(judge, area.part(huge_pages(), huge_pages()), libc::MADV_DONTNEED)?;
     judge.check()?;
@@ -75,13 +75,13 @@ pub(super) fn free(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(600, Backing::Anonymous)?;
     judge.touch(area, 1, 77)?;
     judge.watch(area)?;
-    for epoch in 1..=EPOCHS {
-        judge.touch(area, 1, epoch)?;
+    for round in 1..=ROUNDS {
+        judge.touch(area, 1, round)?;
         judge.check()?;
         let part = area.part(10, 500);
         advise(judge, part, libc::MADV_FREE)?;
         judge.check()?;
-        judge.touch(area.part(100, 200), 2, epoch + 100)?;
+        judge.touch(area.part(100, 200), 2, round + 100)?;
         judge.check()?;
         // Reclaim takes what was freed and not written since; it is zero from then on.
         advise(judge, part, libc::MADV_FREE)?;
@@ -102,21 +102,21 @@ pub(super) fn swap(judge: &mut Judge) -> Result<(), Stop> {
     judge.touch(area, 1, 77)?;
     judge.watch(area)?;
     let mut swapped = 0;
-    for epoch in 1..=EPOCHS {
+    for round in 1..=ROUNDS {
         advise(judge, area, libc::MADV_PAGEOUT)?;
         swapped = swapped.max(judge.memory().swapped_pages(area.range())?);
         judge.check()?;
-        judge.touch(area, 3, epoch)?;
-        // Out again before anybody collects: what was written must be told all the same.
+        judge.touch(area, 3, round)?;
+        // Out again before the collect: the written pages must be reported nevertheless.
         advise(judge, area, libc::MADV_PAGEOUT)?;
         judge.check()?;
         judge.perform(Op::Load { at: area.start, length: area.len() })?;
         judge.check()?;
-        judge.touch(area, 5, epoch + 100)?;
+        judge.touch(area, 5, round + 100)?;
         judge.check()?;
         // Taken by the tracker, and still to be kept.
         advise(judge, area, libc::MADV_PAGEOUT)?;
-        judge.expect(area, 5, epoch + 100)?;
+        judge.expect(area, 5, round + 100)?;
         judge.check()?;
     }
     if swapped == 0 {

@@ -11,7 +11,7 @@ use crate::outcome::Stop;
 
 use super::writes::{advise, huge_pages};
 
-const EPOCHS: u8 = 3;
+const ROUNDS: u8 = 3;
 
 /// Files: written back, and then out of memory: what a collect has taken must be on disk, or wherever it belongs.
 pub(super) fn write_back(judge: &mut Judge) -> Result<(), Stop> {
@@ -21,21 +21,21 @@ pub(super) fn write_back(judge: &mut Judge) -> Result<(), Stop> {
         judge.touch(area, 1, 77)?;
         judge.perform(sync)?;
         judge.watch(area)?;
-        for epoch in 1..=EPOCHS {
+        for round in 1..=ROUNDS {
             // Written back before it is collected, and collected before it is written back.
-            judge.touch(area, 3, epoch)?;
+            judge.touch(area, 3, round)?;
             judge.perform(sync)?;
             judge.check()?;
-            judge.touch(area, 2, epoch + 50)?;
+            judge.touch(area, 2, round + 50)?;
             judge.check()?;
             judge.perform(sync)?;
             judge.check()?;
-            judge.touch(area, 5, epoch + 100)?;
+            judge.touch(area, 5, round + 100)?;
             judge.check()?;
             advise(judge, area, libc::MADV_PAGEOUT)?;
             judge.check()?;
-            judge.expect(area, 5, epoch + 100)?;
-            judge.touch(area, 7, epoch + 150)?;
+            judge.expect(area, 5, round + 100)?;
+            judge.touch(area, 7, round + 150)?;
             advise(judge, area, libc::MADV_PAGEOUT)?;
             judge.perform(Op::Load { at: area.start, length: area.len() })?;
             judge.check()?;
@@ -55,18 +55,18 @@ pub(super) fn merged(judge: &mut Judge) -> Result<(), Stop> {
     judge.touch(area, 1, 77)?;
     judge.watch(area)?;
     advise(judge, area, libc::MADV_MERGEABLE)?;
-    for epoch in 1..=EPOCHS {
-        // Written, and merged before anybody asks.
-        judge.perform(Op::Fill { at: area.start, length: area.len(), value: epoch })?;
+    for round in 1..=ROUNDS {
+        // Written, and merged before the collect.
+        judge.perform(Op::Fill { at: area.start, length: area.len(), value: round })?;
         wait_until_merged(judge, area)?;
         judge.check()?;
-        judge.touch(area, 3, epoch + 50)?;
+        judge.touch(area, 3, round + 50)?;
         judge.check()?;
-        judge.perform(Op::Fill { at: area.start, length: area.len(), value: epoch + 100 })?;
+        judge.perform(Op::Fill { at: area.start, length: area.len(), value: round + 100 })?;
         judge.check()?;
         wait_until_merged(judge, area)?;
         judge.check()?;
-        judge.touch(area, 2, epoch + 150)?;
+        judge.touch(area, 2, round + 150)?;
         judge.check()?;
     }
     Ok(())
@@ -96,20 +96,20 @@ pub(super) fn hugetlb(judge: &mut Judge) -> Result<(), Stop> {
     }
     judge.touch(area.part(0, 2 * huge_pages()), 1, 77)?;
     judge.watch(area)?;
-    for epoch in 1..=EPOCHS {
-        judge.touch(area.part(7, 1), 1, epoch)?;
+    for round in 1..=ROUNDS {
+        judge.touch(area.part(7, 1), 1, round)?;
         judge.check()?;
         judge.check()?;
-        judge.perform(Op::Straddle { at: area.page(huge_pages()) - 3, value: u64::from(epoch) << 32 })?;
+        judge.perform(Op::Straddle { at: area.page(huge_pages()) - 3, value: u64::from(round) << 32 })?;
         judge.check()?;
-        judge.touch(area, 9, epoch + 50)?;
+        judge.touch(area, 9, round + 50)?;
         judge.check()?;
         let part = area.part(huge_pages(), huge_pages());
         // Linux 5.18 has it.
         let discard = Op::Advise { at: part.start, length: part.len(), advice: libc::MADV_DONTNEED };
         if judge.workload().perform(discard).is_ok() {
             judge.check()?;
-            judge.touch(part, 5, epoch + 100)?;
+            judge.touch(part, 5, round + 100)?;
             judge.check()?;
         }
     }

@@ -11,7 +11,7 @@ use crate::workload::{Target, Workload};
 
 use super::writes::{advise, huge_pages};
 
-const EPOCHS: u8 = 4;
+const ROUNDS: u8 = 4;
 
 pub(super) fn read(judge: &mut Judge) -> Result<(), Stop> {
     write(judge, Way::Read, |record| record.kernel_writes)
@@ -87,7 +87,7 @@ fn small(judge: &mut Judge) -> Result<Area, Stop> {
     Ok(area)
 }
 
-/// Have somebody write by `op` (of address, length and value), done by the program itself or by `other`.
+/// Have `op` (of address, length and value) done by the program itself or by `other`.
 fn write_to(
     judge: &mut Judge,
     area: Area,
@@ -96,11 +96,11 @@ fn write_to(
     sees: fn(&Capabilities) -> Sees,
 ) -> Result<(), Stop> {
     let mut failed = false;
-    for epoch in 1..=EPOCHS {
+    for round in 1..=ROUNDS {
         // Once to pages with content, which are armed by every back end, once to some that had none at first.
         for first in [1, 9] {
             let (at, length) = (area.page(first) + 512, 3 * page_size()); // as direct I/O wants it
-            let op = op(at, length, epoch);
+            let op = op(at, length, round);
             let done = other.as_deref_mut().unwrap_or(judge.workload()).perform(op);
             let errno = done.as_ref().err().and_then(std::io::Error::raw_os_error);
             if let Some(why) = lacking(op, errno) {
@@ -113,7 +113,7 @@ fn write_to(
                 }
                 judge.check()?;
                 // As a program must that knows: write to each page by itself first.
-                judge.touch(area.part(first, 4), 1, 50 + epoch)?;
+                judge.touch(area.part(first, 4), 1, 50 + round)?;
                 let writer = other.as_deref_mut().unwrap_or(judge.workload());
                 writer.perform(op).map_err(|error| Stop::fail(format!("{op:?}: {error}")))?;
             } else if !matches!(done, Ok(bytes) if bytes == length as i64) {
@@ -144,7 +144,7 @@ pub(super) fn pinned(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(64, Backing::Anonymous)?;
     judge.touch(area, 1, 77)?;
     judge.watch(area)?;
-    // Pinned by nobody's leave: a page that the tracker protects is written first.
+    // The pages are written first, so that the tracker does not protect them while they are pinned.
     for (number, pages) in [area.part(3, 9), area.part(20, 1), area.part(30, 30)].into_iter().enumerate() {
         let value = 100 + 10 * number as u8;
         judge.touch(pages, 1, value)?;
@@ -157,11 +157,11 @@ pub(super) fn pinned(judge: &mut Judge) -> Result<(), Stop> {
             Err(errno) => return Err(Stop::fail(format!("{pin:?}: errno {errno:?}"))),
         }
         judge.check()?;
-        for epoch in 1..=EPOCHS {
-            judge.perform(Op::WritePinned { value: value + epoch })?;
+        for round in 1..=ROUNDS {
+            judge.perform(Op::WritePinned { value: value + round })?;
             judge.check()?;
         }
-        // Written, and let go before anybody asks.
+        // Written, and unpinned before the collect.
         judge.perform(Op::WritePinned { value: value + 9 })?;
         judge.perform(Op::Unpin)?;
         judge.check()?;
@@ -173,8 +173,8 @@ pub(super) fn pinned(judge: &mut Judge) -> Result<(), Stop> {
 pub(super) fn signal_frames(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(16, Backing::Anonymous)?;
     judge.watch(area)?;
-    for epoch in 1..=EPOCHS {
-        judge.perform(Op::Fill { at: area.start, length: area.len(), value: epoch })?;
+    for round in 1..=ROUNDS {
+        judge.perform(Op::Fill { at: area.start, length: area.len(), value: round })?;
         judge.check()?;
         if judge.perform(Op::Signal { at: area.start, length: area.len() })? != 1 {
             return Err(Stop::fail("the signal did not come"));

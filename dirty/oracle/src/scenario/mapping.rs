@@ -5,30 +5,30 @@ use crate::judge::{Area, Judge};
 use crate::op::{Backing, Op};
 use crate::outcome::Stop;
 
-const EPOCHS: u8 = 3;
+const ROUNDS: u8 = 3;
 
 pub(super) fn munmap(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(1200, Backing::Anonymous)?;
     judge.touch(area, 1, 77)?;
     judge.watch(area)?;
-    for epoch in 1..=EPOCHS {
+    for round in 1..=ROUNDS {
         for part in [area.part(10, 20), area.part(500, 600)] {
             // Seen unmapped, then mapped, then written.
             unmap(judge, part)?;
             judge.check()?;
             map(judge, part, Backing::Anonymous, false)?;
             judge.check()?;
-            judge.touch(part, 2, epoch)?;
+            judge.touch(part, 2, round)?;
             judge.check()?;
             // All of it between two collects; once with new content, once without.
             unmap(judge, part)?;
             map(judge, part, Backing::Anonymous, false)?;
-            judge.touch(part, 3, epoch + 100)?;
+            judge.touch(part, 3, round + 100)?;
             judge.check()?;
             unmap(judge, part)?;
             map(judge, part, Backing::Anonymous, false)?;
             judge.check()?;
-            judge.touch(area, 1, epoch + 150)?;
+            judge.touch(area, 1, round + 150)?;
             judge.check()?;
         }
     }
@@ -40,17 +40,17 @@ pub(super) fn map_over(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(1200, Backing::Anonymous)?;
     judge.touch(area, 1, 77)?;
     judge.watch(area)?;
-    for epoch in 1..=EPOCHS {
+    for round in 1..=ROUNDS {
         for backing in [Backing::Anonymous, Backing::Shared, Backing::PrivateFile, Backing::Anonymous] {
             for part in [area.part(30, 7), area.part(400, 700)] {
                 map(judge, part, backing, true)?;
                 judge.check()?;
-                judge.touch(area, 3, epoch)?;
+                judge.touch(area, 3, round)?;
                 judge.check()?;
                 map(judge, part, backing, true)?;
-                judge.touch(part, 5, epoch + 100)?;
+                judge.touch(part, 5, round + 100)?;
                 judge.check()?;
-                judge.touch(area, 3, epoch + 200)?;
+                judge.touch(area, 3, round + 200)?;
                 judge.check()?;
             }
         }
@@ -66,7 +66,7 @@ pub(super) fn mremap(judge: &mut Judge) -> Result<(), Stop> {
         judge.touch(outside.part(page, 1), 1, !page as u8)?;
     }
     judge.watch(area)?;
-    for epoch in 1..=EPOCHS {
+    for round in 1..=ROUNDS {
         // Each from within one mapping: older kernels move no more.
         let steps = [
             ("within", area.part(200, 20), area.part(100, 20)),
@@ -77,9 +77,9 @@ pub(super) fn mremap(judge: &mut Judge) -> Result<(), Stop> {
         for (what, from, to) in steps {
             remap(judge, from, to).map_err(|stop| Stop::fail(format!("moving {what}: {stop}")))?;
             judge.check()?;
-            judge.touch(area.part(0, 100), 3, epoch)?;
+            judge.touch(area.part(0, 100), 3, round)?;
             if from.start < outside.start {
-                judge.touch(to, 2, epoch + 50)?;
+                judge.touch(to, 2, round + 50)?;
             }
             judge.check()?;
         }
@@ -89,8 +89,8 @@ pub(super) fn mremap(judge: &mut Judge) -> Result<(), Stop> {
         map(judge, from, Backing::Anonymous, false)?;
         judge.check()?;
         map(judge, outside, Backing::Anonymous, true)?;
-        judge.touch(outside, 1, epoch + 100)?;
-        judge.touch(area, 1, epoch + 150)?;
+        judge.touch(outside, 1, round + 100)?;
+        judge.touch(area, 1, round + 150)?;
         judge.check()?;
     }
     Ok(())
@@ -104,9 +104,9 @@ pub(super) fn growth(judge: &mut Judge) -> Result<(), Stop> {
     judge.touch(first, 1, 77)?;
     judge.watch(whole.part(0, 1000))?;
     let mut mapped = first;
-    for epoch in 1..=8 {
+    for round in 1..=8 {
         let grown = whole.part(0, mapped.pages + 150);
-        if epoch % 2 == 0 {
+        if round % 2 == 0 {
             map(judge, whole.part(mapped.pages, 150), Backing::Anonymous, false)?;
         } else {
             // The last pages grow: the first may be another mapping by now.
@@ -114,16 +114,16 @@ pub(super) fn growth(judge: &mut Judge) -> Result<(), Stop> {
             let new_length = whole.part(0, 160).len();
             judge.perform(Op::Remap { at: last.start, length: last.len(), new_length, to: None })?;
         }
-        judge.touch(whole.part(mapped.pages - 1, 20), 1, epoch)?;
+        judge.touch(whole.part(mapped.pages - 1, 20), 1, round)?;
         mapped = grown;
         judge.check()?;
-        judge.touch(mapped, 7, epoch + 100)?;
+        judge.touch(mapped, 7, round + 100)?;
         judge.check()?;
     }
     // It has outgrown what is watched: watch the rest.
     judge.watch(whole.part(1000, 1000))?;
-    for epoch in 1..=EPOCHS {
-        judge.touch(mapped, 3, epoch + 150)?;
+    for round in 1..=ROUNDS {
+        judge.touch(mapped, 3, round + 150)?;
         judge.check()?;
     }
     unmap(judge, whole.part(1100, 900))?;
@@ -135,21 +135,21 @@ pub(super) fn protection(judge: &mut Judge) -> Result<(), Stop> {
     judge.touch(area, 1, 77)?;
     judge.watch(area)?;
     let writable = libc::PROT_READ | libc::PROT_WRITE;
-    for epoch in 1..=EPOCHS {
+    for round in 1..=ROUNDS {
         let part = area.part(100, 300);
-        judge.touch(area, 3, epoch)?;
+        judge.touch(area, 3, round)?;
         protect(judge, part, libc::PROT_READ)?;
-        judge.touch(area.part(0, 100), 1, epoch + 50)?;
+        judge.touch(area.part(0, 100), 1, round + 50)?;
         judge.check()?;
         protect(judge, part, writable)?;
-        judge.touch(part, 2, epoch + 100)?;
+        judge.touch(part, 2, round + 100)?;
         judge.check()?;
         // All of it between two collects.
         protect(judge, part, libc::PROT_NONE)?;
         protect(judge, part, writable)?;
-        judge.touch(part, 5, epoch + 150)?;
+        judge.touch(part, 5, round + 150)?;
         judge.check()?;
-        judge.touch(area, 1, epoch + 200)?;
+        judge.touch(area, 1, round + 200)?;
         judge.check()?;
         protect(judge, part, libc::PROT_NONE)?;
         judge.check()?;

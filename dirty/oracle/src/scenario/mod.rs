@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The scenarios: what programs do to memory that dirty tracking has been seen to get wrong.
 //!
-//! Rules: each writes the same pages in more than one epoch (else a back end that never arms again would pass),
+//! Rules: each writes the same pages in more than one round (else a back end that never arms again would pass),
 //! no store writes what is there already, and each checks while the program holds still.
 
 mod company;
@@ -34,9 +34,9 @@ pub struct Scenario {
     pub races: bool,
     /// Memory with content is discarded: it must catch a back end that is blind to that.
     pub discards: bool,
-    /// Others write at the same addresses: it must catch a back end that tells what they write.
+    /// Others write at the same addresses: it must catch a back end that reports what they write.
     pub noisy: bool,
-    /// Where the record tells whether such writes are seen; else they must be.
+    /// The field of the record that says whether such writes are seen; without it they must be.
     pub sees: fn(&Capabilities) -> Sees,
     /// Where it makes sense.
     pub targets: &'static [Target],

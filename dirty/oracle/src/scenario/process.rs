@@ -8,23 +8,23 @@ use crate::op::{Backing, Op};
 use crate::outcome::Stop;
 use crate::sys::wait;
 
-const EPOCHS: u8 = 3;
+const ROUNDS: u8 = 3;
 
 pub(super) fn fork(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(700, Backing::Anonymous)?;
     judge.touch(area.part(0, 500), 1, 77)?;
     judge.watch(area)?;
-    for epoch in 1..=EPOCHS {
+    for round in 1..=ROUNDS {
         // Pages written before and after the fork, by the parent, by the child, by both, by none.
-        judge.touch(area, 5, epoch)?;
+        judge.touch(area, 5, round)?;
         let child = area.part(200, 300);
-        judge.perform(Op::Fork { at: child.start, length: child.len(), value: epoch })?;
-        judge.touch(area, 3, epoch + 50)?;
+        judge.perform(Op::Fork { at: child.start, length: child.len(), value: round })?;
+        judge.touch(area, 3, round + 50)?;
         judge.check()?;
-        judge.touch(area, 2, epoch + 100)?;
+        judge.touch(area, 2, round + 100)?;
         judge.check()?;
         judge.perform(Op::EndFork)?;
-        judge.touch(area, 7, epoch + 150)?;
+        judge.touch(area, 7, round + 150)?;
         judge.check()?;
     }
     Ok(())
@@ -47,8 +47,8 @@ pub(super) fn fork_tracker(judge: &mut Judge) -> Result<(), Stop> {
     if pid < 0 {
         return Err(std::io::Error::last_os_error().into());
     }
-    for epoch in 1..=EPOCHS {
-        judge.touch(area, 4, epoch + 100)?;
+    for round in 1..=ROUNDS {
+        judge.touch(area, 4, round + 100)?;
         judge.check()?;
     }
     let status = wait(pid)?;
@@ -69,8 +69,8 @@ pub(super) fn fork_tracker(judge: &mut Judge) -> Result<(), Stop> {
 fn in_child(parent: &Judge, area: Area) -> Result<bool, Stop> {
     let mut judge = Judge::new(parent.setup)?;
     judge.watch(area)?;
-    for epoch in 1..=EPOCHS {
-        judge.touch(area, 2, epoch + 50)?;
+    for round in 1..=ROUNDS {
+        judge.touch(area, 2, round + 50)?;
         judge.check()?;
     }
     Ok(judge.finish()?.is_good())
@@ -98,18 +98,19 @@ pub(super) fn exit(judge: &mut Judge) -> Result<(), Stop> {
 fn track(judge: &mut Judge) -> Result<Area, Stop> {
     let area = judge.map(100, Backing::Anonymous)?;
     judge.watch(area)?;
-    for epoch in 1..=EPOCHS {
-        judge.touch(area, 3, epoch)?;
+    for round in 1..=ROUNDS {
+        judge.touch(area, 3, round)?;
         judge.check()?;
     }
     Ok(area)
 }
 
-/// The end is told once, for everything, and nothing after it.
+/// The end is reported once, for everything, and nothing after it.
 fn gone(judge: &mut Judge, area: Area, reason: Reason) -> Result<(), Stop> {
-    let told: Vec<_> = judge.ask()?.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
-    if told != [(area.range(), reason)] {
-        return Err(Stop::fail(format!("instead of all of {} with {reason:?}: {told:?}", area.range())));
+    let reported: Vec<_> =
+        judge.ask()?.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
+    if reported != [(area.range(), reason)] {
+        return Err(Stop::fail(format!("instead of all of {} with {reason:?}: {reported:?}", area.range())));
     }
     *judge.outcome.doubts.entry(reason.text().into()).or_default() += area.pages as u64;
     match judge.ask() {

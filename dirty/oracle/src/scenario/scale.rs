@@ -18,8 +18,8 @@ pub(super) fn sparse(judge: &mut Judge) -> Result<(), Stop> {
     let step = (4 << 20) / page_size();
     judge.touch(area, 2 * step, 77)?;
     judge.watch(area)?;
-    for epoch in 1..=3 {
-        judge.touch(area, step, epoch)?;
+    for round in 1..=3 {
+        judge.touch(area, step, round)?;
         judge.check()?;
     }
     Ok(())
@@ -30,8 +30,8 @@ pub(super) fn alternate(judge: &mut Judge) -> Result<(), Stop> {
     advise(judge, area, libc::MADV_NOHUGEPAGE)?;
     judge.touch(area, 2, 77)?;
     judge.watch(area)?;
-    for epoch in 1..=2 {
-        judge.touch(area, 2, epoch)?;
+    for round in 1..=2 {
+        judge.touch(area, 2, round)?;
         judge.check()?;
     }
     Ok(())
@@ -44,15 +44,15 @@ pub(super) fn ranges(judge: &mut Judge) -> Result<(), Stop> {
     for index in 0..1000 {
         judge.watch(range(index))?;
     }
-    for epoch in 1..=3 {
-        judge.touch(area, 1, epoch)?;
+    for round in 1..=3 {
+        judge.touch(area, 1, round)?;
         judge.check()?;
     }
     for index in (0..1000).step_by(2) {
         judge.unwatch(range(index))?;
     }
-    for epoch in 1..=2 {
-        judge.touch(area, 3, epoch + 100)?;
+    for round in 1..=2 {
+        judge.touch(area, 3, round + 100)?;
         judge.check()?;
     }
     Ok(())

@@ -7,14 +7,14 @@ use crate::judge::{Area, Judge};
 use crate::op::{Backing, Op};
 use crate::outcome::Stop;
 
-const EPOCHS: u8 = 4;
+const ROUNDS: u8 = 4;
 
-/// Epochs of stores, and one without any.
-fn epochs(judge: &mut Judge, area: Area) -> Result<(), Stop> {
-    for epoch in 1..=EPOCHS {
-        judge.touch(area, 3, epoch)?;
+/// Rounds of stores, and one without any.
+fn rounds(judge: &mut Judge, area: Area) -> Result<(), Stop> {
+    for round in 1..=ROUNDS {
+        judge.touch(area, 3, round)?;
         let half = area.part(area.pages / 2, area.pages / 4);
-        judge.perform(Op::Fill { at: half.start + 5, length: half.len(), value: 100 + epoch })?;
+        judge.perform(Op::Fill { at: half.start + 5, length: half.len(), value: 100 + round })?;
         judge.check()?;
         judge.check()?;
     }
@@ -25,17 +25,17 @@ pub(super) fn one_writer(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(1500, Backing::Anonymous)?;
     judge.touch(area.part(0, 700), 2, 77)?;
     judge.watch(area)?;
-    epochs(judge, area)
+    rounds(judge, area)
 }
 
 pub(super) fn straddle(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(1024, Backing::Anonymous)?;
     judge.touch(area.part(256, 512), 1, 77)?;
     judge.watch(area)?;
-    for epoch in 1..=u64::from(EPOCHS) {
+    for round in 1..=u64::from(ROUNDS) {
         // 512 is the border of two page tables.
         for (page, before) in [(1, 1), (300, 4), (302, 7), (512, 3), (600, 6)] {
-            let value = 0x0101_0101_0101_0101 * epoch;
+            let value = 0x0101_0101_0101_0101 * round;
             judge.perform(Op::Straddle { at: area.page(page) - before, value })?;
         }
         judge.check()?;
@@ -47,15 +47,15 @@ pub(super) fn huge(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(4 * huge_pages(), Backing::Anonymous)?;
     advise(judge, area, libc::MADV_HUGEPAGE)?;
     judge.touch(area.part(0, 3 * huge_pages()), 1, 77)?;
-    tell_huge(judge, area, "before the watch")?;
+    check_huge(judge, area, "before the watch")?;
     judge.watch(area)?;
-    tell_huge(judge, area, "under watch")?;
-    epochs(judge, area)?;
+    check_huge(judge, area, "under watch")?;
+    rounds(judge, area)?;
     // One byte of a huge page, then all of another.
-    for epoch in 1..=EPOCHS {
-        judge.touch(area.part(7, 1), 1, 200 + epoch)?;
+    for round in 1..=ROUNDS {
+        judge.touch(area.part(7, 1), 1, 200 + round)?;
         judge.check()?;
-        judge.touch(area.part(huge_pages(), huge_pages()), 1, 200 + epoch)?;
+        judge.touch(area.part(huge_pages(), huge_pages()), 1, 200 + round)?;
         judge.check()?;
     }
     Ok(())
@@ -66,21 +66,21 @@ pub(super) fn not_huge(judge: &mut Judge) -> Result<(), Stop> {
     advise(judge, area, libc::MADV_NOHUGEPAGE)?;
     judge.touch(area.part(0, 3 * huge_pages()), 1, 77)?;
     judge.watch(area)?;
-    epochs(judge, area)
+    rounds(judge, area)
 }
 
 pub(super) fn shared_memory(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(1200, Backing::Shared)?;
     judge.touch(area.part(0, 600), 1, 77)?;
     judge.watch(area)?;
-    epochs(judge, area)
+    rounds(judge, area)
 }
 
 pub(super) fn private_file(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(1200, Backing::PrivateFile)?;
     judge.touch(area.part(0, 300), 2, 77)?;
     judge.watch(area)?;
-    epochs(judge, area)
+    rounds(judge, area)
 }
 
 pub(super) fn shared_alias(judge: &mut Judge) -> Result<(), Stop> {
@@ -89,8 +89,8 @@ pub(super) fn shared_alias(judge: &mut Judge) -> Result<(), Stop> {
     judge.perform(Op::Alias { of: area.start, at: alias.start, length: alias.len() })?;
     judge.touch(area, 1, 77)?;
     judge.watch(area)?;
-    for epoch in 1..=EPOCHS {
-        judge.touch(alias, 3, epoch)?;
+    for round in 1..=ROUNDS {
+        judge.touch(alias, 3, round)?;
         judge.check()?;
     }
     Ok(())
@@ -106,7 +106,7 @@ pub(super) fn advise(judge: &mut Judge, area: Area, advice: i32) -> Result<(), S
 }
 
 /// Note whether the memory really is in huge pages.
-pub(super) fn tell_huge(judge: &mut Judge, area: Area, when: &str) -> Result<(), Stop> {
+pub(super) fn check_huge(judge: &mut Judge, area: Area, when: &str) -> Result<(), Stop> {
     let kib = judge.memory().huge_kib(area.range())?;
     judge.outcome.notes.push(format!("{kib} KiB in huge pages {when}"));
     Ok(())

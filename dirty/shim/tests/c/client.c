@@ -467,7 +467,7 @@ static void case_mappings(void)
 	expect(&files, "protected and not", moved, PAGES, expected);
 }
 
-/* A child writes what it is told to; the parent clears and asks for it. */
+/* A child writes what it is asked to; the parent clears and asks for it. */
 static void case_other(void)
 {
 	int commands[2], answers[2], status;

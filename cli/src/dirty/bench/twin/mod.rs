@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The twins: each mechanism by hand, with nothing around it, to tell what the library adds.
+//! The twins: each mechanism by hand, with nothing around it, to measure what the library adds.
 //!
 //! A twin tracks one range of private memory that nobody maps anew, and its writer waits while it collects. What
 //! a tracker for real use needs beyond that (threads, other mappings, fork, a foreign signal handler) is left

@@ -27,7 +27,7 @@ impl Twin {
 
 impl Method for Twin {
     fn collect(&mut self) -> Result<()> {
-        // That the log had run over is left to READ, which then tells everything.
+        // An overrun of the log needs no action: READ then reports everything.
         self.device.collect().context("COLLECT")?;
         self.runs.clear();
         for range in self.device.read(&mut self.room).context("READ")? {

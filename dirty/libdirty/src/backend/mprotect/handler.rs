@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The SIGSEGV handler: one for the process, on top of what was installed before, which gets every fault that
-//! is not ours.
+//! The SIGSEGV handler: one for the process. It passes every fault that is not ours on to the handler that was
+//! installed before.
 //!
-//! - It runs with every signal blocked, takes no lock, allocates nothing, keeps `errno`, and is
-//!   done with its table before it calls anybody, who may leave by a jump.
-//! - A handler from before is called as the kernel would call it: with its `sa_mask` added to what
-//!   the interrupted code blocked. SIGSEGV itself stays open, whatever it asked for: it may write watched memory,
-//!   and a fault with SIGSEGV blocked ends the process. All run on the alternate stack if the thread has one
-//!   (SA_ONSTACK): ours must, for the stack may be watched. SIG_DFL and SIG_IGN act as they would have.
-//! - It stays when nothing is watched any more: a fault may be on its way, in a thread that the kernel has put aside
-//!   on its way to the handler. (Telling such a fault from the program's own takes Linux 5.14.)
-//! - Who installs a handler after us may call ours, and be called by it once we have put ours on top again:
-//!   a mark in the unused tail of `siginfo_t` tells that a fault has been passed on, and to how many.
+//! - It runs with every signal blocked, takes no lock, allocates nothing, keeps `errno`, and has finished using its
+//!   table before it calls another handler, which may leave by a jump.
+//! - An earlier handler is called as the kernel would call it: with its `sa_mask` added to what the interrupted code
+//!   blocked. But SIGSEGV itself is never blocked: the handler may write watched memory, and a fault with SIGSEGV
+//!   blocked ends the process. All run on the alternate stack if the thread has one (SA_ONSTACK): ours must, since the
+//!   stack may be watched. SIG_DFL and SIG_IGN act as they would have.
+//! - It stays installed when nothing is watched any more: a thread may have faulted before and not have reached the
+//!   handler yet. (To distinguish such a fault from the program's own takes Linux 5.14.)
+//! - A handler that is installed after ours may call ours, and be called by it once ours is on top again: a mark in
+//!   the unused tail of `siginfo_t` records that a fault was passed on, and how often.
 //!
 //! What this means for the program: code that runs with SIGSEGV blocked must not write watched memory, and a
 //! thread whose stack is watched needs an alternate stack that is not.
@@ -38,7 +38,7 @@ pub(super) fn prepare(table: &mut Table) {
         unsafe { libc::pthread_atfork(None, None, Some(registry::start_anew)) };
     });
     if let Some(action) = current().filter(|now| !is_ours(now)) {
-        // Who knows what became of the faults meanwhile.
+        // Faults may have been lost meanwhile.
         for watch in table.segments.iter().flat_map(|segment| &segment.watches) {
             watch.raise_doubt(Reason::ProtectionChanged);
         }
@@ -96,8 +96,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Let the store at `address` go on, whether it met a watched page or one that no longer is. False when the fault
-/// is not ours.
+/// Let the store at `address` go on, whether the page is watched or no longer is. False when the fault is not ours.
 fn settle(address: usize) -> bool {
     loop {
         let before = registry::changes();
@@ -129,16 +128,16 @@ fn resolve(table: &Table, address: usize) -> bool {
     order::fault(|| protect(page, segment.protection), mark) || relieve(table, index)
 }
 
-/// Whether the store would succeed now: it met our protection, and was on its way here when the memory ceased to be
-/// watched.
+/// Whether the store would succeed now: it faulted on our protection, and the memory ceased to be watched before the
+/// fault reached this handler.
 fn is_writable_by_now(address: usize) -> bool {
     let start = address & !(page_size() - 1);
     // SAFETY: gives the page a frame, as the store itself would, or fails; its content stays.
     unsafe { libc::madvise(start as *mut c_void, page_size(), libc::MADV_POPULATE_WRITE) == 0 }
 }
 
-/// Lift the protection of everything around: the process has no room for more mappings (`vm.max_map_count`), and
-/// this joins those that single pages made. Huge pages cannot be cut, and end here as well.
+/// Remove the protection of all memory around: the process has no room for more mappings (`vm.max_map_count`), and
+/// this merges those of single pages. Also for huge pages, which cannot be protected in part.
 fn relieve(table: &Table, index: usize) -> bool {
     let around = table.neighbours(index);
     let lift = || protect(whole(around), around[0].protection);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which pages of private memory had content of their own at the last collect, at about a bit for 512 pages.
 //!
-//! Most blocks of 512 pages are all content or all empty. A flag says *all*; bits, in memory that exists only
-//! where some are set, are kept for the blocks in between.
+//! Most blocks of 512 pages have content in all pages or in none. A flag stands for *all*; single bits, in memory
+//! that exists only where some are set, are kept for the other blocks.
 //!
 //! Pages have the numbers that they have in the part's bitmap.
 
@@ -52,8 +52,8 @@ impl History {
         }
     }
 
-    /// Enter what the pages of `news` have now, and add to it those that changed without a fault: content that is
-    /// gone, that came unseen, and what nobody can tell.
+    /// Enter which pages of `news` have content now, and add those that changed without a fault: content that is gone,
+    /// that came unseen, or that is not knowable.
     pub(super) fn update(&mut self, contents: &Contents, news: &mut News) {
         let mut page = 0;
         let mut own = [0; BLOCK_WORDS];

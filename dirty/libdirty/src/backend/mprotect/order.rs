@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The order of steps on which nothing written is lost. Two parties work on a page that is protected, or not,
-//! and whose bit says *written*:
+//! The order of steps by which no write is lost. Two parties change a page's protection and its bit, which means
+//! *written*:
 //!
-//! - the fault handler of a writer **lifts the protection, then sets the bit**; the write follows;
+//! - the fault handler of a writer **removes the protection, then sets the bit**; the write follows;
 //! - a collect **takes the bit, then protects**.
 //!
-//! So the bit is set after every lifting and a protection follows every taking. Whichever way the two interleave,
-//! a page that is left unprotected has its bit set, or a handler is about to set it, and is told by the next
-//! collect; the worst is a bit on a page that is protected again, which is told once more (its writer
-//! faults again, too, for the handler never trusts the bit instead of lifting).
+//! So after each removal the bit is set, and after each taking the page is protected. However the two interleave, a
+//! page that stays unprotected has its bit set, or a handler is about to set it, and the next collect reports it. The
+//! worst case is a bit on a page that is protected again: the page is reported once more. (Its writer faults again,
+//! too: the handler always removes the protection, whatever the bit says.)
 //!
-//! The other order loses writes. A handler that sets the bit first may be overtaken by a collect that
-//! takes the bit and protects a page which the handler then unprotects: no bit, and nothing faults there any more. A
-//! collect that protects first lets a handler lift the protection and set the bit, and then takes that bit.
+//! The other order loses writes. If the handler set the bit first, a collect could take the bit and protect the page
+//! before the handler unprotects it: then there is no bit, and no further fault. If a collect protected first, a
+//! handler could remove the protection and set the bit before the collect takes that bit.
 //! The model below tries every interleaving; run it with `RUSTFLAGS="--cfg loom" cargo test --lib order`.
 
 /// What the handler does. Returns whether the protection was lifted; if not, the page keeps its bit.

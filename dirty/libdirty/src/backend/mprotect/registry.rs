@@ -27,17 +27,17 @@ pub(super) struct Watch {
     pub(super) owner: usize,
     /// A bit for each page whose protection was lifted since the last collect.
     pub(super) written: Arc<Bitmap>,
-    /// Why everything must be told: a [`Reason`], or 0.
+    /// Why everything must be reported: a [`Reason`], or 0.
     pub(super) doubt: AtomicU32,
 }
 
 impl Watch {
-    /// Everything must be told. Where there are several reasons, one is.
+    /// Everything must be reported. If there are several reasons, one of them is kept.
     pub(super) fn raise_doubt(&self, reason: Reason) {
         self.doubt.fetch_max(reason as u32, SeqCst);
     }
 
-    /// The doubt, which is no more.
+    /// Take the doubt and clear it.
     pub(super) fn take_doubt(&self) -> Option<Reason> {
         match self.doubt.swap(0, SeqCst) {
             0 => None,
@@ -142,8 +142,8 @@ impl Table {
         self.segments.sort_unstable_by_key(|segment| segment.range);
     }
 
-    /// The program has changed the protection of what is watched in `range`, as `owner` found. The others who
-    /// watch it cannot know what happened meanwhile.
+    /// The program has changed the protection of watched memory in `range`, as `owner` found. Other trackers that
+    /// watch it cannot know what was written meanwhile.
     pub(super) fn set_protection(&mut self, range: PageRange, protection: i32, owner: usize) {
         self.cut(range);
         for segment in self.inside_mut(range).filter(|segment| segment.protection != protection) {
@@ -178,10 +178,10 @@ static READERS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static TURN: AtomicUsize = AtomicUsize::new(0);
 /// Tables so far.
 static CHANGES: AtomicUsize = AtomicUsize::new(0);
-/// Held by the one who changes. No `Mutex`: a forked child must be able to open it.
+/// Held while the table is changed. Not a `Mutex`: a forked child must be able to release it.
 static CHANGING: AtomicBool = AtomicBool::new(false);
 
-/// Look at the table; for the handler. `look` must not be left by a jump, nor wait.
+/// Read the table, in the handler. `look` must neither be left by a jump nor wait.
 pub(super) fn read<T>(look: impl FnOnce(Option<&Table>) -> T) -> T {
     let counter = &READERS[TURN.load(SeqCst) & 1];
     counter.fetch_add(1, SeqCst);
@@ -192,12 +192,12 @@ pub(super) fn read<T>(look: impl FnOnce(Option<&Table>) -> T) -> T {
     seen
 }
 
-/// A number that is another one once the table has changed, before what that change watches is armed.
+/// A number that changes with the table, before the memory that the change adds is armed.
 pub(super) fn changes() -> usize {
     CHANGES.load(SeqCst)
 }
 
-/// Look at the table; for those who may wait.
+/// Read the table, outside of the handler, where waiting is allowed.
 fn inspect<T: Default>(look: impl FnOnce(&Table) -> T) -> T {
     let _changing = Changing::begin();
     // SAFETY: only the holder of the lock frees tables.
@@ -224,8 +224,8 @@ pub(super) fn sole_protections(range: PageRange, owner: usize) -> Vec<(PageRange
     })
 }
 
-/// Mark `range`, found writable and about to be armed by `owner`, for the others who watch it: for them, too, it
-/// may have been written unseen, and they will not find it writable any more.
+/// Mark `range` for the other trackers that watch it. `owner` found it writable and is about to arm it: for the others,
+/// too, it may have been written unseen, and they will not find it writable any more.
 pub(super) fn suspect(range: PageRange, owner: usize) {
     inspect(|table| table.suspect(range, owner));
 }
@@ -247,7 +247,7 @@ pub(super) fn change<T>(change: impl FnOnce(&mut Table), then: impl FnOnce() -> 
     result
 }
 
-/// Whether all left in good time. One that does not belongs to a thread that is gone or stopped.
+/// Whether all readers left in time. One that does not belongs to a thread that is gone or stopped.
 fn wait_for_readers() -> bool {
     let mut since = None;
     for _ in 0..2 {
@@ -299,7 +299,7 @@ mod tests {
         Arc::new(Watch { owner, written, doubt: AtomicU32::new(0) })
     }
 
-    fn told(table: &Table) -> Vec<(PageRange, i32, Vec<usize>)> {
+    fn contents(table: &Table) -> Vec<(PageRange, i32, Vec<usize>)> {
         let owners = |segment: &Segment| segment.watches.iter().map(|watch| watch.owner).collect();
         table.segments.iter().map(|segment| (segment.range, segment.protection, owners(segment))).collect()
     }
@@ -311,7 +311,7 @@ mod tests {
         table.add(range(10, 20), 3, &first);
         table.add(range(15, 30), 3, &second);
         assert_eq!(
-            told(&table),
+            contents(&table),
             [(range(10, 15), 3, vec![1]), (range(15, 20), 3, vec![1, 2]), (range(20, 30), 3, vec![2])]
         );
         assert_eq!(first.take_doubt(), None);
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(table.neighbours(0).len(), 2);
         table.remove(range(1, 100), 2);
         assert_eq!(
-            told(&table),
+            contents(&table),
             [(range(10, 15), 3, vec![1]), (range(15, 18), 3, vec![1]), (range(18, 20), 1, vec![1])]
         );
         assert!(table.find(20 * page_size()).is_none());
