@@ -123,7 +123,7 @@ def run(
 def _profilable(_ctx: click.Context, _param: click.Parameter, name: str) -> Machine:
     known: Mapping[str, Machine] = {m.name: m for m in MACHINES.values() if m.pc and m.cpus == 1}
     if name not in known:
-        what = "is no PC of QEMU's with one CPU" if name in MACHINES else "is no machine"
+        what = "has more than one CPU, or is no PC of QEMU's" if name in MACHINES else "is no machine"
         raise click.BadParameter(f"{name} {what}; there are: {', '.join(known)}")
     return known[name]
 
