@@ -47,16 +47,6 @@ SCENARIOS = (
     "trackers",
     "noise",
 )
-EXPECTED_SKIPS = {
-    "shared-alias own",
-    "shared-alias other",
-    "exec own",
-    "documented-loop own",  # the copier is another process
-    "exit own",
-    "fork-tracker other",
-    "guest own",  # no KVM in these machines: test_kvm_guest.py
-    "guest other",
-}
 
 # Kernel threads that write for a process.
 BORROW = Step("insmod trapless_borrow", f"insmod {module_steps.GUEST}/borrow.ko")
@@ -84,7 +74,7 @@ def _judged(transcript: Transcript) -> set[tuple[str, str]]:
     report = oracle.report(transcript, "oracle")
     assert report["rows"] and report["rejected"] == []
     assert oracle.bad(report) == []
-    assert oracle.skipped(report).keys() <= EXPECTED_SKIPS
+    assert oracle.skipped(report).keys() <= oracle.EXPECTED_SKIPS
     assert transcript.kernel_warnings() == []
     return oracle.judged(report)
 

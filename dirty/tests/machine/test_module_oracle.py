@@ -17,18 +17,6 @@ RACE = "racing-writers"
 # What one CPU does otherwise than two: no flush of another's TLB, and each race is one with the scheduler.
 ONE_CPU = ("one-writer", "huge", "dontneed-huge", "swap", "merged", "pinned", "trackers", "noise", "fork")
 
-# What no back end sees, or what is another's business; all other scenarios must be judged.
-EXPECTED_SKIPS = {
-    "shared-alias own",
-    "shared-alias other",
-    "exec own",
-    "documented-loop own",  # the copier is another process
-    "exit own",
-    "fork-tracker other",
-    "guest own",  # no KVM in these machines: test_kvm_guest.py
-    "guest other",
-}
-
 
 def _run(machine: Machine, timeout_s: float, steps: dict[str, str]) -> Transcript:
     """Run the oracle by dirty bits with these arguments, each under its name."""
@@ -55,7 +43,7 @@ def _check(transcript: Transcript, name: str) -> set[tuple[str, str]]:
     assert found["rows"] and found["rejected"] == []
     assert oracle.bad(found) == []
     skipped = oracle.skipped(found)
-    assert skipped.keys() <= EXPECTED_SKIPS, skipped
+    assert skipped.keys() <= oracle.EXPECTED_SKIPS, skipped
     assert transcript.kernel_warnings() == []
     return oracle.judged(found)
 
