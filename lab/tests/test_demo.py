@@ -111,7 +111,7 @@ def test_the_parts_of_the_lab_have_names_of_their_own() -> None:
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that moves when a test moves it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0

@@ -60,8 +60,8 @@ def test_the_mapping_is_of_a_gib() -> None:
     [
         ('"missed":0', '"missed":1', "spml misses nothing"),
         ('"twin_missed":0', '"twin_missed":3', "spml misses nothing"),
-        ("told n=16384 missed n=0", "told n=16380 missed n=4", "the parts miss nothing"),
-        ("logged n=16733", "logged n=16383", "the log told it"),
+        ("reported n=16384 missed n=0", "reported n=16380 missed n=4", "the parts miss nothing"),
+        ("logged n=16733", "logged n=16383", "the log has it"),
     ],
 )
 def test_each_claim_can_fail(old: str, new: str, failing: str) -> None:

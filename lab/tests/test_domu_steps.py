@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What dom0 is told about a domU."""
+"""What dom0 learns about a domU."""
 
 import base64
 import gzip

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The frames that the guests' inits write: whole, whoever dies meanwhile.
 
-An init is told of every orphan's end by a signal, which interrupts a write to a terminal. Here the terminal
+An init gets a signal at every orphan's end, which interrupts a write to a terminal. Here the terminal
 is full, so that the frame's write waits; then a child ends; then the terminal is read.
 """
 

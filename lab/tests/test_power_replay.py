@@ -79,7 +79,7 @@ def test_overhead_is_what_a_replay_does_without(monkeypatch: pytest.MonkeyPatch)
         ("adaptive", "find", "bt_splits:6", "bt_splits:0", "a replay splits nothing"),
         ("replayed", "sh", "c28 16", "c28 64", "a replay has the sizes that were recorded"),
         ("replayed", "exec", "loads:0", "loads:100", "what is left of traced accesses is few"),
-        ("replayed", EMPTY, "loads:200000", "loads:200", "an empty layout is told apart"),
+        ("replayed", EMPTY, "loads:200000", "loads:200", "an empty layout makes a difference"),
     ],
 )
 def test_what_is_no_replay_is_found(

@@ -15,7 +15,7 @@ from trapless_lab.progress import Progress
 
 
 class Recorder(Progress):
-    """Remembers what it was told."""
+    """Remembers its calls."""
 
     def __init__(self) -> None:
         self.finished_steps: list[str] = []

@@ -80,8 +80,8 @@ def build(version: str, tree: Path, kind: str, directory: Path) -> Build:
 
 def _judge(wrong: list[str], transcript: Transcript, name: str, log: Path) -> None:
     if wrong or transcript.kernel_warnings():
-        told = "\n".join([*wrong, *transcript.kernel_warnings()])
-        sys.exit(f"{name}: {told}\nlogs: {log}")
+        wrong_lines = "\n".join([*wrong, *transcript.kernel_warnings()])
+        sys.exit(f"{name}: {wrong_lines}\nlogs: {log}")
 
 
 def flushes(one: Build, others: list[Build], directory: Path) -> None:

@@ -105,8 +105,8 @@ def test_refuses_loudly(host: Host) -> None:
     refused = host.run("build")
     assert refused.returncode == 1
     said = (host.root / "said").read_text()
-    for told in (refused.stderr, said):
-        assert "NO PAYLOAD for" in told and "REFUSED item: why" in told
+    for output in (refused.stderr, said):
+        assert "NO PAYLOAD for" in output and "REFUSED item: why" in output
     assert host.stored() == {f"aaaa/{PAYLOAD}", "aaaa/report.txt", "bbbb/refused.txt"}
     assert "refused: " in host.run("list").stdout
     host.write("boot/xen-4.17-amd64.gz", "bbbb")
@@ -161,7 +161,7 @@ def test_all_that_is_compiled_is_installed(tmp_path: Path) -> None:
     prove = PACKAGING.parent / "pagetable/xen/prove"
     for path in prove.rglob("*.py"):
         assert (sources / "pagetable/xen/prove" / path.relative_to(prove)).exists()
-    for part in ("include", "linux"):
+    for part in ("abi", "module"):
         there = (PACKAGING.parent / "dirty" / part).iterdir()
         wanted = {path.name for path in there if path.is_file()} - {"Makefile"}
         assert wanted == {path.name for path in (sources / "dirty" / part).iterdir()}

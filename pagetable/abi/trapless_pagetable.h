@@ -101,7 +101,7 @@ struct tpt_version {
  *
  *   -EFAULT     the argument or the list cannot be read, or @done not written
  *               (if the caller takes the argument away during the call, frames
- *               may have moved without its being told)
+ *               may have moved unknown to it)
  *   -E2BIG      @count above TPT_MAX_BATCH
  *   -EINVAL     @count 0, or a number that is no frame of RAM
  *   -EPERM      the frame is not the caller's

@@ -94,7 +94,7 @@ static long op_batch(struct domain *d, void *arg, bool mark)
 	if (!domain_needs_iommu_sync(d))
 		return -EOPNOTSUPP;
 
-	/* Whoever cannot be told the result gets no work done. */
+	/* No work for a caller that the result cannot be copied to. */
 	batch.done = 0;
 	if (copy_to_guest_pv(&guest->done, &batch.done, sizeof(batch.done)))
 		return -EFAULT;

@@ -46,7 +46,7 @@ static unsigned int freed_pages(unsigned int round, uint32_t pages)
 	unsigned int found = 0;
 
 	if (from < KERNEL_BASE || to <= from)
-		die("kallsyms does not tell what the kernel frees");
+		die("kallsyms has no symbol for what the kernel frees");
 	for (uint32_t at = from; at < to; at += PAGE) {
 		if (checked(pread(physical, memory, PAGE, at - KERNEL_BASE)) != PAGE)
 			die("/dev/mem ends early");

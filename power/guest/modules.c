@@ -5,7 +5,7 @@
  *   modules=NAME[:PARAMETER=VALUE...],...   of /modules/NAME.ko, in this order
  *
  * A VALUE that is @SYMBOL is the address of the kernel's symbol. To a module's parameter
- * "again", if it has one, 1 is written; then each that can be read is told, as "module
+ * "again", if it has one, 1 is written; then each that can be read is printed, as "module
  * NAME PARAMETER VALUE", and the module is unloaded. One that is named with '!' before
  * it must find something wrong with its code, and refuse to be loaded.
  *
@@ -60,7 +60,7 @@ static void run_again(const char *directory)
 	close(file);
 }
 
-static void tell(const char *name, const char *directory)
+static void print_module(const char *name, const char *directory)
 {
 	DIR *parameters = opendir(directory);
 	struct dirent *entry;
@@ -99,7 +99,7 @@ static void run_modules(const char *name, unsigned int count)
 		}
 		snprintf(directory, sizeof(directory), "/sys/module/%s/parameters", module);
 		run_again(directory);
-		tell(module, directory);
+		print_module(module, directory);
 		checked((int)syscall(SYS_delete_module, module, O_NONBLOCK));
 	}
 	report(name, ticks() - started, count);

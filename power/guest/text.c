@@ -48,7 +48,7 @@ static uint64_t sum_of(bool given_away, uint32_t *bytes)
 	unsigned char page[4096];
 
 	if (from < KERNEL_BASE || to <= from || !given)
-		die("kallsyms does not tell where the kernel's text is");
+		die("kallsyms has no symbol for the kernel's text");
 	*bytes = 0;
 	for (uint32_t at = from; at < to;) {
 		size_t wanted = to - at < sizeof(page) ? to - at : sizeof(page);

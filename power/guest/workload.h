@@ -54,7 +54,7 @@ _Noreturn void die(const char *what);
 /* @value of a call that is negative only if it failed. */
 #define checked(value)	({ __typeof__(value) v_ = (value); if (v_ < 0) die(#value); v_; })
 
-/* What the machine was told on the kernel's command line, NULL if nothing: @name with its '='. */
+/* The machine's setting on the kernel's command line, NULL if nothing: @name with its '='. */
 const char *option(const char *name);
 
 /* Where the kernel's own mapping of all memory begins. */

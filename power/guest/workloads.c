@@ -4,7 +4,7 @@
  *
  * Invariant: each runs in a process of its own, so none finds what another left
  * in memory, descriptors or signal handlers, and one that fails stops no other. What
- * the kernel had to emulate of an FPU in it is told: it should be nothing.
+ * the kernel had to emulate of an FPU in it is printed: it should be nothing.
  */
 #include <stdio.h>
 #include <stdlib.h>

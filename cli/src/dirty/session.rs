@@ -21,7 +21,7 @@ use crate::output::printable;
 use crate::parse;
 use crate::stop::{Stop, Woken};
 
-/// What `watch` and `record` are told alike.
+/// Options that `watch` and `record` share.
 #[derive(Debug, Args)]
 #[group(skip)] // flattened into other arguments
 pub struct Arguments {

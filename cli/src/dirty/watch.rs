@@ -28,7 +28,7 @@ be tracked, 2 for wrong arguments.
 For the working set each interval of the window takes at most about one bit for
 each page of the 256 MiB stretches that were written in it.";
 
-/// What to watch, and how to tell.
+/// What to watch, and how to print it.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct Arguments {

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::output;
 
-/// How to tell.
+/// How to print it.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit code 0 if every accelerator that this host can gain from can work here, 1 if one cannot."

@@ -95,7 +95,7 @@ impl Fake {
         for gone in ["/usr/lib/xen-4.17", "/usr/lib/trapless", "/dev"] {
             std::fs::remove_dir_all(fake.path(gone)).unwrap();
         }
-        fake.kernel.borrow_mut().command_line = Err("Xen does not tell its command line".into());
+        fake.kernel.borrow_mut().command_line = Err("cannot read Xen's command line".into());
         fake
     }
 

@@ -57,7 +57,7 @@ pub struct Statistics {
 /// When Xen cannot be asked or refuses to answer this domain.
 pub fn command_line() -> Result<String, Unasked> {
     let bytes = ask(XEN_VERSION, XENVER_COMMANDLINE)?
-        .map_err(|error| format!("Xen does not tell its command line: {error}"))?;
+        .map_err(|error| format!("cannot read Xen's command line: {error}"))?;
     let line: Vec<u8> = bytes.into_iter().take_while(|byte| *byte != 0).collect();
     Ok(String::from_utf8_lossy(&line).into_owned())
 }

@@ -106,7 +106,7 @@ pub struct UnloadArguments {
     dry_run: bool,
 }
 
-/// How to tell.
+/// How to print it.
 #[derive(Debug, Args)]
 pub struct StatusArguments {
     /// Print one JSON object

@@ -100,7 +100,7 @@ impl Follows {
             let because = if has_passed_through_device(host) {
                 "a device is passed through; whether the host has the payload, and an IOMMU, is known when the module is loaded"
             } else {
-                "no passed-through device is to be seen; the module will tell"
+                "no passed-through device found; loading the module will show"
             };
             return Follows { answer: None, because: because.into() };
         }

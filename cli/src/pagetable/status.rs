@@ -106,15 +106,15 @@ impl Payload {
 
     fn look(host: &Host, xen: &Xen) -> Self {
         match host.kernel.payload() {
-            Ok(Some(told)) => Payload {
+            Ok(Some(answer)) => Payload {
                 loaded: Some(true),
                 why: None,
-                abi: Some(told.abi),
-                iommu_follows_page_types: Some(told.iommu_follows),
-                switches: told.switches.map(|bits| {
+                abi: Some(answer.abi),
+                iommu_follows_page_types: Some(answer.iommu_follows),
+                switches: answer.switches.map(|bits| {
                     XEN_SWITCHES.map(|(name, bit)| (name, bits & bit != 0)).into_iter().collect()
                 }),
-                statistics: told.statistics,
+                statistics: answer.statistics,
             },
             _ if !xen.is_dom0 => Payload::absent(None, "the host's affair: no payload answers this domain"),
             _ if !host.kernel.is_root() => Payload::absent(None, "only root can ask Xen"),
@@ -163,7 +163,7 @@ impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "host     {}, kernel {}", self.host, self.kernel)?;
         let payload = &self.payload;
-        write!(f, "payload  {}", told(payload.loaded, "in force", "not in force"))?;
+        write!(f, "payload  {}", three_way(payload.loaded, "in force", "not in force"))?;
         if let Some(why) = &payload.why {
             write!(f, ": {why}")?;
         }
@@ -208,7 +208,7 @@ impl Pool {
     }
 
     fn show(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "pool     {}; {}", told(self.enabled, "on", "off"), self.shrinking())?;
+        writeln!(f, "pool     {}; {}", three_way(self.enabled, "on", "off"), self.shrinking())?;
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         table.set_header(["level", "cached", "in use", "hits", "misses", "worst case"]);
@@ -232,7 +232,7 @@ fn number(value: Option<u64>) -> String {
     value.map_or_else(|| "?".to_owned(), grouped)
 }
 
-fn told(is: Option<bool>, yes: &'static str, no: &'static str) -> &'static str {
+fn three_way(is: Option<bool>, yes: &'static str, no: &'static str) -> &'static str {
     match is {
         Some(true) => yes,
         Some(false) => no,

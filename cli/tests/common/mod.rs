@@ -20,12 +20,12 @@ pub const PAGES: usize = 256;
 pub fn writer_body() {
     let Ok(mode) = std::env::var(WRITER) else { return };
     let mut memory = vec![0u8; PAGES * libdirty::page_size()];
-    let told = Arc::new(AtomicBool::new(false));
+    let done = Arc::new(AtomicBool::new(false));
     if mode != "runs" {
-        let told = Arc::clone(&told);
+        let done = Arc::clone(&done);
         std::thread::spawn(move || {
             let _ = std::io::stdin().read_line(&mut String::new());
-            told.store(true, Ordering::SeqCst);
+            done.store(true, Ordering::SeqCst);
         });
     }
     println!("\nready");
@@ -37,7 +37,7 @@ pub fn writer_body() {
         if round == 50 {
             println!("\nprogress");
         }
-        if told.load(Ordering::SeqCst) {
+        if done.load(Ordering::SeqCst) {
             match mode.as_str() {
                 "exits" => return,
                 _ => panic!("{}", Command::new("sleep").arg("1000").exec()),

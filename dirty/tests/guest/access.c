@@ -79,10 +79,10 @@ static void still_works(int fd, char *memory)
 	must(unwatch(fd, memory, PAGES), "UNWATCH");
 	must(watch(fd, memory, PAGES), "WATCH");
 	harvest(fd, memory, PAGES, reported);
-	check_told(reported, zeros, PAGES, "before it is written");
+	check_reported(reported, zeros, PAGES, "before it is written");
 	memory[3 * PAGE]++;
 	harvest(fd, memory, PAGES, reported);
-	check_told(reported, written, PAGES, "after it is written");
+	check_reported(reported, written, PAGES, "after it is written");
 }
 
 static void info(void)
@@ -205,13 +205,13 @@ static void overlaps(void)
 			memory[i * PAGE]++;
 	memset(reported, 0, sizeof(reported));
 	harvest(fd, memory, PAGES, reported);
-	check_told(reported, written, PAGES, "what is left of it");
+	check_reported(reported, written, PAGES, "what is left of it");
 	must(ioctl(fd, TRAPLESS_DIRTY_UNWATCH,
 		   &(struct trapless_dirty_range){ PAGE, ADDRESSES - PAGE }),
 	     "UNWATCH of everything");
 	memset(memory, 9, PAGES * PAGE);
 	if (harvest(fd, memory, PAGES, reported))
-		errx(1, "something is told and nothing is watched");
+		errx(1, "something is reported and nothing is watched");
 }
 
 /* Every other page of PAGES pages is written, and collected. */
@@ -249,7 +249,7 @@ static void read_arguments(void)
 	refused(ioctl(fd, TRAPLESS_DIRTY_READ, NULL), EFAULT, 0, "READ of NULL");
 	refused(ioctl(fd, TRAPLESS_DIRTY_GET_STATS, NULL), EFAULT, 0, "GET_STATS of NULL");
 	read_into(fd, memory, PAGES, reported);
-	check_told(reported, written, PAGES, "after READs that were refused");
+	check_reported(reported, written, PAGES, "after READs that were refused");
 
 	/* Room for two and a half, and a greater capacity. */
 	close(fd);
@@ -263,7 +263,7 @@ static void read_arguments(void)
 		if (edge[i].end)
 			reported[(edge[i].start - (uintptr_t)memory) / PAGE] = 1;
 	read_into(fd, memory, PAGES, reported);
-	check_told(reported, written, PAGES, "what was stored and what was not");
+	check_reported(reported, written, PAGES, "what was stored and what was not");
 }
 
 static void one_by_one(void)
@@ -295,7 +295,7 @@ static void collect_to_nowhere(void)
 		err(1, "mprotect");
 	refused(ioctl(fd, TRAPLESS_DIRTY_COLLECT, page), EFAULT, 0, "COLLECT to a read-only page");
 	harvest(fd, memory, PAGES, reported);
-	check_told(reported, written, PAGES, "after COLLECTs that were refused");
+	check_reported(reported, written, PAGES, "after COLLECTs that were refused");
 }
 
 static void no_such_call(void)
@@ -331,10 +331,10 @@ static void files_apart(void)
 	memory[9 * PAGE]++;
 	must(collect(one), "COLLECT");
 	if (harvest(idle, memory, PAGES, reported))
-		errx(1, "a file that watches nothing is told");
+		errx(1, "a file that watches nothing gets reports");
 	refused(take(third, NULL, 1), ENOTCONN, 0, "READ by a third");
 	harvest(other, memory + 8 * PAGE, 8, reported + 8);
-	check_told(reported, written, PAGES, "the second file");
+	check_reported(reported, written, PAGES, "the second file");
 	close(other);
 	if (read_into(one, memory, 8, reported) != 1 || !reported[1])
 		errx(1, "the first file's page went with the second");
@@ -355,7 +355,7 @@ static void child_apart(void)
 	memory[5 * PAGE]++;
 	wait_child(pid);
 	harvest(fd, memory, PAGES, reported);
-	check_told(reported, written, PAGES, "the parent");
+	check_reported(reported, written, PAGES, "the parent");
 	still_works(fd, memory);
 }
 
@@ -503,7 +503,7 @@ static void over_exec(const char *program, int again)
 		go_on(to, from);
 		refused(collect(fd), ESRCH, 0, "COLLECT after exec and a write");
 		if (read_into(fd, COMMON, PAGES, reported))
-			errx(1, "writes of the new program are told");
+			errx(1, "writes of the new program are reported");
 	}
 	refused(watch(fd, COMMON + PAGES * PAGE, PAGES), ESRCH, 0, "WATCH after exec");
 	refused(attach(fd, pid), EBUSY, 0, "ATTACH after exec");
@@ -602,7 +602,7 @@ static void passed_on(void)
 		become(NOBODY);
 		own = passed(sockets[1]);
 		harvest(own, memory, PAGES, reported);
-		check_told(reported, written, PAGES, "who was passed the file");
+		check_reported(reported, written, PAGES, "who was passed the file");
 		exit(0);
 	}
 	close(sockets[1]);
@@ -673,7 +673,7 @@ static void slow_reader(void)
 		err(1, "UFFDIO_ZEROPAGE");
 	pthread_join(thread, NULL);
 	if (reader.count != 1 || reader.ranges->start != (uintptr_t)memory + PAGE)
-		errx(1, "the slow reader was told %d ranges", reader.count);
+		errx(1, "the slow reader got %d ranges", reader.count);
 	end(other);
 }
 

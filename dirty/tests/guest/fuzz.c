@@ -349,11 +349,11 @@ static void do_read(struct file *file)
 	done = ioctl(file->fd, TRAPLESS_DIRTY_READ, &what);
 	expect(file, 5, done, REASONS(EFAULT, EINVAL, ENOTCONN));
 	if (!done && !what.capacity)
-		complain(file, "has told to an array without room");
+		complain(file, "has reported to an array without room");
 	if (done || !mine)
 		return;
 	if (what.count > what.capacity)
-		complain(file, "has told more than there is room for");
+		complain(file, "has reported more than there is room for");
 	for (unsigned int i = 0; i < what.count; i++) {
 		if (ranges[i].start % PAGE || ranges[i].end % PAGE ||
 		    ranges[i].start >= ranges[i].end || ranges[i].end > 1UL << 47 ||

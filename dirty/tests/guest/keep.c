@@ -164,7 +164,7 @@ static void compare(struct copy *copy, const char *memory, const char *whose)
 	update(copy, memory);
 	for (size_t i = 0; i < PAGES; i++)
 		if (memcmp(copy->pages[i], memory + i * PAGE, PAGE))
-			errx(1, "%s was not told of page %zu", whose, i);
+			errx(1, "%s did not get page %zu", whose, i);
 }
 
 /* The second begins while there is news for the first; the first collects; then both. */
@@ -299,7 +299,7 @@ static void ptrace_poke(void)
 			err(1, "PTRACE_POKEDATA");
 		memset(reported, 0, sizeof(reported));
 		harvest(fd, memory, PAGES, reported);
-		check_told(reported, written, PAGES, "PTRACE_POKEDATA");
+		check_reported(reported, written, PAGES, "PTRACE_POKEDATA");
 	}
 	if (ptrace(PTRACE_CONT, pid, NULL, NULL))
 		err(1, "PTRACE_CONT");
@@ -319,7 +319,7 @@ static void direct_io(void)
 			err(1, "reading " DISK);
 		memset(reported, 0, sizeof(reported));
 		harvest(fd, memory, PAGES, reported);
-		check_told(reported, written, PAGES, "direct I/O");
+		check_reported(reported, written, PAGES, "direct I/O");
 	}
 }
 

@@ -282,7 +282,7 @@ static void still_tells(int fd)
 	memset(reported, 0, sizeof(reported));
 	memory[5 * PAGE]++;
 	harvest(fd, memory, 8, reported);
-	check_told(reported, written, 8, "afterwards");
+	check_reported(reported, written, 8, "afterwards");
 }
 
 /* A child has the file too; it closes it, or dies with it. */

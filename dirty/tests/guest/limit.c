@@ -75,7 +75,7 @@ static void hugetlb(void)
 			memory[written * HUGE + 5 * PAGE]++;
 			harvest(fd, memory, 3 * HUGE_PAGES, reported);
 			if (!reported[written * HUGE_PAGES + 5])
-				errx(1, "huge page %zu was written and is not told", written);
+				errx(1, "huge page %zu was written and is not reported", written);
 		}
 		/* A copy is made of what is written after a fork. */
 		fork_once();
@@ -130,7 +130,7 @@ static void device_memory(void)
 		memset(reported, 0, sizeof(reported));
 		harvest(fd, memory, 12, reported);
 		if (!reported[0] || !reported[1] || !reported[2] || !reported[3])
-			errx(1, "device memory is not told as written");
+			errx(1, "device memory is not reported as written");
 	}
 }
 
@@ -153,7 +153,7 @@ static void whole_address_space(void)
 			if (ranges[i].start <= (uintptr_t)memory + PAGE &&
 			    ranges[i].end >= (uintptr_t)memory + 2 * PAGE)
 				return;
-	errx(1, "a page that was written is not told");
+	errx(1, "a page that was written is not reported");
 }
 
 static void terabytes(void)
@@ -170,7 +170,7 @@ static void terabytes(void)
 		must(collect(fd), "COLLECT");
 		if (take(fd, &range, 1) != 1 || range.start > (uintptr_t)page ||
 		    range.end <= (uintptr_t)page)
-			errx(1, "the page in terabyte %zu is not told", at);
+			errx(1, "the page in terabyte %zu is not reported", at);
 		while (take(fd, &range, 1) == 1)
 			;
 	}
@@ -261,7 +261,7 @@ static void watched_in_a_cgroup(void)
 	must(watch(fds[count - 1], memory, 4), "WATCH by who was refused");
 	memory[PAGE]++;
 	harvest(fds[count - 1], memory, 4, reported);
-	check_told(reported, written, 4, "after memory was short");
+	check_reported(reported, written, 4, "after memory was short");
 }
 
 /*
@@ -292,7 +292,7 @@ static void pieces_in_a_cgroup(void)
 	/* What was watched before still is. */
 	memory[2 * PAGE]++;
 	harvest(fd, memory, 4, reported);
-	check_told(reported, written, 4, "after memory was short");
+	check_reported(reported, written, 4, "after memory was short");
 }
 
 /* Who tracks the parent is short of memory; the parent is not. */
@@ -325,7 +325,7 @@ static void find_in_a_cgroup(const char *memory, int from, int to)
 			       (uintptr_t)memory + at * GIB < ranges[k].end)
 				at++;
 		if (at < SPARSE)
-			errx(1, "file %d was not told of gibibyte %zu", i, at);
+			errx(1, "file %d did not get gibibyte %zu", i, at);
 	}
 }
 

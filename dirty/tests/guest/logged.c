@@ -181,9 +181,9 @@ static void every_kind(void)
 		harvest(fd, memory, pages, reported);
 		for (size_t i = 0; i < KINDS; i++) {
 			if (!reported[2 * i + round % 2])
-				errx(1, "round %u: %s is not told", round, kinds[i].name);
+				errx(1, "round %u: %s is not reported", round, kinds[i].name);
 			if (i < LOGGED_KINDS && reported[2 * i + !(round % 2)])
-				errx(1, "round %u: beside %s, a page that nobody wrote is told",
+				errx(1, "round %u: beside %s, a page that nobody wrote is reported",
 				     round, kinds[i].name);
 		}
 	}
@@ -206,7 +206,7 @@ static void straddling(void)
 		__atomic_fetch_add((uint32_t *)(memory + 8 * PAGE - 3), 1, __ATOMIC_SEQ_CST);
 		written[7] = written[8] = 1;
 		harvest(fd, memory, 10, reported);
-		check_told(reported, written, 10, "straddling");
+		check_reported(reported, written, 10, "straddling");
 	}
 }
 
@@ -231,7 +231,7 @@ static void signal_frame(void)
 		memset(reported, 0, sizeof(reported));
 		harvest(fd, memory, pages, reported);
 		written[pages - 1] = 1;
-		check_told(reported, written, pages, "signal");
+		check_reported(reported, written, pages, "signal");
 	}
 }
 
@@ -262,12 +262,12 @@ static void again_and_again(void)
 		for (size_t i = 0; i < MANY; i++)
 			both[i] |= written[i];
 		harvest(first, memory, MANY, reported);
-		check_told(reported, written, MANY, "first tracker");
+		check_reported(reported, written, MANY, "first tracker");
 		if (round % 3)
 			continue;
 		memset(reported, 0, sizeof(reported));
 		harvest(second, memory, MANY, reported);
-		check_told(reported, both, MANY, "second tracker");
+		check_reported(reported, both, MANY, "second tracker");
 		memset(both, 0, sizeof(both));
 	}
 }
@@ -291,7 +291,7 @@ static void read_between(void)
 		harvest(fd, memory, MANY, reported);
 		for (size_t i = 0; i < MANY; i++)
 			if (written[i] && !reported[i])
-				errx(1, "page %zu was written after READ, and is not told", i);
+				errx(1, "page %zu was written after READ, and is not reported", i);
 	}
 }
 
@@ -309,7 +309,7 @@ static void watched_again(void)
 		must(watch(fd, memory, MANY), "WATCH");
 		write_some(memory, written, MANY, &state);
 		harvest(fd, memory, MANY, reported);
-		check_told(reported, written, MANY, "watched again");
+		check_reported(reported, written, MANY, "watched again");
 		must(unwatch(fd, memory, MANY), "UNWATCH");
 	}
 }
@@ -403,7 +403,7 @@ static void nobody_elses(void)
 			/* Not the first time: the kernel reports the copies that fork makes. */
 			for (size_t page = 0; page < MANY; page++)
 				if (shared->written[i][page] && !reported[page])
-					errx(1, "process %u: page %zu is not told", i, page);
+					errx(1, "process %u: page %zu is not reported", i, page);
 			if (round > 2)
 				for (size_t page = 0; page < MANY; page++)
 					if (reported[page] && page % 4 != i)
@@ -473,7 +473,7 @@ static void threads(void)
 	}
 	for (size_t i = 0; i < MANY; i++)
 		if (memcmp(copy + i * PAGE, memory + i * PAGE, PAGE))
-			errx(1, "page %zu was written and not told", i);
+			errx(1, "page %zu was written and not reported", i);
 }
 
 /* A child that shares the memory, and one that has a copy of it. */
@@ -501,7 +501,7 @@ static void children(void)
 	wait_child(pid);
 	memset(reported, 0, sizeof(reported));
 	if (harvest(fd, memory, MANY, reported))
-		errx(1, "what a child wrote to its copy is told");
+		errx(1, "what a child wrote to its copy is reported");
 }
 
 /* A kernel thread writes, in the name of the process (module trapless_borrow). */
@@ -520,7 +520,7 @@ static void borrowed(void)
 	for (size_t i = 0; i < MANY; i++)
 		if (reported[i] != (i % 300 == 3))
 			errx(1, "page %zu: %s", i,
-			     reported[i] ? "told, but not written" : "not told");
+			     reported[i] ? "reported, but not written" : "not reported");
 }
 
 /* The tracked process is gone: its unread pages are lost, and nothing else. */
@@ -567,7 +567,7 @@ static void overrun(void)
 	}
 	printf("overruns=%u\n", overruns);
 	if (overruns != ROUNDS)
-		errx(1, "an overrun was not told: is the ring small?");
+		errx(1, "an overrun was not reported: is the ring small?");
 }
 
 /* Many times the ring without a collect: interrupts empty it. */

@@ -118,7 +118,7 @@ def test_the_log_is_exact(tmp_path: Path) -> None:
     assert module_steps.passed(transcript, PROGRAM) == list(EXACT), transcript[PROGRAM].output
     for control, case in CONTROLS.items():
         assert module_steps.failed(transcript, control) == [case]
-        assert "not told" in transcript[control].output
+        assert "not reported" in transcript[control].output
     assert epml.counts(tmp_path).overruns == 0
     assert transcript.kernel_warnings() == []
 
@@ -189,7 +189,7 @@ def test_a_model_that_drops_is_caught(tmp_path: Path) -> None:
     assert [row["scenario"] for row in oracle.bad(oracle.report(transcript, "oracle"))] == ["one-writer"]
     assert module_steps.failed(transcript, PROGRAM) == ["overrun", "straddling"]
     assert "was lost" in _complaint(transcript, "overrun")
-    assert "was written and not told" in _complaint(transcript, "straddling")
+    assert "was written and not reported" in _complaint(transcript, "straddling")
 
 
 def test_a_processor_that_stays_armed_is_caught(tmp_path: Path) -> None:

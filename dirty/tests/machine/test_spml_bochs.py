@@ -106,7 +106,7 @@ dmesg | sed -n 's/.*WARNING: CPU: [0-9]* PID: [0-9]* at /outer kernel warns: /p'
     printed = nested.output(_run(phases, files, timeout_s=3600))
     assert re.findall(r"^(?:ok|FAILED) .*$", printed, re.MULTILINE) == ["ok rounds"] * 2, printed
     _, before, after = re.split(r"^phase: \w+$", printed, flags=re.MULTILINE)
-    written = int(re.findall(r"^written=(\d+) told=\d+$", before, re.MULTILINE)[0])
+    written = int(re.findall(r"^written=(\d+) reported=\d+$", before, re.MULTILINE)[0])
     grown = {reason: _exits(after, reason) - _exits(before, reason) for reason in (EPT_VIOLATION, PML_FULL)}
     print("\n".join(re.findall(r"^ *\d+ outer kernel warns: .*$", printed, re.MULTILINE)))
     print(f"{written} pages written: {grown[EPT_VIOLATION]} EPT violations, {grown[PML_FULL]} PML full")

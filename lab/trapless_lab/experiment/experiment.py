@@ -95,7 +95,7 @@ class Context:
         make_disk: Callable[[Path], Path] = runner.empty_disk,
         plugins: Sequence[Plugin] = (),
     ) -> Transcript:
-        """Run steps in a machine; ``label`` tells an experiment's runs apart in the kept logs.
+        """Run steps in a machine; ``label`` names this run among the experiment's kept logs.
 
         A complaint of either kernel is an error: what it measured is then worth nothing.
         """

@@ -39,11 +39,11 @@ def settings(machine: Machine) -> str:
 
 def make_disk(machine: Machine, xen: Path, kernel: Path, initramfs: Path, directory: Path) -> Path:
     """Make the disk in ``directory``."""
-    disk, told = directory / "efi.img", directory / "xen.cfg"
-    told.write_text(settings(machine))
+    disk, config = directory / "efi.img", directory / "xen.cfg"
+    config.write_text(settings(machine))
     parts = {
         f"{_LOADER}.EFI": xen,
-        f"{_LOADER}.CFG": told,
+        f"{_LOADER}.CFG": config,
         "vmlinuz": kernel,
         "initramfs.gz": initramfs,
     }

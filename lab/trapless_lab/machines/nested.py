@@ -23,7 +23,7 @@ OUTER_CPU = "EPYC,+svm,+npt"
 OUTER_MODULES = ("kvm-amd",)
 _VMM = "trapless-vmm"
 
-# The emulated processor's CPUID tells another size of the XSAVE area than it has; the kernel would say so at
+# The emulated processor's CPUID states another size of the XSAVE area than it has; the kernel would say so at
 # length, and do without.
 _COMMAND_LINE = "console=ttyS0 reboot=k panic=-1 loglevel=5 noxsave"
 

@@ -43,7 +43,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plugin of QEMU's, the file it writes, and the one it reads if it needs to be told something."""
+    """A plugin of QEMU's, the file it writes, and the one it reads, if it has input."""
 
     library: Path
     output: Path

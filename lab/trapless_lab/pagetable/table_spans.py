@@ -37,7 +37,7 @@ _FREE = {3: "pgd_free", 4: "xen_pgd_free"}
 _TO_BE_FREED = ("___pte_free_tlb", "___pmd_free_tlb", "___pud_free_tlb")
 # How a table of the lower levels is given back: after its grace period, or at once for want of memory.
 _GIVE_BACK, _WAITED, _AT_ONCE = "free_page_and_swap_cache", "tlb_remove_table_rcu", "tlb_remove_table"
-# Where the table is there and its parent is about to be told.
+# Where the table is there and its parent is about to point to it.
 _POINTS = ("xen_alloc_pmd", "xen_alloc_pud")
 _FOREIGN = re.compile(r"(?:xen_)?asm_(?:exc|sysvec|common|spurious)_\w+|__switch_to_asm")
 
@@ -47,7 +47,7 @@ class TableSpan:
     """One table made or given back.
 
     ``ready`` is how many of its instructions had run when the table was there, for the levels whose function
-    goes on to tell the parent; else it is all of them.
+    goes on to write the parent's entry; else it is all of them.
     """
 
     level: Level

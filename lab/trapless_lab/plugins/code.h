@@ -91,7 +91,7 @@ static uint64_t crossings;
  * Whether an access is the one of a call or return that has just begun. QEMU 7.2
  * calls a callback that asks for loads alone never, and one that asks for stores
  * alone also for loads; and what a helper accesses for an instruction without
- * callbacks may be told to those of an earlier one.
+ * callbacks may be passed to those of an earlier one.
  */
 static inline bool crosses(qemu_plugin_meminfo_t info, bool store)
 {

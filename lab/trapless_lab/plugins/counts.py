@@ -19,9 +19,9 @@ Stack = tuple[int, ...]
 class Counts:
     """The instructions between the markers, all intervals together.
 
-    ``instructions`` has the kernels' alone: user code is counted in ``stacks``, under the address 0, but not
-    told apart. ``runs`` is how often each stack's last block began. ``jumps`` are direct jumps that ended a
-    block and were taken: from where, to where.
+    ``instructions`` has the kernels' alone: user code is counted in ``stacks`` only, as one, under address 0.
+    ``runs`` is how often each stack's last block began. ``jumps`` are direct jumps that ended a block and
+    were taken: from where, to where.
     """
 
     total: int = 0

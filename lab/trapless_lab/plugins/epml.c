@@ -8,7 +8,7 @@
  *
  * - A store to a page whose L is 0 by a processor that is armed is in that
  *   processor's ring before any processor can find L set; or L stays 0 and the
- *   overrun says so. So a page is told at most once for each time it is armed,
+ *   overrun says so. So a page is reported at most once for each time it is armed,
  *   and never lost silently.
  * - Each processor remembers pages whose L it found set until it flushes its
  *   TLB, as hardware would: a guest that clears L without a shootdown loses
@@ -16,7 +16,7 @@
  * - Nothing that the guest writes into the shared memory leads outside of it.
  *
  * What QEMU shows a plugin comes after the store itself, which another processor
- * may see earlier; section 8 of docs/epml.md says why no user can tell.
+ * may see earlier; section 8 of docs/epml.md says why no user can see the difference.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -238,7 +238,7 @@ static void on_access(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t ad
 	uint64_t last, command;
 
 	(void)data;
-	/* QEMU 7.2 tells of loads, too. */
+	/* QEMU 7.2 calls this for loads, too. */
 	if (!qemu_plugin_mem_is_store(info))
 		return;
 	if (address >> USER_BITS) {

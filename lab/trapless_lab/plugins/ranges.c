@@ -6,7 +6,7 @@
  *
  * Invariants:
  *
- * - The first kernel is told from any other by where its code lies in the machine's
+ * - The first kernel is distinguished from any other by where its code lies in the machine's
  *   memory: its addresses are at one distance from that, and a guest's at another.
  * - Each instruction is counted once when it begins, exactly where it belongs: in
  *   its range, in the rest of the first kernel, or elsewhere.

@@ -164,7 +164,7 @@ def in_host(
     label: str = "host",
     machine: Machine = HOST,
 ) -> Console:
-    """Boot ``machine`` as a host that runs a script (power/guest/script.c) and is told ``arguments``.
+    """Boot ``machine`` as a host that runs a script (power/guest/script.c) and gets ``arguments``.
 
     ``files`` are added to what it has, ``guest_files`` to what its guests have.
     """
@@ -196,8 +196,8 @@ def _require_good(label: str, vm: str, console: Console) -> None:
 
 
 def _run(name: str, machine: Machine, arguments: str, tree: Tree, how: How) -> Console:
-    told = (*machine.linux_args, *arguments.split())
-    machine = replace(machine, name=name, linux_args=told, exceptions=how.exceptions)
+    linux_args = (*machine.linux_args, *arguments.split())
+    machine = replace(machine, name=name, linux_args=linux_args, exceptions=how.exceptions)
     log = ConsoleLog([Step("all", "", how.timeout_s)])
     with tempfile.TemporaryDirectory(prefix="trapless-power-") as temporary:
         directory = how.work_dir or Path(temporary)

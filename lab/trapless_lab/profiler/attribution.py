@@ -16,7 +16,7 @@ from ..symbols import Symbols
 from . import groups
 from .groups import Space
 
-# PV Linux leaves these addresses to Xen; the plugin tells the spaces apart in the same way.
+# PV Linux leaves these addresses to Xen; the plugin distinguishes the spaces in the same way.
 _XEN = range(0xFFFF800000000000, 0xFFFF880000000000)
 _USER_END = 1 << 63
 

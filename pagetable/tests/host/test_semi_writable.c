@@ -361,7 +361,7 @@ static void nth_copy_fails(int op, unsigned int nth, bool moved)
 	fake_check();
 }
 
-static void no_work_for_whom_cannot_be_told(void **state)
+static void no_work_without_room_for_the_result(void **state)
 {
 	nth_copy_fails(MARK, 1, false);
 	nth_copy_fails(MARK, 2, false);
@@ -602,7 +602,7 @@ static long set_switches(u32 on)
 	return payload_xenoprof(TPT_OP_SET_SWITCHES, guest_memory[0]);
 }
 
-static void switches_as_told(void **state)
+static void switches_as_asked(void **state)
 {
 	u32 on;
 
@@ -1099,7 +1099,7 @@ int main(void)
 		TEST(longest_list),
 		TEST(relaxed_domain_is_refused),
 		TEST(unreadable_argument),
-		TEST(no_work_for_whom_cannot_be_told),
+		TEST(no_work_without_room_for_the_result),
 		TEST(an_error_is_not_hidden_by_the_result),
 		TEST(list_out_of_reach),
 		TEST(argument_is_read_once),
@@ -1117,7 +1117,7 @@ int main(void)
 		TEST(hvm_hardware_domain_is_not_served),
 		TEST(other_numbers_reach_stock),
 		TEST(unknown_numbers_in_range),
-		TEST(switches_as_told),
+		TEST(switches_as_asked),
 		TEST(version_and_statistics),
 		TEST(hooks_skip_only_what_is_marked),
 		TEST(mark_races),

@@ -36,9 +36,9 @@ def counters(result: StepResult) -> dict[str, int]:
 
 def seen_by_qemu(result: StepResult, counts: Counts) -> bool:
     """Whether the first run since the module was loaded made the flushes the model wants and no others."""
-    told = counters(result)
+    counted = counters(result)
     return (
-        told["domain_flushes"] <= counts.domain <= told["domain_flushes"] + NOISE
-        and told["page_flushes"] <= counts.pages <= told["page_flushes"] + PAGE_NOISE
+        counted["domain_flushes"] <= counts.domain <= counted["domain_flushes"] + NOISE
+        and counted["page_flushes"] <= counts.pages <= counted["page_flushes"] + PAGE_NOISE
         and counts.everything == 0
     )

@@ -125,11 +125,11 @@ def test_random_calls(with_device: Transcript) -> None:
     """Among them those that are the hardware domain's, and frames that are dom0's."""
     result = with_device["fuzz"]
     assert result.rc == 0, result.output
-    told = hypercalls.counters(result)
-    assert told["moved"] > FUZZ_CALLS
+    counted = hypercalls.counters(result)
+    assert counted["moved"] > FUZZ_CALLS
     # Every process of dom0 and of the domU flushes single pages; whole domains are flushed for marks.
     counts = with_device.counts("fuzz")
-    assert told["domain_flushes"] <= counts.domain <= told["domain_flushes"] + hypercalls.NOISE
+    assert counted["domain_flushes"] <= counts.domain <= counted["domain_flushes"] + hypercalls.NOISE
 
 
 def test_its_device_does_not_reach_a_marked_page(with_device: Transcript) -> None:

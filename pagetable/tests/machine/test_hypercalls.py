@@ -119,9 +119,9 @@ def test_random_calls(transcript: Transcript) -> None:
     """Every answer is the model's; the revert that follows proves that no frame is left marked."""
     result = transcript["fuzz"]
     assert result.rc == 0, result.output
-    told = hypercalls.counters(result)
-    assert told["moved"] > 4 * FUZZ_CALLS
-    assert told["refused"] > FUZZ_CALLS // 10
+    counted = hypercalls.counters(result)
+    assert counted["moved"] > 4 * FUZZ_CALLS
+    assert counted["refused"] > FUZZ_CALLS // 10
     assert hypercalls.seen_by_qemu(result, transcript.counts("fuzz"))
 
 

@@ -133,13 +133,13 @@ def relaxed() -> Transcript:
 
 def test_the_doctor_knows_before_anything_is_loaded(strict: Transcript, relaxed: Transcript) -> None:
     for transcript, pool in ((strict, True), (relaxed, False)):
-        told = _json(transcript, "doctor")["pagetable"]
-        serves = {gain["part"]: gain["serves"] for gain in told["parts"]}
+        doctor = _json(transcript, "doctor")["pagetable"]
+        serves = {gain["part"]: gain["serves"] for gain in doctor["parts"]}
         assert serves == {"payload": True, "pool": pool, "pvmmu": True}
-        assert told["host"].startswith("PV dom0 on Xen 4.17")
-        assert told["refusals"] == []
-        assert told["iommu"]["answer"] is pool
-        assert "dom0-iommu=" in told["iommu"]["because"]
+        assert doctor["host"].startswith("PV dom0 on Xen 4.17")
+        assert doctor["refusals"] == []
+        assert doctor["iommu"]["answer"] is pool
+        assert "dom0-iommu=" in doctor["iommu"]["because"]
     assert "everything that is to be loaded is there" in strict["doctor's text"].output
 
 
@@ -154,7 +154,7 @@ def test_nothing_is_touched_before_everything_is_checked(strict: Transcript) -> 
 
 def test_a_half_that_fails_takes_the_other_with_it(strict: Transcript) -> None:
     output = strict["half"].output
-    assert "no symbol trapless_no_such_symbol" in output, "the kernel's own reason is told"
+    assert "no symbol trapless_no_such_symbol" in output, "the kernel's own reason is shown"
     assert "payload was taken out again" in output
     assert _loaded(strict, "half") == NOTHING
 
@@ -180,14 +180,14 @@ def test_status_is_what_the_control_files_say(strict: Transcript) -> None:
     metrics = dict(re.findall(r"^(\w+\{.*\}) (\d+)$", strict["metrics file"].output, re.MULTILINE))
     assert strict["metrics file"].output.splitlines()[0] == "trapless.prom", "no other file is left"
     for level, counters in files.items():
-        told = status["pool"]["levels"][level]
+        shown = status["pool"]["levels"][level]
         # The commands in between are processes of their own.
-        assert counters["hits"] <= told["hits"] <= counters["hits"] + 100, level
-        assert told["cached"] + told["in_use"] == pytest.approx(
+        assert counters["hits"] <= shown["hits"] <= counters["hits"] + 100, level
+        assert shown["cached"] + shown["in_use"] == pytest.approx(
             counters["cached"] + counters["in_use"], abs=8
         )
         label = f'{{level="{level}"}}'
-        assert int(metrics[f"trapless_pagetable_hits_total{label}"]) >= told["hits"]
+        assert int(metrics[f"trapless_pagetable_hits_total{label}"]) >= shown["hits"]
         assert f"trapless_pagetable_cached_tables{label}" in metrics
     assert status["payload"]["iommu_follows_page_types"] is True
     assert status["payload"]["statistics"]["skipped_unmap"] > 0
@@ -210,8 +210,8 @@ def test_switches(strict: Transcript) -> None:
 def test_shrinking(strict: Transcript) -> None:
     """Giving pages back is a release, which flushes the IOTLB; nothing else does while the pool serves."""
     before = [int(value) for value in strict["cached before"].output.split()]
-    told, shrunk, *after = (int(value) for value in re.findall(r"\d+", strict["shrink"].output))
-    assert told == shrunk > 0
+    printed, shrunk, *after = (int(value) for value in re.findall(r"\d+", strict["shrink"].output))
+    assert printed == shrunk > 0
     # The shell that reads the counters forks, and tables that come back meanwhile are cached again.
     assert sum(after) <= sum(before) // 2 + 16
     one, shrunk_by_both = (int(value) for value in re.findall(r"\d+", strict["shrink one"].output))

@@ -36,7 +36,7 @@ static const char *result = "none";
 
 /*
  * A device that is refused may report the transfer as done or as failed; only
- * the memory tells what it did, so the I/O status is shown and not judged.
+ * the memory shows what it did, so the I/O status is shown and not judged.
  */
 static int read_block(void)
 {

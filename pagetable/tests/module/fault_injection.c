@@ -153,7 +153,7 @@ static int on_allocation(struct kprobe *probe, struct pt_regs *regs)
 	return 1;
 }
 
-/* Its presence tells kprobes that the one above changes where to go on. */
+/* With it, kprobes knows that the one above changes the instruction pointer. */
 static void after_allocation(struct kprobe *probe, struct pt_regs *regs,
 			     unsigned long flags)
 {

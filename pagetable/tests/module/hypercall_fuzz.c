@@ -12,7 +12,7 @@
  * and more than once, and frames that are not ours to move; between the calls
  * frames become tables of all levels and pages again.
  *
- * The model also counts what the IOMMU must have been told, for a witness that
+ * The model also counts which flushes the IOMMU must have got, for a witness that
  * is neither it nor the payload: the machine's trace. After a run every frame is
  * a page again, unmarked, and no different from before.
  */

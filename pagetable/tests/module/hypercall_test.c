@@ -136,7 +136,7 @@ static bool case_bad_pointer(void)
 		     tpt_call(TPT_OP_MARK, hypervisor), -EFAULT);
 	ok &= EXPECT("version into hypervisor",
 		     tpt_call(TPT_OP_VERSION, hypervisor), -EFAULT);
-	/* Whoever cannot be told the result gets no work done. */
+	/* No work for a caller that the result cannot be copied to. */
 	ok &= EXPECT("read-only batch",
 		     tpt_call(TPT_OP_MARK, (void *)&read_only_batch), -EFAULT);
 	ok &= EXPECT("read-only done", read_only_batch.done, 77);

@@ -8,7 +8,7 @@
  * some tables typed after some refused pins. What matters is that it is the
  * same pages at the same call.
  *
- * A copy of each page tells what Xen, and nobody else, has changed.
+ * A copy of each page shows what Xen, and nothing else, has changed.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -218,7 +218,7 @@ static long reservation(void)
 
 /*
  * Give every frame of the pool back to Xen and take new ones. Xen frees a frame
- * with its last reference, which the size of the domain tells.
+ * with its last reference, which shows in the size of the domain.
  */
 void tt_pool_renew(bool count)
 {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The finder proves the eight loops of the installed hypervisor and refuses each way in which it could be
-wrong; and the emulator tells trampolines that do what the loops do from ones that nearly do.
+wrong; and the emulator distinguishes trampolines that do what the loops do from ones that nearly do.
 """
 
 from __future__ import annotations
@@ -225,11 +225,11 @@ def test_or_is_left_out_loudly(
     one_refused: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(find_zero_runs, "report", lambda sites, _, out: [f"LEFT OUT {name}" for name in out])
-    written, told = tmp_path / "sites.h", tmp_path / "sites.txt"
-    assert main(["--quiet", "--leave-out", "--emit", str(written), "--report", str(told)]) == 0
+    written, report = tmp_path / "sites.h", tmp_path / "sites.txt"
+    assert main(["--quiet", "--leave-out", "--emit", str(written), "--report", str(report)]) == 0
     assert "LEFT OUT promote_l2: claim 5: why" in capsys.readouterr().out
     assert "Left out: promote_l2: claim 5: why" in written.read_text()
-    assert told.read_text() == "LEFT OUT promote_l2\n"
+    assert report.read_text() == "LEFT OUT promote_l2\n"
     assert [loop.name for loop in read_loops(written)] == [name for name in NAMES if name != "promote_l2"]
 
 

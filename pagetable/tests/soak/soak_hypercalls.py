@@ -57,10 +57,10 @@ def main(calls: int, first_seed: int) -> None:
             if result.rc or not hypercalls.seen_by_qemu(result, counts):
                 click.echo(f"seed {seed}: {result.output}QEMU saw {counts}")
                 sys.exit(1)
-            told = hypercalls.counters(result)
-            moved += told["moved"]
-            refused += told["refused"]
-            cut_short += told["cut_short"]
+            counted = hypercalls.counters(result)
+            moved += counted["moved"]
+            refused += counted["refused"]
+            cut_short += counted["cut_short"]
         click.echo(
             f"up to seed {boot[-1]}: {(boot[-1] + 1 - first_seed) * RUN} calls, {moved} moves, {refused} "
             f"calls refused, {cut_short} left in the middle, every answer the model's"

@@ -84,12 +84,12 @@ def known(folder: Path, hypervisor: Hypervisor) -> tuple[str, str] | None:
     """Both files of an earlier proof of this very image."""
     stem = hypervisor.image.build_id.hex()
     try:
-        found, told = ((folder / f"{stem}{end}").read_text(encoding="ascii") for end in (".h", ".txt"))
+        found, listing = ((folder / f"{stem}{end}").read_text(encoding="ascii") for end in (".h", ".txt"))
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise UnusableInput(f"{folder}/{stem}: {error}") from error
-    return (found, told) if image_line(hypervisor) in found.splitlines() else None
+    return (found, listing) if image_line(hypervisor) in found.splitlines() else None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -98,15 +98,15 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         hypervisor = open_hypervisor(options.xen, options.syms)
         if options.known and (proof := known(options.known, hypervisor)):
-            found, told = proof
-            for line in told.splitlines():
+            found, listing = proof
+            for line in listing.splitlines():
                 if line.startswith("LEFT OUT"):
                     print(line)
             count = found.count("\tzero_run ")
             print(
                 f"{count} of {len(NAMES)} loops are proven for Xen {hypervisor.image.build_id.hex()}, before"
             )
-            _write(options, found, told)
+            _write(options, found, listing)
             return 0
         sites, verdicts = find_all(hypervisor)
     except UnusableInput as error:
@@ -128,9 +128,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _write(options: argparse.Namespace, sites: str, told: str) -> None:
+def _write(options: argparse.Namespace, sites: str, listing: str) -> None:
     if options.report:
-        options.report.write_text(told)
+        options.report.write_text(listing)
     if options.emit:
         options.emit.write_text(sites)
 

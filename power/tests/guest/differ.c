@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Runs random sequences of instructions and tells what became of all registers and
+ * Runs random sequences of instructions and prints what became of all registers and
  * of the memory they can reach, as a checksum every BLOCK sequences.
  *
  * Invariant: what it prints depends on its arguments alone. So two hosts that

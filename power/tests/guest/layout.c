@@ -8,7 +8,7 @@
  *   layout busy         into the file of a VM that is being translated
  *
  * Invariant: what is refused leaves the layout as it was, and what is taken is read as
- * it was written, in the order of its pages. What is right is told here without the
+ * it was written, in the order of its pages. What is right is computed here without the
  * kernel's functions, byte by byte.
  */
 #include <dirent.h>

@@ -3,7 +3,7 @@
 
 The guest (``guest/differ.c``) prints a checksum of all its registers and memory after every few sequences;
 those of its lines that do not depend on time must be the same in every mode. KVM's own counters say that what
-was compared was in fact translated, and a guest that spoils one of its live fragments must be told apart.
+was compared was in fact translated, and a guest that spoils one of its live fragments must be noticed.
 
 A soak of a million sequences takes half a day: TRAPLESS_SOAK_SEEDS=64; without it there is one seed.
 """

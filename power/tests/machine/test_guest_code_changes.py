@@ -50,13 +50,13 @@ class Load:
     pages: tuple[int, ...]
 
 
-def _told(console: power.Console, label: str) -> list[tuple[str, str, str]]:
+def _printed(console: power.Console, label: str) -> list[tuple[str, str, str]]:
     return re.findall(r"^module (\S+) (\S+) (.*)$", console.of(label).text, re.MULTILINE)
 
 
 def _loads(console: power.Console, label: str) -> list[Load]:
     found, place = [], {}
-    for name, parameter, value in _told(console, label):
+    for name, parameter, value in _printed(console, label):
         if name in (ONE, OTHER):
             place[parameter] = value
             if {"address", "pages"} <= place.keys():
@@ -77,7 +77,7 @@ def test_modules_compute_the_same(console: power.Console) -> None:
     """That they are loaded at all says that each value was right."""
     places = {"address", "pages", "answers"}
     base, translated = (
-        [line for line in _told(console, label) if line[1] not in places] for label in MODE_NAMES
+        [line for line in _printed(console, label) if line[1] not in places] for label in MODE_NAMES
     )
     assert len([line for line in base if line[1] == "calls"]) == len(EXCHANGED) + 1
     assert base == translated
@@ -149,12 +149,12 @@ def test_negative_control_old_code_is_seen(console: power.Console, label: str) -
 
 @pytest.mark.parametrize("label", MODE_NAMES)
 def test_probes_are_hit_each_time(console: power.Console, label: str) -> None:
-    told = [(what, int(value)) for _, what, value in _told(console, label) if what.endswith("hits")]
-    assert sorted(told) == [("expected_hits", PROBE_HITS)] * 2 + [("hits", PROBE_HITS)] * 2
+    hits = [(what, int(value)) for _, what, value in _printed(console, label) if what.endswith("hits")]
+    assert sorted(hits) == [("expected_hits", PROBE_HITS)] * 2 + [("hits", PROBE_HITS)] * 2
 
 
 def test_translation_ends_and_begins_anew(console: power.Console) -> None:
-    said = {label: dict(line[1:] for line in _told(console, label))["answers"] for label in MODE_NAMES}
+    said = {label: dict(line[1:] for line in _printed(console, label))["answers"] for label in MODE_NAMES}
     answers = {label: [int(word) for word in text.split()] for label, text in said.items()}
     granted = [SUCCESS, SUCCESS, SUCCESS, INVALID, SUCCESS, SUCCESS, SUCCESS]
     assert answers == {"base": [UNIMPLEMENTED] * len(granted), "inplace": granted}

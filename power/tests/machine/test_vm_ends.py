@@ -72,8 +72,8 @@ def _run(times: int, timeout_s: float) -> power.Console:
 
 def _memory(console: power.Console, label: str) -> dict[str, int]:
     """Pages, huge ones too, that are free or whose use the kernel counts; the rest is unaccounted for."""
-    told = re.findall(r"^(\w+): +(\d+) kB$", console.of(label).text, re.MULTILINE)
-    pages = {name: int(value) // PAGE_KIB for name, value in told}
+    lines = re.findall(r"^(\w+): +(\d+) kB$", console.of(label).text, re.MULTILINE)
+    pages = {name: int(value) // PAGE_KIB for name, value in lines}
     zones = console.of(f"{label}.zones").text
     # Those, too, that wait for who asks next, which MemFree leaves out.
     free = sum(map(int, re.findall(r"^ +(?:nr_free_pages +|count: )(\d+)$", zones, re.MULTILINE)))

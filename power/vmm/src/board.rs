@@ -17,7 +17,7 @@ const RSTCR: u64 = layout::SOC as u64 + layout::RSTCR as u64;
 /// In RSTCR: resets the chip.
 const RESET_REQUEST: u32 = 2;
 /// A guest that goes astray does not fill the host's log.
-const TOLD_MOST: u32 = 8;
+const PRINT_AT_MOST: u32 = 8;
 
 /// What an access did beside the data.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,13 +31,13 @@ pub enum Effect {
 /// The devices.
 pub struct Board<W: Write> {
     console: Arc<Console<W>>,
-    told: u32,
+    printed: u32,
 }
 
 impl<W: Write> Board<W> {
     /// A board with this serial port.
     pub fn new(console: Arc<Console<W>>) -> Self {
-        Self { console, told: 0 }
+        Self { console, printed: 0 }
     }
 
     /// The guest writes. Where nothing is, it has no effect.
@@ -51,7 +51,7 @@ impl<W: Write> Board<W> {
                 return Ok(Effect::Reset);
             }
             (RSTCR, _) => {}
-            _ => self.tell("writes to", address, data.len()),
+            _ => self.print("writes to", address, data.len()),
         }
         Ok(Effect::None)
     }
@@ -65,18 +65,18 @@ impl<W: Write> Board<W> {
         match (address, &mut *data) {
             (SERIAL..=SERIAL_LAST, [value]) => *value = self.console.read((address - SERIAL) as u8)?,
             (RSTCR, _) => {}
-            _ => self.tell("reads from", address, data.len()),
+            _ => self.print("reads from", address, data.len()),
         }
         Ok(())
     }
 
-    fn tell(&mut self, what: &str, address: u64, length: usize) {
-        self.told = self.told.saturating_add(1);
-        if self.told <= TOLD_MOST {
+    fn print(&mut self, what: &str, address: u64, length: usize) {
+        self.printed = self.printed.saturating_add(1);
+        if self.printed <= PRINT_AT_MOST {
             eprintln!("trapless-power-vmm: the guest {what} {address:#x}, {length} bytes, where nothing is");
         }
-        if self.told == TOLD_MOST {
-            eprintln!("trapless-power-vmm: more of the kind is not told");
+        if self.printed == PRINT_AT_MOST {
+            eprintln!("trapless-power-vmm: further accesses of this kind are not printed");
         }
     }
 }
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(byte[0] & 0x60, 0x60);
         assert_eq!(board.write(0xe000_4500, b"x").unwrap(), Effect::None);
         assert_eq!(board.write(0xe00e_00b0, &2u32.to_be_bytes()).unwrap(), Effect::Reset);
-        assert_eq!(board.told, 0);
+        assert_eq!(board.printed, 0);
     }
 
     #[test]

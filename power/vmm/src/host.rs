@@ -13,11 +13,11 @@ const RANDOM: &str = "/dev/urandom";
 /// Ticks of the timebase a second.
 ///
 /// # Errors
-/// The host's kernel does not tell.
+/// The host's kernel does not say.
 pub fn timebase() -> Result<u32> {
     let text =
         fs::read_to_string(CPUINFO).with_context(|| format!("cannot read {CPUINFO}; is /proc mounted?"))?;
-    timebase_in(&text).with_context(|| format!("{CPUINFO} does not tell the timebase; is this a PowerPC?"))
+    timebase_in(&text).with_context(|| format!("{CPUINFO} has no timebase; is this a PowerPC?"))
 }
 
 fn timebase_in(cpuinfo: &str) -> Option<u32> {

@@ -295,7 +295,7 @@ impl Vm {
         let mut info = PvInfo { flags: 0, hcall: [0; 4], pad: [0; 108] };
         // SAFETY: KVM fills the structure, which is as large as the call's number says.
         unsafe { call(self.fd.as_fd(), PPC_GET_PVINFO, ptr::from_mut(&mut info).addr()) }
-            .context("KVM does not tell its hypercall")?;
+            .context("KVM does not give its hypercall instruction")?;
         Ok(Hypercall { instructions: info.hcall, idle: info.flags & PVINFO_FLAGS_EV_IDLE != 0 })
     }
 
@@ -500,7 +500,7 @@ fn tlb(vcpu: &File, first: TlbEntry) -> Result<Mapping> {
         mmu_type: MMU_FSL_BOOKE_NOHV,
         array_len: length as u32,
     };
-    // SAFETY: KVM copies the structures, and pins the array, which is as long as it is told.
+    // SAFETY: KVM copies the structures, and pins the array, which is as long as KVM is told.
     unsafe { enable(vcpu.as_fd(), CAP_SW_TLB, [address(&config), 0, 0, 0]) }
         .context("KVM does not take a TLB")?;
     let bitmap = [u32::MAX; TLB_ENTRIES.div_ceil(32)];

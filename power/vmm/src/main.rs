@@ -4,7 +4,7 @@
 //! Standard output is the guest's serial port, byte for byte, and standard input feeds it; what the VMM itself
 //! has to say goes to standard error. Exit codes: 0 the guest reset the machine, 1 it could not be run or broke
 //! down, with one message that says why, 2 wrong arguments. A kernel that panics with `panic=-1` resets the
-//! machine too: only its console tells.
+//! machine too: only its console shows which.
 
 mod arguments;
 mod board;

@@ -24,7 +24,7 @@ pub struct Memory {
 /// in each stretch that a page of a bitmap stands for.
 ///
 /// # Errors
-/// When the back end does not work, or the kernel does not tell.
+/// When the back end does not work, or the kernel does not say.
 pub fn of_back_end(kind: BackendKind, region: &mut Region, written: usize) -> Result<Memory> {
     let pages = region.pages();
     let pass = |region: &mut Region| -> Result<u64> {
@@ -64,7 +64,7 @@ pub fn separate_mappings() -> Result<usize> {
 /// Bytes that can be taken without harm: half of what the host, and the control group we are in, has left.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// When the kernel does not say.
 pub fn spare() -> Result<u64> {
     let info = procfs::Meminfo::current().context("reading /proc/meminfo")?;
     let host = info.mem_available.unwrap_or(info.mem_free);

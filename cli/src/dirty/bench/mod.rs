@@ -33,7 +33,7 @@ no tracking. Slow back ends get fewer pages. Then uffd-async collects 64 MiB to
 8 GiB, as far as there is memory. What was missed is found by reading the
 memory: exit code 1 if anything was.";
 
-/// What to measure, and how to tell.
+/// What to measure, and how to print it.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct Arguments {

@@ -168,8 +168,8 @@ def parts_row(result: StepResult, mechanism: str) -> Row:
     whole = _numbers(result, r"whole (\w+) ns=(\d+)")
     sample = int(re.findall(r"^part fault ns=\d+ n=(\d+)$", result.output, re.MULTILINE)[0])
     faults = _numbers(result, r"(faults) n=(\d+)")["faults"]
-    told = re.findall(r"(\w+) n=(\d+)", result.output.splitlines()[-1])
-    counts = {name: int(value) for name, value in told}
+    counters = re.findall(r"(\w+) n=(\d+)", result.output.splitlines()[-1])
+    counts = {name: int(value) for name, value in counters}
     parts = Parts(
         tracked=spent["tked"] / NS_PER_INSTRUCTION,
         finding={name: spent[name] / NS_PER_INSTRUCTION for name in _FINDING if name in spent},
@@ -194,7 +194,7 @@ def parts_row(result: StepResult, mechanism: str) -> Row:
             f"{name} accuracy %": round(formulas.accuracy(estimated[name], measured[name]), 2)
             for name in measured
         },
-        # What the paper's microbenchmark tells of each side.
+        # What the paper's microbenchmark prints for each side.
         "times tracked": round((measured["tked_tker"] - measured["tker"]) / parts.tracked, 1),
         "times tracker": round(measured["tker"] / parts.processing, 2),
         **counts,
@@ -236,7 +236,9 @@ def checks(rows: Sequence[Row], parts: Sequence[Row]) -> list[Check]:
     undisturbed = [row for row in _dense(rows, EPML) if row["dirtied"] <= ENTRIES_WITHOUT_INTERRUPT]
     extra = max(row["tracked_insns_per_page"] for row in undisturbed)
     least = min(cheaper(rows))
-    duplicates = sum(row["logged"] - row["foreign"] - row["told"] for row in parts if row["backend"] == EPML)
+    duplicates = sum(
+        row["logged"] - row["foreign"] - row["reported"] for row in parts if row["backend"] == EPML
+    )
     lost = {row["backend"]: row["missed"] for row in parts}
     return [
         *(misses_nothing(backend, rows) for backend in backends),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """What each way to track dirty pages costs on this host, without a machine around it: OoH's "Limits" slides.
 
-Invariant: every figure is of one run of ``trapless dirty bench``, which tells what was missed by comparing
+Invariant: every figure is of one run of ``trapless dirty bench``, which finds what was missed by comparing
 memory. Checks that only a quiet host can hold are made in the full run alone.
 """
 

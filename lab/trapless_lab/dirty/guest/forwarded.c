@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * dirtyforwarded [CASE...]: what the hypervisor's log (SPML) must tell. A copy of
- * the memory is kept up to date by what is told; whatever differs was missed.
+ * dirtyforwarded [CASE...]: what the hypervisor's log (SPML) must report. A copy of
+ * the memory is kept up to date by what is reported; whatever differs was missed.
  *
- * Pages that are told beside those are counted, not failures: a hypervisor may log
+ * Pages that are reported beside those are counted, not failures: a hypervisor may log
  * a page when it is first read.
  *
  * "overrun" needs a ring that is smaller than what it writes, or a VMM that says so
@@ -23,14 +23,14 @@
 
 static char *copy;
 
-/* Bring the copy up to date, then find what is not. Returns how many pages were told. */
+/* Bring the copy up to date, then find what is not. Returns how many pages were reported. */
 static size_t follow(int fd, const char *memory, size_t pages)
 {
-	char told[PAGES] = { 0 };
-	size_t count = harvest(fd, memory, pages, told), missed = 0;
+	char reported[PAGES] = { 0 };
+	size_t count = harvest(fd, memory, pages, reported), missed = 0;
 
 	for (size_t i = 0; i < pages; i++)
-		if (told[i])
+		if (reported[i])
 			memcpy(copy + i * PAGE, memory + i * PAGE, PAGE);
 	for (size_t i = 0; i < pages; i++)
 		missed += !!memcmp(copy + i * PAGE, memory + i * PAGE, PAGE);
@@ -58,7 +58,7 @@ static void rounds(void)
 {
 	char *memory = small_pages(PAGES);
 	int fd = begin(memory, PAGES);
-	size_t told = 0, written = 0;
+	size_t reported = 0, written = 0;
 	uint64_t state = 1;
 
 	for (unsigned int round = 0; round < ROUNDS; round++) {
@@ -71,9 +71,9 @@ static void rounds(void)
 			written += !distinct[page];
 			distinct[page] = 1;
 		}
-		told += follow(fd, memory, PAGES);
+		reported += follow(fd, memory, PAGES);
 	}
-	printf("written=%zu told=%zu\n", written, told);
+	printf("written=%zu reported=%zu\n", written, reported);
 }
 
 /* Writes by another address of the page, which is not watched, but is the one that is logged. */
@@ -150,7 +150,7 @@ static void huge(void)
 	for (unsigned int round = 0; round < ROUNDS; round++) {
 		for (size_t i = round; i < pages; i += 50)
 			touch(memory, i);
-		printf("told=%zu\n", follow(fd, memory, pages));
+		printf("reported=%zu\n", follow(fd, memory, pages));
 	}
 }
 
@@ -164,7 +164,7 @@ static void halves(void)
 	for (size_t i = 0; i < half; i += 10)
 		touch(memory, i);
 	must(watch(fd, memory + half * PAGE, half), "WATCH");
-	printf("told=%zu\n", follow(fd, memory, half));
+	printf("reported=%zu\n", follow(fd, memory, half));
 }
 
 /* Pages go, come back empty, move, and are copied for a child. */
@@ -226,7 +226,7 @@ static void *keep_writing(void *seed)
 /* Threads write while it is collected; once they have stopped the copy is equal. */
 static void threads(void)
 {
-	char told[PAGES];
+	char reported[PAGES];
 	pthread_t thread[3];
 	int fd;
 
@@ -237,11 +237,11 @@ static void threads(void)
 	fd = begin(shared_memory, PAGES);
 	for (unsigned int round = 0; round < 3 * ROUNDS; round++) {
 		usleep(1000);
-		harvest(fd, shared_memory, PAGES, told);
+		harvest(fd, shared_memory, PAGES, reported);
 		for (size_t i = 0; i < PAGES; i++)
-			if (told[i])
+			if (reported[i])
 				memcpy(copy + i * PAGE, shared_memory + i * PAGE, PAGE);
-		memset(told, 0, sizeof(told));
+		memset(reported, 0, sizeof(reported));
 	}
 	stop = 1;
 	for (size_t i = 0; i < 3; i++)
@@ -252,7 +252,7 @@ static void threads(void)
 /* Two trackers, and a process of the same addresses that nobody tracks. */
 static void others(void)
 {
-	char *memory = small_pages(PAGES), told[PAGES] = { 0 };
+	char *memory = small_pages(PAGES), reported[PAGES] = { 0 };
 	int fd = begin(memory, PAGES), second = watching(getpid(), memory, PAGES);
 	pid_t pid = start_child();
 	size_t count;
@@ -269,11 +269,11 @@ static void others(void)
 	for (size_t i = 0; i < PAGES; i += 100)
 		touch(memory, i);
 	count = follow(fd, memory, PAGES);
-	printf("written=%lu told=%zu\n", PAGES / 100, count);
+	printf("written=%lu reported=%zu\n", PAGES / 100, count);
 	if (count > PAGES / 10)
-		errx(1, "pages of another process are told");
-	if (harvest(second, memory, PAGES, told) != PAGES)
-		errx(1, "the second tracker was not told all");
+		errx(1, "pages of another process are reported");
+	if (harvest(second, memory, PAGES, reported) != PAGES)
+		errx(1, "the second tracker did not get all");
 	kill(pid, SIGKILL);
 }
 
@@ -286,18 +286,18 @@ static void overrun(void)
 
 	for (unsigned int round = 0; round < ROUNDS; round++) {
 		struct trapless_dirty_collect how;
-		char told[PAGES] = { 0 };
+		char reported[PAGES] = { 0 };
 
 		for (size_t i = 0; i < PAGES; i++)
 			touch(memory, i);
 		must(ioctl(fd, TRAPLESS_DIRTY_COLLECT, &how), "COLLECT");
 		overruns += !!(how.flags & TRAPLESS_DIRTY_OVERRUN);
-		if (read_into(fd, memory, PAGES, told) != PAGES)
+		if (read_into(fd, memory, PAGES, reported) != PAGES)
 			errx(1, "pages were lost");
 	}
 	printf("overruns=%u\n", overruns);
 	if (!overruns)
-		errx(1, "no overrun was told: is the ring small?");
+		errx(1, "no overrun was reported: is the ring small?");
 }
 
 /* What a collect costs; all pages written. */

@@ -25,8 +25,8 @@
  *   whole tked_tker ns=  the writes under tracking, then that
  *   faults n=            minor faults of the whole; spml: what the hypervisor logged,
  *                        each of which is an exit where it has no PML
- *   told n= missed n= logged n= foreign n= interrupts n=
- *                        pages told, and pages of the memory, all of which is written,
+ *   reported n= missed n= logged n= foreign n= interrupts n=
+ *                        pages reported, and pages of the memory, all of which is written,
  *                        that were not; entries of the log, those of them for
  *                        what is not watched, and its interrupts
  */
@@ -42,7 +42,7 @@ static unsigned int mechanism;
 /* A ring of KVM's: the exit when it is full is in the mean. */
 #define SPML_SAMPLE 4096UL
 #define LINE 64 /* of a cache */
-/* The module tells by blocks, of a page table each, whether an entry is foreign. */
+/* The module says by blocks, of a page table each, whether an entry is foreign. */
 #define BLOCK (2UL << 20)
 
 static char *memory;
@@ -224,7 +224,7 @@ static void part_fault(uint64_t untracked)
 static void whole_round(void)
 {
 	struct trapless_dirty_stats before = { 0 }, after = { 0 };
-	size_t told = 0;
+	size_t reported = 0;
 	long faulted = faults();
 	uint64_t begun, written, end;
 
@@ -244,9 +244,9 @@ static void whole_round(void)
 	printf("whole tker ns=%llu\nwhole tked_tker ns=%llu\nfaults n=%ld\n",
 	       (unsigned long long)(end - written), (unsigned long long)(end - begun), faulted);
 	for (size_t i = 0; i < found; i++)
-		told += (ranges[i].end - ranges[i].start) / PAGE;
-	printf("told n=%zu missed n=%zu logged n=%llu foreign n=%llu interrupts n=%llu\n", told,
-	       pages - told, (unsigned long long)(after.logged - before.logged),
+		reported += (ranges[i].end - ranges[i].start) / PAGE;
+	printf("reported n=%zu missed n=%zu logged n=%llu foreign n=%llu interrupts n=%llu\n", reported,
+	       pages - reported, (unsigned long long)(after.logged - before.logged),
 	       (unsigned long long)(after.foreign - before.foreign),
 	       (unsigned long long)(after.interrupts - before.interrupts));
 }

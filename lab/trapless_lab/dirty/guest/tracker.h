@@ -115,8 +115,8 @@ static inline int watching(pid_t pid, const void *start, size_t pages)
 	return fd;
 }
 
-/* Mark in told[] what READ has to tell, all of which must lie in these pages. */
-static inline size_t read_into(int fd, const void *start, size_t pages, char *told)
+/* Mark in reported[] what READ reports, all of which must lie in these pages. */
+static inline size_t read_into(int fd, const void *start, size_t pages, char *reported)
 {
 	struct trapless_dirty_range ranges[16];
 	uintptr_t first = (uintptr_t)start, last = first + pages * PAGE;
@@ -139,7 +139,7 @@ static inline size_t read_into(int fd, const void *start, size_t pages, char *to
 				errx(1, "READ: %#llx to %#llx is not watched",
 				     (unsigned long long)ranges[i].start, (unsigned long long)end);
 			for (uint64_t at = ranges[i].start; at < end; at += PAGE)
-				told[(at - first) / PAGE] = 1;
+				reported[(at - first) / PAGE] = 1;
 			sum += (end - ranges[i].start) / PAGE;
 		}
 	} while (count == 16);
@@ -147,20 +147,20 @@ static inline size_t read_into(int fd, const void *start, size_t pages, char *to
 }
 
 /* Collect and read: how many pages, and which. */
-static inline size_t harvest(int fd, const void *start, size_t pages, char *told)
+static inline size_t harvest(int fd, const void *start, size_t pages, char *reported)
 {
 	must(collect(fd), "COLLECT");
-	return read_into(fd, start, pages, told);
+	return read_into(fd, start, pages, reported);
 }
 
-/* What was written must be told, and nothing else. */
-static inline void check_told(const char *told, const char *written, size_t pages, const char *what)
+/* What was written must be reported, and nothing else. */
+static inline void check_reported(const char *reported, const char *written, size_t pages, const char *what)
 {
 	for (size_t i = 0; i < pages; i++)
-		if (told[i] != written[i])
+		if (reported[i] != written[i])
 			errx(1, "%s: page %zu was %s and %s", what, i,
 			     written[i] ? "written" : "not written",
-			     told[i] ? "told" : "not told");
+			     reported[i] ? "reported" : "not reported");
 }
 
 /* Pages with content, none of them huge. */

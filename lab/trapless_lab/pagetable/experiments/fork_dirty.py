@@ -23,7 +23,7 @@ AT_MOST = {"fork": 900_000, "redirty": 2_500_000}
 AT_PAGES = 1024
 WHAT = {"fork": "fork", "redirty": "writing every page again after the fork"}
 
-# Relaxed differs too little from strict to be told apart in a plot.
+# Relaxed differs too little from strict to be seen in a plot.
 PLOTTED = ("bare", "stock", "boosted")
 
 WRITES = ("redirty", "copied")

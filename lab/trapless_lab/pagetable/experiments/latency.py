@@ -348,7 +348,7 @@ def pagetable_latency(context: Context) -> Result:
         unit="instructions",
         method="a QEMU plugin, from the call of a kernel's function to its return; mean of a phase, without "
         "those that hold an interrupt, a fault or another task. L1 is pgd with user_pgd in it, L2 the mean "
-        "of all of pmd and pud until the parent is told of the table (whole: with that and its "
+        "of all of pmd and pud until the parent points to the table (whole: with that and its "
         "hypercalls), L3 is pte. free: free_page_and_swap_cache after the grace period, and pgd_free",
         rows=[
             *_rows("stock", found.stock),

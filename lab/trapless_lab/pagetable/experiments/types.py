@@ -37,7 +37,7 @@ _NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class Setting:
-    """What was seen in one setting: changes by type, and what QEMU's IOMMU was told meanwhile."""
+    """What was seen in one setting: changes by type, and which flushes QEMU's IOMMU got meanwhile."""
 
     changes: Mapping[str, int]
     seconds: float

@@ -121,7 +121,7 @@ def checks(adaptive: Console, replayed: Console) -> list[Check]:
             f"at boot {adaptive.traced('boot'):,}, then {few:,}",
         ),
         Check(
-            "an empty layout is told apart",
+            "an empty layout makes a difference",
             slow > 2 * fast and many > 1000 * (few + 1),
             f"its boot takes {slow / fast:.1f} times as long, with {many:,} traced accesses",
         ),

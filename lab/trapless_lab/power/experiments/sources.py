@@ -76,7 +76,7 @@ TRANSLATOR = ("e500_bt_site", "e500_bt_translate")
 TRANSLATOR_PERCENT_AT_MOST = 2.0
 # Of modules, and of places that the kernel patches while it runs.
 UNKNOWN_AT_MOST = 0.01
-# What the machine executes after it has told its clock: its reset.
+# What the machine executes after it has printed its clock: its reset.
 REST_AT_MOST = 0.001
 
 METHOD = (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The image that UEFI starts (xen-4.17-amd64.efi): the same objects as the other image, linked once more.
 
-It is a PE file, and neither image tells symbols by itself: Debian ships a list of its addresses
+It is a PE file, and neither image has a symbol table: Debian ships a list of its addresses
 (xen-4.17-amd64.efi.map), while sizes and kinds stand only in the ELF file of the other link. So:
 
  1. In each section with code all symbols are as far from their place in the ELF file as any other. Hence

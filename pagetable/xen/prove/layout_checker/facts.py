@@ -277,7 +277,7 @@ def type_exchange(code: list[Instruction], offset: int) -> int:
 
 
 def validating_stores(code: list[Instruction], base: str, offset: int, flag: int, exchange: int) -> set[int]:
-    """Stores that set PGT_validated; refuse one of which that cannot be told."""
+    """Stores that set PGT_validated; refuse one where that is unknown."""
     destination = re.compile(rf"(byte|word|dword|qword) ptr \[{base} \+ (0x[0-9a-f]+|\d+)\](.*)")
     number = flag.bit_length() - 1
     stores = set()

@@ -28,7 +28,7 @@ LONGEST_INSTRUCTION = 15
 def fit(text: str, header: Header, hypervisor: Hypervisor) -> tuple[str, list[str]]:
     """The text of layout.h with the items of this build, and what was changed, a line each.
 
-    An item that cannot be told stays as it is: the proof will refuse it and say why.
+    An item that cannot be found stays as it is: the proof will refuse it and say why.
     """
     changes: list[str] = []
 

@@ -297,7 +297,7 @@ ADJUST = Witness(
     ),
 )
 
-# What the toolstack is told of a domain begins with its id.
+# What the toolstack gets about a domain begins with its id.
 DOMAIN_INFO = Witness(
     "getdomaininfo",
     """
