@@ -210,16 +210,16 @@ mod tests {
     use super::*;
 
     fn refusals(fake: &Fake, wanted: &Wanted) -> Vec<String> {
-        let refusals = plan(&fake.host(), wanted).unwrap_err();
-        assert!(refusals.iter().all(|line| !line.contains('\n')), "a line each: {refusals:?}");
+        let reasons = plan(&fake.host(), wanted).unwrap_err();
+        assert!(reasons.iter().all(|line| !line.contains('\n')), "a line each: {reasons:?}");
         assert!(fake.loaded().is_empty() && fake.kernel.borrow().done.is_empty(), "nothing is changed");
-        refusals
+        reasons
     }
 
     fn refuses(fake: &Fake, says: &[&str]) {
-        let refusals = refusals(fake, &Wanted::default());
-        assert_eq!(refusals.len(), says.len(), "{refusals:?}");
-        for (refusal, says) in refusals.iter().zip(says) {
+        let reasons = refusals(fake, &Wanted::default());
+        assert_eq!(reasons.len(), says.len(), "{reasons:?}");
+        for (refusal, says) in reasons.iter().zip(says) {
             assert!(refusal.contains(says), "{says:?} is missing in {refusal:?}");
         }
     }
@@ -288,9 +288,9 @@ mod tests {
         wanted.sources.payload = Some(fake.path("/nowhere"));
         wanted.sources.modules =
             vec![fake.path(&format!("/lib/modules/{RELEASE}/updates/dkms/trapless_pvmmu.ko"))];
-        let refusals = refusals(&fake, &wanted);
-        assert!(refusals[0].contains("/nowhere: No such file"), "{refusals:?}");
-        assert!(refusals[1].contains("no module trapless_pagetable"), "{refusals:?}");
+        let reasons = refusals(&fake, &wanted);
+        assert!(reasons[0].contains("/nowhere: No such file"), "{reasons:?}");
+        assert!(reasons[1].contains("no module trapless_pagetable"), "{reasons:?}");
         fake.write("/build/pagetable/xen/trapless_pagetable.livepatch", &payload_file(&BUILD_ID));
         let from = Wanted {
             sources: Sources { from: Some(fake.path("/build")), ..Sources::default() },
@@ -318,8 +318,11 @@ mod tests {
     fn what_is_asked_for_by_name_must_serve() {
         let relaxed = Fake::dom0();
         relaxed.kernel.borrow_mut().command_line = Ok("dom0_mem=4G".into());
-        let refusals = refusals(&relaxed, &only(&[Part::Pool]));
-        assert!(refusals[0].contains("do not follow page types") && refusals[0].contains("dom0_mem=4G"), "{refusals:?}");
+        let reasons = refusals(&relaxed, &only(&[Part::Pool]));
+        assert!(
+            reasons[0].contains("do not follow page types") && reasons[0].contains("dom0_mem=4G"),
+            "{reasons:?}"
+        );
         assert!(refusals(&Fake::dom0(), &only(&[Part::Pool]))[0].contains("needs the payload"));
         assert!(refusals(&Fake::domu(), &only(&[Part::Payload]))[0].contains("only dom0"));
     }
