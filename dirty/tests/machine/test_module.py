@@ -30,7 +30,7 @@ NOISE_KIB = 1024
 def transcript() -> Transcript:
     """Everything, with the memory before and after it."""
     return runner.run(
-        replace(MACHINES["bare-smp"].with_disk(), linux_args=m.DEBUG_ARGS),
+        replace(MACHINES["bare-smp"].with_disk().with_kaslr(), linux_args=m.DEBUG_ARGS),
         [
             m.SWAP,
             m.insmod(),

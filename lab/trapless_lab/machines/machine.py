@@ -45,6 +45,8 @@ class Machine:
     kernel than the one that the architecture's machines boot.
     CPUs that take ``turns`` run one after another on one thread of the host, some thousand instructions each:
     QEMU 7.2's emulation of several at once may go on executing code that the guest has replaced.
+    Without ``kaslr`` Linux alone is booted from the ELF image that its package's file unpacks to, at the
+    address it is linked for; with it from that file, to a random one.
     With ``epml`` its processors are the model of docs/epml.md.
     ``cable`` gives it two network cards and a cable from one to the other: no packet leaves the machine, so
     the host's speed is not in what they do.
@@ -67,6 +69,7 @@ class Machine:
     cable: bool = False
     epml: Epml | None = None
     exceptions: bool = False
+    kaslr: bool = False
     image: Path | None = None
     kernel: Path | None = None
     xen_args: tuple[str, ...] = ()
@@ -90,6 +93,8 @@ class Machine:
             raise ValueError(f"machine {self.name}: Xen options without Xen")
         if self.image and not self.xen:
             raise ValueError(f"machine {self.name}: an image of Xen without Xen")
+        if self.kaslr and (self.xen or not self.pc):
+            raise ValueError(f"machine {self.name}: only a PC's Linux alone goes to a random address")
         if self.epml and self.xen:
             raise ValueError(f"machine {self.name}: the model of EPML knows Linux alone")
         if not self.pc and (self.xen or self.disk or self.cable or self.epml):
@@ -111,6 +116,15 @@ class Machine:
     def with_turns(self) -> "Machine":
         """Return the same machine with CPUs that take turns."""
         return replace(self, turns=True)
+
+    def with_kaslr(self) -> "Machine":
+        """Return the same machine with a kernel that unpacks itself, to a random address."""
+        return replace(self, kaslr=True)
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether the kernel's image is booted as packaged; else its ELF image, which takes half the time."""
+        return self.kaslr or self.efi or self.emulator == "bochs"
 
     @property
     def efi(self) -> bool:

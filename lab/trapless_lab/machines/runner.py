@@ -110,7 +110,10 @@ def _outputs(machine: Machine, directory: Path) -> qemu.Outputs:
 def _kernel(machine: Machine) -> Path:
     if machine.kernel:
         return machine.kernel
-    return artifacts.power("kernel", "vmlinux") if machine.architecture == "power" else host.kernel().image
+    if machine.architecture == "power":
+        return artifacts.power("kernel", "vmlinux")
+    image = host.kernel().image
+    return image if machine.unpacks else host.vmlinux(image)
 
 
 def _argv(
