@@ -79,6 +79,7 @@ check-long: 			## what takes minutes each: experiments and machine tests left ou
 	@scripts/setup --long
 	@$(sub) $(systems) mutants
 	@$(sub) -C power smp
+	@$(sub) -C dirty check-long
 	@$(PYTEST) -m long lab $(systems)
 
 lint:				## ruff, mypy, checkpatch, sparse, rustfmt, clippy

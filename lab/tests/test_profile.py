@@ -413,6 +413,7 @@ def callers(found: Profile, function: str) -> set[str]:
     return {caller for stack in stacks for caller, callee in pairwise(stack) if callee == function}
 
 
+@pytest.mark.long("a profiled boot; the profiler serves experiments")
 @pytest.mark.machine
 def test_machine(tmp_path: Path) -> None:
     """The clock and the count agree, the stacks are calls that exist; neither is true of the control."""

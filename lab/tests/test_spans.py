@@ -151,6 +151,7 @@ def traced(records: Sequence[Record], id: int) -> list[Record]:
     return [each for each in spans.between(records, *stretch) if each.id == id]
 
 
+@pytest.mark.long("a profiled boot; the profiler serves experiments")
 @pytest.mark.machine
 def test_machine(tmp_path: Path) -> None:
     """The profiler counts the same in each function; a build that takes any return for its own does not."""

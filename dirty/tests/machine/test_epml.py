@@ -159,6 +159,7 @@ def test_interrupts_empty_the_ring(tmp_path: Path) -> None:
     assert 2000 <= counted.logged < 2200
 
 
+@pytest.mark.long("a boot for a mistake of the model, not of the module")
 def test_nothing_is_lost_without_interrupts(tmp_path: Path) -> None:
     """A ring that is not emptied in time runs over, on two processors, and that is reported.
 
@@ -177,6 +178,7 @@ def test_nothing_is_lost_without_interrupts(tmp_path: Path) -> None:
     assert transcript.kernel_warnings() == []
 
 
+@pytest.mark.long("a boot for a mistake of the model, not of the module")
 def test_a_model_that_drops_is_caught(tmp_path: Path) -> None:
     """The authors' fault (a), and a store of which the second page is not logged."""
     transcript = _run(
@@ -192,6 +194,7 @@ def test_a_model_that_drops_is_caught(tmp_path: Path) -> None:
     assert "was written and not reported" in _complaint(transcript, "straddling")
 
 
+@pytest.mark.long("a boot for a mistake of the model, not of the module")
 def test_a_processor_that_stays_armed_is_caught(tmp_path: Path) -> None:
     """With a log that loses nothing: one that does hides it."""
     machine = ONE_CPU.with_epml(faults=("stay-armed",))
@@ -200,6 +203,7 @@ def test_a_processor_that_stays_armed_is_caught(tmp_path: Path) -> None:
     assert "is another's" in _complaint(transcript, "others")
 
 
+@pytest.mark.long("a boot for a mistake of the model, not of the module")
 def test_another_model_is_refused(tmp_path: Path) -> None:
     machine = ONE_CPU.with_epml(faults=("other-version",))
     transcript = _run(

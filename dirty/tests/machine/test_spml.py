@@ -101,7 +101,7 @@ def test_every_case_on_one_and_two_processors() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_mistakes_of_the_vmm_are_caught_or_told() -> None:
+def test_mistakes_of_the_vmm_are_caught_or_reported() -> None:
     script = _insmod() + _cases("rounds", "alias")
     lose = _inner("lose", script, mistake="vmm-lose")
     wild = _inner("wild", script + _cases("overrun"), mistake="vmm-wild")

@@ -65,12 +65,14 @@ def test_a_cgroup_is_charged_as_on_stock() -> None:
     assert transcript.kernel_warnings() == []
 
 
+@pytest.mark.long("a boot for a control")
 def test_negative_control_without_the_charge() -> None:
     transcript = _run("no-charge")
     stock, boosted = _stat(transcript, "stock"), _stat(transcript, "boosted")
     assert stock["pagetables"] - boosted["pagetables"] > NOISE
 
 
+@pytest.mark.long("a boot for a control")
 def test_negative_control_without_the_uncharge() -> None:
     transcript = _run("no-uncharge")
     stock, boosted = _stat(transcript, "stock"), _stat(transcript, "boosted")

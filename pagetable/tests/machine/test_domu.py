@@ -20,7 +20,10 @@ from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
 from trapless_lab.pagetable.parts import NAME
 
-pytestmark = pytest.mark.machine
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.long("a domU beside the pool, saved three times; make check has one with the pool in it"),
+]
 
 # Small, as all of it is saved three times.
 DOMU = DomU(

@@ -201,6 +201,7 @@ def with_pool() -> Transcript:
     )
 
 
+@pytest.mark.long("a domU that is saved, restored and crashes; make check has one with a device")
 def test_the_pool_is_saved_and_restored(with_pool: Transcript) -> None:
     """The restored domain has other frames, none of them marked, and the module marks them anew."""
     before, after = (
@@ -211,11 +212,13 @@ def test_the_pool_is_saved_and_restored(with_pool: Transcript) -> None:
     assert after > before + PROCESSES
 
 
+@pytest.mark.long("a domU that is saved, restored and crashes; make check has one with a device")
 def test_crashed_with_frames_marked(with_pool: Transcript) -> None:
     _nothing_left(with_pool, "before", "crashed")
     assert with_pool.kernel_warnings() == []
 
 
+@pytest.mark.long("a domU that is saved, restored and crashes; make check has one with a device")
 def test_negative_control_zombie(with_pool: Transcript) -> None:
     """A payload that does not drop a dead domain's marks: the domain stays, and so does the payload."""
     assert "(null)" in with_pool["forget"].output

@@ -340,6 +340,7 @@ def test_negative_control_a_dirty_table_is_seen(control: Transcript) -> None:
 # No memory
 
 
+@pytest.mark.long("every allocation of the module fails once: minutes")
 @pytest.mark.parametrize("loads", ["one fails", "all fail from one on"])
 def test_a_load_that_gets_no_memory_leaves_nothing(scarce: Transcript, loads: str) -> None:
     """The steps themselves look after each load; here, that they have looked at something."""
@@ -348,6 +349,7 @@ def test_a_load_that_gets_no_memory_leaves_nothing(scarce: Transcript, loads: st
     assert seen["marked"] >= 8  # of the load that got all: the witness sees marks where there are some
 
 
+@pytest.mark.long("every allocation of the module fails once: minutes")
 def test_every_place_that_asks_for_memory_was_refused_once(scarce: Transcript) -> None:
     """Those that only a failing load comes through are refused when all fails from one on."""
     seen = r.numbers(scarce["all fail from one on"])
@@ -355,11 +357,13 @@ def test_every_place_that_asks_for_memory_was_refused_once(scarce: Transcript) -
     assert unfailed == [] and seen["sites"] >= 20
 
 
+@pytest.mark.long("every allocation of the module fails once: minutes")
 def test_failed_loads_leak_nothing(scarce: Transcript) -> None:
     before, after = r.numbers(scarce["memory before"]), r.numbers(scarce["memory after"])
     assert before["MemFree"] - after["MemFree"] <= NOISE_KIB, (before, after)
 
 
+@pytest.mark.long("every allocation of the module fails once: minutes")
 def test_growth_that_gets_no_memory_is_not_fatal(scarce: Transcript) -> None:
     seen = r.numbers(scarce["growth fails"])
     assert seen["failed"] > 0
@@ -367,12 +371,14 @@ def test_growth_that_gets_no_memory_is_not_fatal(scarce: Transcript) -> None:
     assert seen["fed"] > seen["before"] + 20
 
 
+@pytest.mark.long("every allocation of the module fails once: minutes")
 def test_enabling_that_gets_no_memory(scarce: Transcript) -> None:
     seen = r.numbers(scarce["enabling fails"])
     assert seen["allocations"] > 5
     assert seen["marked"] == 0
 
 
+@pytest.mark.long("every allocation of the module fails once: minutes")
 def test_cached_tables_go_before_processes_do(scarce: Transcript) -> None:
     seen = r.numbers(scarce["out of memory"])
     assert seen["killed"] == 137 and seen["oom_reports"] >= 1
@@ -382,10 +388,12 @@ def test_cached_tables_go_before_processes_do(scarce: Transcript) -> None:
     assert r.numbers(scarce["lives on"])["cached"] > 20
 
 
+@pytest.mark.long("every allocation of the module fails once: minutes")
 def test_marks_hold_the_payload(scarce: Transcript) -> None:
     """The witness of the last step, which reverts it: while tables are marked it is refused."""
     assert scarce["revert refused"].rc != 0
 
 
+@pytest.mark.long("every allocation of the module fails once: minutes")
 def test_no_kernel_complains(scarce: Transcript) -> None:
     assert scarce.kernel_warnings() == []

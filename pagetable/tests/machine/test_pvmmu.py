@@ -259,6 +259,7 @@ def test_lost_counts_are_noticed_by_the_kernel(controls: Transcript) -> None:
     assert any("Bad rss-counter" in line for line in controls.kernel_warnings())
 
 
+@pytest.mark.long("a boot for a control")
 def test_a_walk_that_skips_a_table_is_caught(tmp_path: Path) -> None:
     """Xen refuses to pin a table that is still writable somewhere; how far the kernel gets then varies."""
     with contextlib.suppress(GuestError):
@@ -271,6 +272,7 @@ def test_a_walk_that_skips_a_table_is_caught(tmp_path: Path) -> None:
     assert re.search(r"multicall\(s\) failed", (tmp_path / "console.log").read_text(errors="replace"))
 
 
+@pytest.mark.long("a boot for a control")
 def test_entries_written_after_the_lock_are_caught() -> None:
     """A file is cut while a read fault's entries still wait: pages leave the file with entries left."""
     transcript = runner.run(
