@@ -59,7 +59,11 @@ class _Groups(LoadScopeScheduling):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the dearest first."""
+    """Put the dearest first. What is left out of make check must say why."""
+    for item in items:
+        mark = item.get_closest_marker("long")
+        if mark and not mark.args:
+            raise pytest.UsageError(f"{item.nodeid}: long without a reason")
     items.sort(key=_rank)
 
 

@@ -318,7 +318,7 @@ def test_what_must_not_be_is_found(
 
 
 @pytest.mark.machine
-@pytest.mark.long
+@pytest.mark.long("a boot for a mistake of the plugin; replays of a recording hold the others")
 def test_a_plugin_that_counts_whole_blocks_is_caught() -> None:
     image = power_image.read(power.kernel())
     taken = power_sources.take(

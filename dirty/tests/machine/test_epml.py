@@ -219,7 +219,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     assert epml.counts(tmp_path).commands == 0
 
 
-@pytest.mark.long
+@pytest.mark.long("every scenario, the slow ones too: half an hour")
 @pytest.mark.timeout(2700)
 @pytest.mark.parametrize("target", ["own", "other"])
 def test_nothing_is_missed_in_any_scenario(tmp_path: Path, target: str) -> None:

@@ -71,7 +71,7 @@ def test_nothing_is_missed_on_one_cpu() -> None:
     assert _check(transcript, "all") == {(name, "own") for name in (*ONE_CPU, RACE)}
 
 
-@pytest.mark.long
+@pytest.mark.long("every scenario, the slow ones too: half an hour")
 @pytest.mark.timeout(2700)
 @pytest.mark.parametrize("target", ["own", "other"])
 @pytest.mark.parametrize("machine", ["bare", "bare-smp"])

@@ -72,7 +72,7 @@ def test_nothing_is_missed_of_the_own_process() -> None:
     assert transcript.kernel_warnings() == []
 
 
-@pytest.mark.long
+@pytest.mark.long("all scenarios of another process; make check has a few")
 @pytest.mark.timeout(2400)
 def test_nothing_is_missed_of_another_process() -> None:
     arguments = f"--backend soft-dirty --target other {oracle.without(LARGE + SLOW)}"
@@ -83,7 +83,7 @@ def test_nothing_is_missed_of_another_process() -> None:
     assert transcript.kernel_warnings() == []
 
 
-@pytest.mark.long
+@pytest.mark.long("gigabytes of memory: no kernel differs in it, and the host's tests hold it")
 @pytest.mark.timeout(2400)
 def test_large_memory_on_the_stock_kernel() -> None:
     arguments = f"--backend soft-dirty --target own {oracle.only(LARGE + LONG)}"

@@ -87,7 +87,7 @@ def test_nothing_is_missed() -> None:
     assert _complaints(transcript, "smoke") == []
 
 
-@pytest.mark.long
+@pytest.mark.long("every case, nested; make check has the smoke test of all that differs")
 @pytest.mark.timeout(1800)
 def test_every_case_on_one_and_two_processors() -> None:
     inner = [_inner(f"cpus{cpus}", _insmod() + _cases(*sorted(CASES)), cpus) for cpus in (1, 2)]
@@ -99,7 +99,7 @@ def test_every_case_on_one_and_two_processors() -> None:
         assert _complaints(transcript, one.name) == []
 
 
-@pytest.mark.long
+@pytest.mark.long("three nested boots for controls")
 @pytest.mark.timeout(1800)
 def test_mistakes_of_the_vmm_are_caught_or_reported() -> None:
     script = _insmod() + _cases("rounds", "alias")
@@ -138,7 +138,7 @@ done
     return found
 
 
-@pytest.mark.long
+@pytest.mark.long("the oracle in a nested guest: tens of minutes")
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("target", ["own", "other"])
 def test_the_oracle_finds_nothing(target: str) -> None:
@@ -146,7 +146,7 @@ def test_the_oracle_finds_nothing(target: str) -> None:
     assert len(oracle_steps.judged(found)) > 20
 
 
-@pytest.mark.long
+@pytest.mark.long("the oracle in a nested guest: tens of minutes")
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("scenario", SLOW)
 def test_the_oracle_finds_nothing_in_what_is_slow(scenario: str) -> None:

@@ -20,7 +20,7 @@ from trapless_lab.machines.script import Step
 LACKING = bochs.missing()
 pytestmark = [
     pytest.mark.machine,
-    pytest.mark.long,
+    pytest.mark.long("a machine in Bochs, which takes an hour"),
     pytest.mark.timeout(4000),
     pytest.mark.skipif(
         bool(LACKING),

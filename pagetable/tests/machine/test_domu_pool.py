@@ -226,7 +226,7 @@ def test_negative_control_zombie(with_pool: Transcript) -> None:
     assert "512 frames are semi-writable: not reverting" in with_pool.console
 
 
-@pytest.mark.long
+@pytest.mark.long("a domU whose image stock Xen cannot restore either")
 def test_saved_with_its_device() -> None:
     """The pool is drained before the image is made, so nothing of the domain stays.
 

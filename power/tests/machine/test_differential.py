@@ -157,7 +157,7 @@ def test_copies_that_are_not_what_was_written_are_seen(console: power.Console) -
 
 
 @pytest.mark.machine
-@pytest.mark.long
+@pytest.mark.long("the same sequences on many seeds")
 @pytest.mark.timeout(SOAK_BOOTS * SOAK_TIMEOUT_S)
 @pytest.mark.parametrize("seed", SOAK_SEEDS)
 def test_many_sequences(seed: int) -> None:

@@ -57,7 +57,7 @@ def test_it_does_so_with_copies_of_what_it_reads(console: power.Console) -> None
     assert console.statistics("cached")["bt_reads_made"] > 0
 
 
-@pytest.mark.long
+@pytest.mark.long("two boots; a setting that is off by default")
 def test_loads_that_find_a_copy_are_not_traced() -> None:
     vms = power.one_after_another([Vm("boot", MODES["inplace"], "run=boot")])
     plain, cached = (

@@ -20,7 +20,10 @@ from trapless_lab.machines.initramfs import File
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.power import machine as power
 
-pytestmark = [pytest.mark.machine, pytest.mark.long]
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.long("two kernels of its own are compiled, and a race is waited for"),
+]
 
 RACE = "/bin/race"
 # Old code is wrong once in some ten thousand or more; it takes a minute or two.

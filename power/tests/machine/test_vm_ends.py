@@ -103,6 +103,6 @@ def test_nothing_is_lost() -> None:
     _require_nothing_lost(_run(2, 300), 2)
 
 
-@pytest.mark.long
+@pytest.mark.long("the same with sixty VMs; make check has six")
 def test_nothing_is_lost_by_sixty() -> None:
     _require_nothing_lost(_run(20, 1200), 20)
