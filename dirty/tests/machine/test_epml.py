@@ -30,7 +30,7 @@ TWO_CPUS = MACHINES["bare-smp"]
 
 # Mutants of the module, and what catches them: a processor that still remembers that a page was logged does
 # not log it again; one that is not armed when a kernel thread borrows the memory logs nothing.
-CONTROLS = {"no-flush": "again", "no-borrow": "borrowed"}
+CONTROLS = {"module-no-flush": "again", "module-no-borrow": "borrowed"}
 
 INTERRUPTS = Step("interrupts", "grep trapless_epml /proc/interrupts")
 

@@ -14,7 +14,7 @@ from trapless_lab.machines.transcript import Transcript
 
 pytestmark = pytest.mark.machine
 
-CONTROL = "no-secondary"
+CONTROL = "module-no-secondary"
 SCENARIO = oracle.only(["guest"])
 MODULE = "dbit"
 # By whom each is tracked. mprotect knows its own process only.

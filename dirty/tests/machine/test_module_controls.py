@@ -15,25 +15,33 @@ pytestmark = pytest.mark.machine
 # is a race: a processor may keep an entry for any time. Without the notifier, whether a page is found that
 # was swapped out after the watch depends on when the kernel writes it.
 CASES = {
-    "no-flush": {"many-trackers"},
-    "no-notifier": set[str](),
-    "no-kernel-writes": {"ptrace-poke", "direct-io"},
-    "no-transfer": {"swap-after-collect", "swap-after-watch", "lazy-free"},
-    "one-tracker": {"two-trackers", "many-trackers", "racing-trackers"},
+    "module-no-flush": {"many-trackers"},
+    "module-no-notifier": set[str](),
+    "module-no-kernel-writes": {"ptrace-poke", "direct-io"},
+    "module-no-transfer": {"swap-after-collect", "swap-after-watch", "lazy-free"},
+    "module-one-tracker": {"two-trackers", "many-trackers", "racing-trackers"},
 }
 EITHER_WAY = {
-    "no-flush": set(module_steps.names_of("dirtykeep")) - CASES["no-flush"],
-    "no-notifier": {"swap-after-watch"},
+    "module-no-flush": set(module_steps.names_of("dirtykeep")) - CASES["module-no-flush"],
+    "module-no-notifier": {"swap-after-watch"},
 }
 # Of the oracle's scenarios, all must fail.
 SCENARIOS = {
-    "no-notifier": ("dontneed", "dontneed-huge", "free", "mremap", "munmap-refault", "swap", "write-back"),
-    "no-kernel-writes": ("outside-writev", "outside-mem"),
-    "one-tracker": ("trackers",),
+    "module-no-notifier": (
+        "dontneed",
+        "dontneed-huge",
+        "free",
+        "mremap",
+        "munmap-refault",
+        "swap",
+        "write-back",
+    ),
+    "module-no-kernel-writes": ("outside-writev", "outside-mem"),
+    "module-one-tracker": ("trackers",),
 }
-UNKNOWN = "unknown-symbol"
+UNKNOWN = "module-unknown-symbol"
 # The case whose process the kernel kills where the module should have returned ENOMEM.
-KILLING, KILLED = "oom-killer", "pieces-in-a-cgroup"
+KILLING, KILLED = "module-oom-killer", "pieces-in-a-cgroup"
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +88,7 @@ def test_scenarios_catch(transcript: Transcript, mutant: str) -> None:
 
 def test_the_library_refuses_a_module_that_does_not_flush(transcript: Transcript) -> None:
     """It tries each back end on a page of its own first."""
-    found = oracle.report(transcript, "oracle no-flush")
+    found = oracle.report(transcript, "oracle module-no-flush")
     assert found["rows"] == [] and [row["backend"] for row in found["rejected"]] == ["dbit"]
 
 
