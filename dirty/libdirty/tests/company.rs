@@ -2,10 +2,12 @@
 //! Two who would find the writes of one process by its userfaultfd marks: the second is refused, or, where it does not
 //! know of the first, harmless.
 
+mod process;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use libdirty::pagemap::{Regions, Scan, scan};
 use libdirty::{BackendKind, Dirty, Error, PageRange, Reason, Tracker, page_size};
@@ -15,6 +17,8 @@ use linux_raw_sys::general::{
 };
 use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER, UFFDIO_WRITEPROTECT};
 
+use process::Killed;
+
 const TARGET: &str = "LIBDIRTY_TEST_TARGET";
 
 /// Those of a userfaultfd that work here.
@@ -22,15 +26,6 @@ fn back_ends() -> Vec<BackendKind> {
     let is_one = |kind| matches!(kind, BackendKind::UffdAsync | BackendKind::UffdSync);
     let works = libdirty::survey().into_iter().filter(|finding| finding.rejected.is_none());
     works.map(|finding| finding.backend).filter(|kind| is_one(*kind)).collect()
-}
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]
@@ -50,7 +45,7 @@ fn a_second_program_is_refused_and_told_who_is_there() {
         return;
     }
     let target = Killed(Command::new("sleep").arg("1000").spawn().unwrap());
-    let pid = target.0.id() as i32;
+    let pid = target.pid();
     let mut first = Killed(
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "track_until_killed", "--ignored", "--nocapture"])
@@ -64,7 +59,7 @@ fn a_second_program_is_refused_and_told_who_is_there() {
     for backend in back_ends() {
         let refused = Tracker::builder().backend(backend).process(pid);
         let Err(Error::Rejected { why, .. }) = refused else { panic!("{backend}: {refused:?}") };
-        assert!(why.contains(&format!("tracked already, by process {}", first.0.id())), "{why}");
+        assert!(why.contains(&format!("tracked already, by process {}", first.pid())), "{why}");
     }
     drop(first);
     // Trackers of one program share.

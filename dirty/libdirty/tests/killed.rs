@@ -3,11 +3,15 @@
 //!
 //! `LIBDIRTY_KILLS` sets how many are killed (a soak: 10,000).
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+mod process;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libdirty::{BackendKind, Tracker};
+
+use process::Answering;
 
 /// A process that computes, sleeps and waits, and counts what came out wrong; each line is answered by that count.
 const PYTHON: &str = r#"
@@ -27,34 +31,19 @@ while True:
 "#;
 
 struct Victim {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    program: Answering,
     descriptors: usize,
 }
 
 impl Victim {
     fn start() -> Self {
-        let mut child = Command::new("/usr/bin/python3")
-            .args(["-c", PYTHON])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python3 starts");
-        let input = child.stdin.take().unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        output.read_line(&mut String::new()).unwrap();
-        let mut victim = Victim { child, input, output, descriptors: 0 };
-        victim.descriptors = victim.count_descriptors();
-        victim
-    }
-
-    fn count_descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+        let (program, _) = Answering::start(PYTHON);
+        let descriptors = program.descriptors().len();
+        Victim { program, descriptors }
     }
 
     fn status(&self) -> String {
-        std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap()
+        std::fs::read_to_string(format!("/proc/{}/status", self.program.pid())).unwrap()
     }
 
     fn wait_for_tracer(&self) {
@@ -66,21 +55,10 @@ impl Victim {
 
     /// That it runs, computes right, blocks no signal and has the descriptors that it had.
     fn check(&mut self, kill: usize) {
-        let mut line = String::new();
-        let asked = writeln!(self.input, "?").and_then(|()| self.output.read_line(&mut line));
-        if asked.is_err() || line != "0\n" {
-            panic!("after kill {kill}: {line:?}, {:?}", self.child.wait());
-        }
+        assert_eq!(self.program.ask("?").as_deref(), Ok("0"), "after kill {kill}");
         let status = self.status();
         assert!(status.contains("SigBlk:\t0000000000000000"), "after kill {kill}: {status}");
-        assert_eq!(self.count_descriptors(), self.descriptors, "after kill {kill}");
-    }
-}
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        assert_eq!(self.program.descriptors().len(), self.descriptors, "after kill {kill}");
     }
 }
 
@@ -120,7 +98,7 @@ fn no_target_is_harmed() {
         }
         let mut tracker = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "attach_until_killed", "--ignored", "--nocapture"])
-            .env(TARGET, victim.child.id().to_string())
+            .env(TARGET, victim.program.pid().to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

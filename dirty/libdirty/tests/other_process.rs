@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tracking another process: it is found what it writes, and the process does not notice.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+mod process;
+
 use std::time::{Duration, Instant};
 
 use libdirty::{BackendKind, Dirty, Error, PageRange, Reason, Tracker, page_size};
+
+use process::Answering;
 
 /// A process that writes pages of its memory on request: `w N` writes page N, `x` calls execve, `q` ends. Each
 /// command is answered by a line. Meanwhile a second thread of it sleeps over and over, and counts how often that
@@ -41,56 +43,27 @@ for line in sys.stdin:
 "#;
 
 struct Writer {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<std::process::ChildStdout>,
+    program: Answering,
     range: PageRange,
 }
 
 impl Writer {
     fn start() -> Self {
-        let mut child = Command::new("/usr/bin/python3")
-            .args(["-c", PYTHON])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python3 starts");
-        let input = child.stdin.take().unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        output.read_line(&mut line).unwrap();
-        let range = PageRange::from_length(line.trim().parse().unwrap(), 64 * page_size()).unwrap();
-        Writer { child, input, output, range }
+        let (program, address) = Answering::start(PYTHON);
+        let range = PageRange::from_length(address.parse().unwrap(), 64 * page_size()).unwrap();
+        Writer { program, range }
     }
 
     fn pid(&self) -> i32 {
-        self.child.id() as i32
+        self.program.pid()
     }
 
     fn ask(&mut self, command: &str) -> String {
-        writeln!(self.input, "{command}").unwrap();
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim().into()
+        self.program.ask(command).unwrap()
     }
 
     fn write(&mut self, page: usize) {
         assert_eq!(self.ask(&format!("w {page}")), "ok");
-    }
-
-    fn descriptors(&self) -> Vec<String> {
-        std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
-            .unwrap()
-            .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
-            .map(|link| link.to_string_lossy().into_owned())
-            .collect()
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -124,7 +97,7 @@ fn back_ends() -> Vec<BackendKind> {
 fn finds_what_it_writes_and_leaves_it_as_it_was() {
     for backend in back_ends() {
         let mut writer = Writer::start();
-        let before = writer.descriptors();
+        let before = writer.program.descriptors();
         let mut tracker = Tracker::builder().backend(backend).process(writer.pid()).unwrap();
         tracker.watch(writer.range).unwrap();
         let mut dirty = Dirty::new();
@@ -137,7 +110,7 @@ fn finds_what_it_writes_and_leaves_it_as_it_was() {
         }
         drop(tracker);
         writer.write(7);
-        assert_eq!(writer.descriptors(), before, "{backend}");
+        assert_eq!(writer.program.descriptors(), before, "{backend}");
         let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", writer.pid())).unwrap();
         let watched =
             smaps.lines().filter(|line| line.starts_with("VmFlags") && line.contains(" uw")).count();
@@ -173,10 +146,10 @@ fn a_stopped_process_stays_stopped() {
     }
     let signal = |signal| {
         // SAFETY: a signal to our own child.
-        assert_eq!(unsafe { libc::kill(writer.child.id() as i32, signal) }, 0);
+        assert_eq!(unsafe { libc::kill(writer.pid(), signal) }, 0);
     };
     let state = || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", writer.child.id())).unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", writer.pid())).unwrap();
         stat.rsplit(')').next().unwrap().trim().chars().next().unwrap()
     };
     signal(libc::SIGSTOP);
@@ -198,12 +171,10 @@ fn exec_and_exit_are_told_once() {
             let mut writer = Writer::start();
             let mut tracker = Tracker::builder().backend(backend).process(writer.pid()).unwrap();
             tracker.watch(writer.range).unwrap();
-            writeln!(writer.input, "{command}").unwrap();
-            let mut rest = String::new();
             if command == "q" {
-                writer.output.read_to_string(&mut rest).unwrap();
-                writer.child.wait().unwrap();
+                writer.program.ask(command).unwrap_err();
             } else {
+                writer.program.send(command).unwrap();
                 while std::fs::read_to_string(format!("/proc/{}/comm", writer.pid())).unwrap() != "sleep\n" {}
             }
             let mut dirty = Dirty::new();
@@ -224,7 +195,7 @@ fn a_killed_process_is_told_to_have_ended() {
         let Some(backend) = back_ends().first().copied() else { return };
         let mut tracker = Tracker::builder().backend(backend).process(writer.pid()).unwrap();
         tracker.watch(writer.range).unwrap();
-        writer.child.kill().unwrap();
+        writer.program.process.0.kill().unwrap();
         let mut dirty = Dirty::new();
         while !matches!(tracker.collect(&mut dirty), Ok(()) if !dirty.is_empty()) {}
         assert_eq!(dirty.extents()[0].reason, Reason::Exited);
@@ -237,18 +208,14 @@ fn refuses_what_it_must_not_touch() {
     assert!(matches!(Tracker::builder().process(-5), Err(Error::NoProcess(-5))));
     assert!(matches!(Tracker::builder().process(i32::MAX), Err(Error::NoProcess(_))));
     // A forbidden system call kills under strict seccomp: such a process is not made to call anything.
-    let mut strict = Command::new("/usr/bin/python3");
-    strict.args(["-c", "import ctypes; print(1, flush=True)\nctypes.CDLL(None).prctl(22, 1)\nwhile 1: pass"]);
-    let mut child = strict.stdout(Stdio::piped()).spawn().unwrap();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    let strict = "import ctypes; print(1, flush=True)\nctypes.CDLL(None).prctl(22, 1)\nwhile 1: pass";
+    let (mut program, _) = Answering::start(strict);
     wait_until("under seccomp", || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", program.pid())).unwrap();
         status.contains("Seccomp:\t1")
     });
-    let refused = Tracker::builder().backend(BackendKind::UffdAsync).process(child.id() as i32);
-    let alive = child.try_wait().unwrap().is_none();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let refused = Tracker::builder().backend(BackendKind::UffdAsync).process(program.pid());
+    let alive = program.process.0.try_wait().unwrap().is_none();
     assert!(matches!(&refused, Err(Error::Rejected { why, .. }) if why.contains("seccomp")), "{refused:?}");
     assert!(alive);
 }
