@@ -54,7 +54,7 @@ fn the_doctor_knows_every_back_end() {
 }
 
 #[test]
-fn a_host_without_pv_page_tables_is_told_so() {
+fn a_host_without_pv_page_tables_is_named() {
     let report: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).unwrap();
     if report["pagetable"]["benefits"] == true {
         return; // a PV domain: its tests are pagetable/tests/machine/test_tool.py's, in machines of their own

@@ -106,7 +106,7 @@ def test_one_tick_is_too_few() -> None:
 # Network
 
 
-def test_the_receiver_tells_the_throughput() -> None:
+def test_the_receiver_reports_the_throughput() -> None:
     text = (
         "[  5] 0.00-0.4 sec 32 MBytes 788681 Kbits/sec 0 sender\n[  5] 0-1 sec 780835 Kbits/sec  receiver\n"
     )

@@ -80,7 +80,7 @@ def test_no_exits_are_no_counters() -> None:
     assert power_exits.sources({"dec_exits": 1, "mmio_exits": 2, "light_exits": 9}) == {"mmio": 2, "dec": 1}
 
 
-def test_programs_are_told_apart() -> None:
+def test_programs_are_distinguished() -> None:
     console = Console(
         "result fork 10 2\na| result fork 80 2\nb| result exec 3 1\na| done\na.statistics| x:4\n"
     )

@@ -102,7 +102,7 @@ def test_names_of_privileged_instructions(word: int, name: str | None) -> None:
     assert power_instructions.name(word) == name
 
 
-def test_what_the_kernel_has_replaced_is_told_by_why_it_was_refused() -> None:
+def test_what_the_kernel_has_replaced_is_counted_by_why_it_was_refused() -> None:
     image, found = recorded_image(), power_exceptions.read(LOG)
     names = power_refused.instructions(image, found)
     assert names[0xC00A5FA4] == "mtspr MMUCSR0"  # linked as mfmsr

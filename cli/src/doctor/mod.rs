@@ -25,7 +25,7 @@ pub struct Arguments {
     /// Print one JSON object, a key a section
     #[arg(long)]
     json: bool,
-    /// Tell why, and what each back end sees
+    /// Say why, and what each back end sees
     #[arg(short, long, conflicts_with = "json")]
     verbose: bool,
 }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_who_we_are() {
+    fn reports_who_we_are() {
         let fake = Fake::dom0();
         assert_eq!(Platform::look(&fake.host()).to_string(), "PV dom0 on Xen 4.17.7");
         fake.write("/sys/hypervisor/properties/features", b"000220f0\n");

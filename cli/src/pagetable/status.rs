@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_what_is_there() {
+    fn reports_what_is_there() {
         let fake = loaded();
         let statistics = Statistics {
             semi_writable: 300,

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_root_is_told_but_the_host_is_fine() {
+    fn who_is_not_root_gets_a_warning_but_the_host_is_fine() {
         let fake = Fake::dom0();
         fake.kernel.borrow_mut().is_root = false;
         let survey = Survey::of(&fake.host());
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told() {
+    fn what_is_missing_is_reported() {
         let fake = Fake::dom0();
         std::fs::remove_dir_all(fake.path("/usr/lib/trapless")).unwrap();
         let survey = Survey::of(&fake.host());

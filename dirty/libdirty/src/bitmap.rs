@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fills_and_tells_parts() {
+    fn fills_and_reports_parts() {
         let page = page_size();
         let range = |first, end| PageRange::new(first * page, end * page).unwrap();
         let bitmap = Bitmap::new(range(100, 400)).unwrap();

@@ -193,7 +193,7 @@ const MPROTECT: Capabilities = Capabilities {
 const SOFT_DIRTY: Capabilities = Capabilities {
     granule_pages: 1,
     exact: true,
-    inexact: "a transparent huge page is told whole; in shared memory untouched pages always; mappings that the program joins; before Linux 6.7 without CAP_SYS_ADMIN, untouched pages that were only read and pages shared with a forked child",
+    inexact: "a transparent huge page is reported whole; in shared memory untouched pages always; mappings that the program joins; before Linux 6.7 without CAP_SYS_ADMIN, untouched pages that were only read and pages shared with a forked child",
     kernel_writes: Sees::Yes,
     foreign_writes: Sees::Yes,
     mem_writes: Sees::Yes,
@@ -247,7 +247,7 @@ const UFFD_ASYNC: Capabilities = Capabilities {
 const DBIT: Capabilities = Capabilities {
     granule_pages: 1,
     exact: true,
-    inexact: "a huge page is told whole; ranges that were discarded, unmapped or shared with a forked child whole; pages that the kernel moved (swap, migration, joining to a huge page)",
+    inexact: "a huge page is reported whole; ranges that were discarded, unmapped or shared with a forked child whole; pages that the kernel moved (swap, migration, joining to a huge page)",
     kernel_writes: Sees::Yes,
     foreign_writes: Sees::Yes,
     mem_writes: Sees::Yes,

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_huge_pages_from_other_files() {
+    fn huge_pages_are_known_from_other_files() {
         let (target, sizes) = (Target::own().unwrap(), Sizes::new());
         let memory = |device| Memory { object: Object::File { device, inode: 1, bias: 0 }, shared: true };
         for device in of_sizes() {

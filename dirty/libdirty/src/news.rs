@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_adds_and_tells_runs() {
+    fn takes_adds_and_reports_runs() {
         let range =
             |first: usize, end: usize| PageRange::new(first * page_size(), end * page_size()).unwrap();
         let bitmap = Bitmap::new(range(1000, 2000)).unwrap();

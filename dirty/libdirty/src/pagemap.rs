@@ -98,7 +98,7 @@ pub struct Scan {
     /// ... and, unless it is 0, one of these.
     pub any: u32,
     /// Report these as well: pages that differ in them are in different runs.
-    pub tell: u32,
+    pub report: u32,
     /// Write-protect what is found, in the same step; fails where no userfaultfd watches asynchronously.
     pub protect: bool,
 }
@@ -108,7 +108,7 @@ impl Scan {
     pub(crate) const CONTENT: Scan = Scan {
         all: 0,
         any: linux_raw_sys::general::PAGE_IS_PRESENT | linux_raw_sys::general::PAGE_IS_SWAPPED,
-        tell: 0,
+        report: 0,
         protect: false,
     };
 }
@@ -139,7 +139,7 @@ impl std::fmt::Debug for Regions {
     }
 }
 
-/// Scan `range`: `found` gets each run of pages, in order, with those of the categories `all` and `tell` that it has.
+/// Scan `range`: `found` gets each run of pages, in order, with those of the categories `all` and `report` that it has.
 ///
 /// # Errors
 /// The kernel's: `EPERM` where a part is not watched asynchronously and `protect` is set, `ENOTTY` before Linux 6.7.
@@ -168,7 +168,7 @@ pub fn scan(
             category_inverted: 0,
             category_mask: what.all.into(),
             category_anyof_mask: what.any.into(),
-            return_mask: (what.all | what.tell).into(),
+            return_mask: (what.all | what.report).into(),
         };
         // SAFETY: the kernel writes at most `vec_len` regions into the vector's spare capacity, and `arg`.
         let count = unsafe { libc::ioctl(pagemap.as_fd().as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };

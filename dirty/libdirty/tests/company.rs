@@ -40,7 +40,7 @@ fn track_until_killed() {
 }
 
 #[test]
-fn a_second_program_is_refused_and_told_who_is_there() {
+fn a_second_program_is_refused_and_the_first_is_named() {
     if !back_ends().contains(&BackendKind::UffdAsync) {
         return;
     }

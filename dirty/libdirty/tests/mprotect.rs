@@ -16,7 +16,7 @@ fn tracker(area: &Area) -> Tracker {
 }
 
 #[test]
-fn tells_the_pages_written_and_arms_them_again() {
+fn reports_the_pages_written_and_arms_them_again() {
     for area in [Area::private(1200), Area::shared(1200)] {
         area.write([0, 3, 4, 700]);
         let mut tracker = tracker(&area);
@@ -34,7 +34,7 @@ fn tells_the_pages_written_and_arms_them_again() {
 }
 
 #[test]
-fn tells_pages_far_apart_in_a_large_range() {
+fn reports_pages_far_apart_in_a_large_range() {
     let area = Area::private(1 << 20);
     let mut tracker = tracker(&area);
     let pages = [0, 8191, 8192, 300_000, (1 << 20) - 1];
@@ -47,7 +47,7 @@ fn tells_pages_far_apart_in_a_large_range() {
 }
 
 #[test]
-fn tells_discards() {
+fn reports_discards() {
     let area = Area::private(2048);
     area.write(0..1024); // two blocks that are full, two that are empty
     area.write([1500]);
@@ -81,7 +81,7 @@ fn tells_discards() {
 }
 
 #[test]
-fn tells_discards_of_huge_pages() {
+fn reports_discards_of_huge_pages() {
     let area = Area::private(2048);
     area.advise(0..2048, libc::MADV_HUGEPAGE);
     area.write(0..2048);
@@ -189,7 +189,7 @@ fn protections_of_the_program_are_kept() {
 }
 
 #[test]
-fn memory_mapped_anew_is_told() {
+fn memory_mapped_anew_is_reported() {
     let area = Area::private(64);
     area.write(0..64);
     let mut tracker = tracker(&area);
@@ -392,8 +392,8 @@ extern "C" fn passes_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut
 }
 
 #[test]
-fn a_handler_installed_above_ours_is_told_and_passes_faults_on() {
-    let end = alone("a_handler_installed_above_ours_is_told_and_passes_faults_on", || {
+fn a_handler_installed_above_ours_is_called_and_passes_faults_on() {
+    let end = alone("a_handler_installed_above_ours_is_called_and_passes_faults_on", || {
         install(with_details as *const () as usize, libc::SA_SIGINFO);
         let (area, other) = (Area::private(8), Area::private(1));
         area.write(0..8);

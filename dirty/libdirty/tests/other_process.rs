@@ -165,7 +165,7 @@ fn a_stopped_process_stays_stopped() {
 }
 
 #[test]
-fn exec_and_exit_are_told_once() {
+fn exec_and_exit_are_reported_once() {
     for backend in back_ends() {
         for (command, reason) in [("x", Reason::Exec), ("q", Reason::Exited)] {
             let mut writer = Writer::start();
@@ -188,7 +188,7 @@ fn exec_and_exit_are_told_once() {
 }
 
 #[test]
-fn a_killed_process_is_told_to_have_ended() {
+fn a_killed_process_is_reported_as_ended() {
     // Its memory goes before its end can be seen: that must not be taken for execve.
     for _ in 0..20 {
         let mut writer = Writer::start();

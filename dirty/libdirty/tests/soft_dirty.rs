@@ -42,7 +42,7 @@ fn discarded(area: &Area, tracker: &mut Tracker) -> Vec<usize> {
 }
 
 #[test]
-fn tells_the_pages_written_and_arms_them_again() {
+fn reports_the_pages_written_and_arms_them_again() {
     with_soft_dirty(|| {
         let area = Area::private(1200);
         area.write([0, 3, 4, 700]);
@@ -61,7 +61,7 @@ fn tells_the_pages_written_and_arms_them_again() {
 }
 
 #[test]
-fn tells_shared_memory() {
+fn reports_shared_memory() {
     with_soft_dirty(|| {
         let area = Area::shared(64);
         area.write(0..64);
@@ -77,7 +77,7 @@ fn tells_shared_memory() {
 }
 
 #[test]
-fn tells_discards() {
+fn reports_discards() {
     with_soft_dirty(|| {
         let area = Area::private(2048);
         area.write(0..1024);
@@ -108,7 +108,7 @@ fn tells_discards() {
 }
 
 #[test]
-fn tells_discards_of_huge_pages() {
+fn reports_discards_of_huge_pages() {
     with_soft_dirty(|| {
         let area = Area::private(2048);
         area.advise(0..2048, libc::MADV_HUGEPAGE);
@@ -141,7 +141,7 @@ fn arming_more_keeps_what_was_written() {
 }
 
 #[test]
-fn memory_mapped_anew_is_told() {
+fn memory_mapped_anew_is_reported() {
     with_soft_dirty(|| {
         let area = Area::private(64);
         area.write(0..64);
@@ -206,7 +206,7 @@ fn writers_on_four_threads_lose_nothing() {
 }
 
 #[test]
-fn another_process_is_told_and_goes_on() {
+fn another_process_is_reported_and_goes_on() {
     with_soft_dirty(|| {
         let (area, orders) = (Area::private(64), Area::shared(1));
         area.write(0..64);

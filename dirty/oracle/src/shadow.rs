@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_what_it_was_told() {
+    fn knows_what_was_written() {
         let page = page_size();
         let full = vec![7; page];
         let mut shadow = Shadow::default();

@@ -78,7 +78,7 @@ fn a_back_end_that_is_blind_to_discards_is_caught() {
 }
 
 #[test]
-fn a_back_end_that_tells_what_others_write_is_caught() {
+fn a_back_end_that_reports_what_others_write_is_caught() {
     let concerns = |scenario: &Scenario, record: &Capabilities| scenario.noisy && record.exact;
     must_be_caught("libdirty-foreign", 0.0, concerns, |outcome| !outcome.failures.is_empty());
 }

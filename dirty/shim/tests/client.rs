@@ -22,7 +22,7 @@ fn passes(case: &str) {
 }
 
 #[test]
-fn pages_touched_are_told() {
+fn pages_touched_are_reported() {
     passes("basic");
 }
 

@@ -276,9 +276,9 @@ static void one_by_one(void)
 	for (size_t i = 1; i < PAGES; i += 2)
 		if (take(fd, &range, 1) != 1 || range.start != (uintptr_t)memory + i * PAGE ||
 		    range.end != range.start + PAGE)
-			errx(1, "READ did not tell page %zu", i);
+			errx(1, "READ did not report page %zu", i);
 	if (take(fd, &range, 1))
-		errx(1, "READ tells more than there is");
+		errx(1, "READ reports more than there is");
 }
 
 /* What COLLECT has found is not lost when it cannot say how it went. */

@@ -358,13 +358,13 @@ static void do_read(struct file *file)
 		if (ranges[i].start % PAGE || ranges[i].end % PAGE ||
 		    ranges[i].start >= ranges[i].end || ranges[i].end > 1UL << 47 ||
 		    (i && ranges[i].start <= ranges[i - 1].end))
-			complain(file, "tells ranges that are none");
+			complain(file, "reports ranges that are empty or unaligned");
 		if (file->elsewhere)
 			continue;
 		for (uint64_t at = ranges[i].start; at < ranges[i].end; at += PAGE)
 			if (at < ARENA || at >= ARENA + ARENA_PAGES * PAGE ||
 			    !file->watched[(at - ARENA) / PAGE])
-				complain(file, "tells what is not watched");
+				complain(file, "reports what is not watched");
 	}
 }
 

@@ -83,7 +83,7 @@ static void through_swap(char *memory, int by_watch)
 			must(unwatch(fd, memory, PAGES), "UNWATCH");
 			must(watch(fd, memory, PAGES), "WATCH");
 		} else if (harvest(fd, memory, PAGES, reported) != PAGES) {
-			errx(1, "COLLECT does not tell what was written");
+			errx(1, "COLLECT does not report what was written");
 		}
 		page_out(memory);
 		check_all(memory, tags, by_watch ? "after WATCH and swap" : "after COLLECT and swap");

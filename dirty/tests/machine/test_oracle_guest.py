@@ -117,7 +117,7 @@ def test_mistakes_of_soft_dirty_are_caught() -> None:
 # What of libdirty's own tests must fail with each mistake.
 DIRECT = {
     "libdirty-race": "writers_on_four_threads_lose_nothing",
-    "libdirty-discard": "tells_discards",
+    "libdirty-discard": "reports_discards",
 }
 
 

@@ -75,7 +75,7 @@ pub fn run(kvm: &Kvm) -> Result<()> {
         let foreign: Vec<_> = reported.difference(&expected).filter(|page| !TOUCHED.contains(page)).collect();
         ensure!(
             lost == 0 && foreign.is_empty(),
-            "this host's dirty ring cannot be believed: of {pages} pages written it lost {lost}, and it told \
+            "this host's dirty ring cannot be believed: of {pages} pages written it lost {lost}, and it reported \
              these that were not: {foreign:x?}"
         );
     }

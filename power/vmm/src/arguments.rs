@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn backings_are_told_apart() {
+    fn backings_are_distinguished() {
         let backing = |text| parse(&["--backing", text]).map(|arguments| arguments.backing);
         assert_eq!(backing("hugetlb=64M"), Ok(Backing::Hugetlb(64 << 20)));
         assert_eq!(backing("devmem=0x10000000"), Ok(Backing::Devmem(0x1000_0000)));

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_output_does_not_stop_the_guest_but_is_told() {
+    fn lost_output_does_not_stop_the_guest_but_is_reported() {
         let console = Console::new(&mut [][..], false, Box::new(|_| Ok(())));
         console.write(DATA, b'x').unwrap();
         assert!(console.finish().unwrap_err().to_string().contains("was lost"));

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kernel_is_told() {
+    fn what_is_no_kernel_is_refused() {
         let changed = |at: usize, value: u8| {
             let mut image = good();
             image[at] = value;

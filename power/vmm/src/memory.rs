@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_are_not_there_are_told() {
+    fn pages_that_are_not_there_are_reported() {
         let error = format!("{:#}", map(Backing::Hugetlb(64 << 20), 16 << 20).unwrap_err());
         assert!(error.contains("not made of whole huge pages of 65536 KiB"), "{error}");
         // No machine that runs this test has huge pages of 8 KiB.

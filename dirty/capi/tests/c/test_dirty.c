@@ -583,7 +583,7 @@ static void stop_the_world(const char *backend)
 				      &other));
 	for (int stop = 1; stop <= STOPS; stop++) {
 		struct dirty_extent extents[16];
-		int told = 0;
+		int reported = 0;
 
 		/* More extents than before, and other mappings: the books must grow. */
 		for (int i = 0; i < stop; i++)
@@ -597,10 +597,10 @@ static void stop_the_world(const char *backend)
 		wait_for_stopped(WORLD);
 		CHECK(dirty_collect(tracker) > 0);
 		while ((count = dirty_read(tracker, extents, 16)) > 0)
-			told += count;
+			reported += count;
 		__atomic_store_n(&world_is_stopped, 0, __ATOMIC_SEQ_CST);
 		wait_for_stopped(0);
-		CHECK(count == 0 && told > 0);
+		CHECK(count == 0 && reported > 0);
 	}
 	_exit(0);
 }

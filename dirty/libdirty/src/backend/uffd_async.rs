@@ -58,12 +58,12 @@ pub(super) struct UffdAsync {
 struct Lost(usize);
 
 /// Empty entries count as written.
-const WRITTEN_OR_EMPTY: Scan = Scan { all: PAGE_IS_WRITTEN, any: 0, tell: 0, protect: true };
+const WRITTEN_OR_EMPTY: Scan = Scan { all: PAGE_IS_WRITTEN, any: 0, report: 0, protect: true };
 /// Empty entries do not.
 const WRITTEN: Scan = Scan {
     all: PAGE_IS_WRITTEN,
     any: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-    tell: PAGE_IS_PFNZERO,
+    report: PAGE_IS_PFNZERO,
     protect: true,
 };
 
@@ -132,7 +132,7 @@ impl UffdAsync {
         report: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
         let kinds = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO;
-        self.scan(target, run, Scan { tell: kinds, ..WRITTEN_OR_EMPTY }, |found, categories| {
+        self.scan(target, run, Scan { report: kinds, ..WRITTEN_OR_EMPTY }, |found, categories| {
             let is_zero =
                 categories & PAGE_IS_PFNZERO != 0 || categories & (PAGE_IS_PRESENT | PAGE_IS_SWAPPED) == 0;
             report(found, if is_zero { Reason::Discarded } else { Reason::Written });
@@ -206,7 +206,7 @@ impl UffdAsync {
         every_block: bool,
         report: &mut impl FnMut(PageRange, Reason),
     ) -> Result<(), Lost> {
-        let what = Scan { tell: PAGE_IS_SWAPPED, ..WRITTEN_OR_EMPTY };
+        let what = Scan { report: PAGE_IS_SWAPPED, ..WRITTEN_OR_EMPTY };
         self.scan(target, part.range, what, |found, categories| {
             // Swapped out and not marked: no marker, but a page of its own.
             if categories & PAGE_IS_SWAPPED != 0 {

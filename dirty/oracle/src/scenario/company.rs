@@ -72,7 +72,7 @@ pub(super) fn noise(judge: &mut Judge) -> Result<(), Stop> {
     judge.check()?;
     let foreign = judge.outcome.spurious;
     if judge.capabilities().exact && foreign > 0 {
-        judge.outcome.failures.push(format!("{foreign} pages were told that this process did not write"));
+        judge.outcome.failures.push(format!("{foreign} pages were reported that this process did not write"));
     }
     Ok(())
 }

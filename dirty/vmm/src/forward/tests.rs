@@ -152,7 +152,7 @@ proptest! {
 }
 
 #[test]
-fn a_ring_that_is_too_small_is_told_once() {
+fn a_ring_that_is_too_small_is_reported_once() {
     let mut guest = Guest::new(4);
     (0..5).for_each(|frame| guest.write(frame));
     guest.drain();
