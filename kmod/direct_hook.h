@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Stock functions led to ours by ftrace's direct calls, the mechanism under BPF
+ * Hooks on stock functions, by ftrace's direct calls, the mechanism under BPF
  * trampolines: the five bytes that every traceable function begins with become
  * a call to our entry code. The kernel's own ftrace keeps them consistent, and
  * refuses a function that someone else has taken that way.
  *
- * What every function that is led to has to keep:
+ * Each function that a hook calls has to ensure:
  *
- *  - It can run beside the stock one on another CPU: there is no state that
- *    only one of the two keeps.
- *  - It does not sleep of its own accord. So once a hook is out and
- *    synchronize_rcu_tasks() has returned, no task is inside one.
+ *  - It can run while the stock function runs on another CPU: neither keeps
+ *    state that the other does not.
+ *  - It does not sleep voluntarily. So once a hook is removed and
+ *    synchronize_rcu_tasks() has returned, no task is inside it.
  *
  * Include it after pr_fmt() and use it in one file of a module.
  */
@@ -28,11 +28,11 @@
 #endif
 
 /**
- * struct direct_hook - a stock function that is led to ours
+ * struct direct_hook - a hook on a stock function
  * @symbol: the stock function
- * @entry:  where its first instruction leads, made with direct_hook_entry.S
+ * @entry:  the code it calls first, made with direct_hook_entry.S
  * @ip:     its address, once resolved
- * @body:   its address behind the hook: calling it is calling stock
+ * @body:   its address behind the hook, for calling the stock function
  */
 struct direct_hook {
 	const char *symbol;
@@ -64,7 +64,7 @@ static inline int direct_hook_resolve(struct direct_hook *const *hooks,
 		rc = stock_symbols_resolve(&function, 1);
 		if (rc)
 			break;
-		/* Only then are the five bytes ours to lead away. */
+		/* ftrace can redirect only such a function. */
 		if (location(hook->ip) != hook->ip) {
 			pr_err("unknown kernel: %s does not begin with a call to fentry\n",
 			       hook->symbol);
@@ -76,7 +76,7 @@ static inline int direct_hook_resolve(struct direct_hook *const *hooks,
 }
 
 /**
- * direct_hook_in - lead a stock function to ours
+ * direct_hook_in - hook a stock function
  * @hook: resolved
  *
  * Return: 0, or why ftrace refused, with nothing changed; -EBUSY if another
@@ -99,8 +99,8 @@ static inline void direct_hook_stranded(void)
 }
 
 /**
- * direct_hook_out - lead a stock function back to itself
- * @hook: in force
+ * direct_hook_out - remove a hook
+ * @hook: set by direct_hook_in()
  */
 static inline void direct_hook_out(struct direct_hook *hook)
 {

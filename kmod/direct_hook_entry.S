@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * How a hooked function reaches ours, for assembly. A direct call of ftrace
+ * The entry code of a hook. A direct call of ftrace
  * arrives with the arguments in their registers and two return addresses on the
  * stack: first the one into the stock function, behind the hook, then its
  * caller's.
@@ -11,7 +11,7 @@
  *   direct_unless   ours runs, and stock does only if ours returned 0; what ours
  *                   returned otherwise is returned to the caller
  *
- * Stock functions have at most three arguments where they are run after ours.
+ * A stock function that runs after ours has at most three arguments.
  */
 #include <linux/linkage.h>
 #include <asm/nospec-branch.h>
@@ -54,7 +54,7 @@ SYM_FUNC_START(\entry)
 SYM_FUNC_END(\entry)
 	.endm
 
-	/* With zero=1, 0 (success) is returned to the caller where ours returned true. */
+	/* With zero=1 the caller gets 0 (success) if ours returned true. */
 	.macro direct_unless entry, function, arguments, zero=0
 SYM_FUNC_START(\entry)
 	direct_save_arguments \arguments

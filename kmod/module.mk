@@ -22,12 +22,12 @@ part		:= $(CURDIR:$(root)/%=%)
 O		?= $(root)/build/$(part)
 KERNEL		?= $(lastword $(shell ls -d /lib/modules/6.1.0-*-amd64/build 2>/dev/null | \
 			sort -V | cut -d/ -f4))
-# Kbuild knows O as another thing; it must not hear of ours.
+# O means something else to kbuild, so it must not inherit ours.
 MAKEOVERRIDES	:= $(filter-out O=%,$(MAKEOVERRIDES))
 KBUILD		= $(MAKE) -s --no-print-directory -C /lib/modules/$(KERNEL)/build
 
 .PHONY: all sparse clean needs-headers
-# The plus hands it make's jobs: make does not see that $(KBUILD) is a make.
+# The plus passes the job server: make does not see that $(KBUILD) is a make.
 all: needs-headers
 	@mkdir -p $(O)
 	@printf '  %-7s %s for %s\n' KBUILD $(part) $(KERNEL)

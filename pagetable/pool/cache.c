@@ -7,7 +7,7 @@
  *
  *  - A page on a list is semi-writable, owned by the pool (pool.c), charged to no
  *    memory cgroup, and in no page table. It has two references: the pool's
- *    (ownership) and the one that passes to the next user (possession).
+ *    and the user's, which passes to the next user.
  *  - A page that was popped and prepared looks as if it came from the kernel's
  *    allocator: zero, charged to the current memory cgroup where the kernel
  *    would charge it, with the struct page fields that page tables use at rest.
@@ -52,7 +52,7 @@
 
 static bool verify;
 module_param(verify, bool, 0444);
-MODULE_PARM_DESC(verify, "look whether tables come back zero (slow, for tests)");
+MODULE_PARM_DESC(verify, "check that freed tables are zero (slow, for tests)");
 
 struct tpt_cache tpt_caches[TPT_LEVELS] = {
 	/* A new process takes several of each of these in a row. */
@@ -71,7 +71,7 @@ struct llist_head tpt_free[TPT_LEVELS];
 DEFINE_PER_CPU(u64 [TPT_LEVELS], tpt_misses);
 
 /**
- * tpt_cache_init - before anything else
+ * tpt_cache_init - set the caches up; call it before all else
  * @bare: on bare metal top tables have a second half that is not rewritten at each use
  */
 void tpt_cache_init(bool bare)
@@ -86,7 +86,7 @@ void tpt_cache_init(bool bare)
 
 static bool charge(struct tpt_cache *cache, struct page *page)
 {
-	/* No waiting here: the kernel's allocator can, and reports the limit. */
+	/* Do not wait: on failure the kernel's allocator does, and reports it. */
 	return !(cache->gfp & __GFP_ACCOUNT) || !memcg_kmem_enabled() ||
 	       !tpt_stock.memcg_kmem_charge_page(page, GFP_NOWAIT |
 						 __GFP_ACCOUNT | __GFP_NOWARN,
@@ -180,7 +180,7 @@ unsigned int tpt_cache_cached(const struct tpt_cache *cache)
  * @level: its level
  * @low:   set to whether fewer are left than the level keeps in reserve
  *
- * Return: a page that the caller now possesses, for tpt_cache_prepare(), or NULL.
+ * Return: a page with the user's reference, for tpt_cache_prepare(), or NULL.
  * Does not sleep.
  */
 struct page *tpt_cache_pop(enum tpt_level level, bool *low)
@@ -236,14 +236,14 @@ bool tpt_cache_prepare(enum tpt_level level, struct page *page)
 /**
  * tpt_cache_return - take back a page table that is not in use any more
  * @level: its level
- * @page:  a page of the pool, as the kernel's memory management frees it, whose
- *         possession the caller gives up
+ * @page:  a page of the pool, as the kernel's memory management frees it; takes
+ *         over the caller's reference
  *
- * Called with preemption off, from before the caller saw that the page is the
- * pool's.
+ * The caller has preemption off since before it checked that the pool owns the
+ * page.
  *
- * Return: true, or false if the cache does not serve and the caller still
- * possesses the page.
+ * Return: true, or false if the cache does not serve; the caller then keeps its
+ * reference.
  */
 bool tpt_cache_return(enum tpt_level level, struct page *page)
 {
@@ -258,7 +258,7 @@ bool tpt_cache_return(enum tpt_level level, struct page *page)
 /**
  * tpt_cache_put - put a page into a cache whatever it holds
  * @level: the level
- * @page:  a page of the pool that we possess
+ * @page:  a page of the pool; takes over the caller's reference
  *
  * If the cache does not serve, our reference is dropped; the pool's next sweep
  * reclaims the page.
@@ -303,7 +303,7 @@ struct page *tpt_cache_take(struct tpt_cache *cache)
 
 	spin_lock(&cache->pop);
 	page = take(cache, &left);
-	/* The page was not needed: without it @lowest would have been one less. */
+	/* The page was spare: without it @lowest would have been one less. */
 	if (page && cache->lowest)
 		cache->lowest--;
 	spin_unlock(&cache->pop);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * How the hooked functions reach tables.c; see direct_hook_entry.S. All arrive at
- * one place, so that the kernel brings them in and takes them out together: each
- * time it has to wait for every task.
+ * Entry code of the hooks of tables.c; see direct_hook_entry.S. All hooks share one
+ * entry, so that ftrace sets and removes them together: each such operation waits
+ * for every task.
  *
- * Invariant: where the pool does not serve, or has nothing ready, the stock
- * function runs with nothing changed but a count, and at most 20 instructions
- * more than without us (PiBooster, section 5.2.2). Both are looked at without a
- * lock; tables.c finds out for certain.
+ * Invariant: if the pool does not serve or has no page ready, the stock function
+ * runs, with nothing changed except a count, after at most 20 additional
+ * instructions (PiBooster, section 5.2.2). Both conditions are read without a lock
+ * here; tables.c checks them again.
  */
 #include <asm/percpu.h>
 
@@ -27,7 +27,7 @@
 	direct_unless	tpt_entry_pte_free_tlb, tpt_pte_free_tlb, 2
 	direct_unless	tpt_entry_pud_free_tlb, tpt_pud_free_tlb, 2
 
-	/* A miss that is the first since the pool grew asks it to grow. */
+	/* The first miss since the pool grew asks it to grow. */
 	.macro alloc entry, serve, level, arguments
 SYM_FUNC_START(\entry)
 	cmpq	$0, tpt_free + 8 * \level(%rip)
@@ -47,7 +47,7 @@ SYM_FUNC_END(\entry)
 	alloc	tpt_entry_pud_alloc, tpt_serve_pud_alloc, PUD, 3
 	alloc	tpt_entry_pgd_alloc, tpt_serve_pgd_alloc, PGD, 1
 
-/* The stock function behind the hook says which one it is; see tables.c. */
+/* The return address into the stock function says which one it is; see tables.c. */
 SYM_FUNC_START(tpt_entry)
 	cmpb	$0, tpt_serving(%rip)
 	je	1f

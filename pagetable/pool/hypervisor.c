@@ -70,7 +70,7 @@ static int batch(unsigned int op, u64 *mfns, unsigned int count,
 		rc = call(op, &arg);
 		*done += arg.done;
 		if (!rc && !arg.done)
-			rc = -EPROTO;	/* the ABI promises progress */
+			rc = -EPROTO;	/* the ABI guarantees progress */
 	}
 	return rc;
 }
@@ -116,7 +116,7 @@ static int release_alone(void *data)
 }
 
 /**
- * tpt_hypervisor_release_live - the same for pages that may be in use
+ * tpt_hypervisor_release_live - as tpt_hypervisor_release(), for pages that may be in use
  * @mfns:  machine frame numbers
  * @count: how many; every other CPU waits meanwhile, so a few dozen
  * @done:  out: the first @done are no longer semi-writable

@@ -16,14 +16,14 @@
  * Invariant: a surplus never exceeds the cached tables above the reserve, and the
  * fixed policies depend on the present state only.
  *
- * Pure: no kernel, no clock, no state but the caller's.
+ * Pure functions: no kernel code, no clock, no state except the caller's.
  */
 #include "policy.h"
 
-/* Adaptive gives back no fewer tables than these, nor than this part of all. */
+/* Adaptive gives back at least this many tables and this share of all, or none. */
 #define WORTH_A_FLUSH	16u
 #define WORTH_DIVISOR	8u
-/* The need is kept in parts of a table, or it could not fall slowly. */
+/* The need is counted in fractions of a table, so that it can fall slowly. */
 #define NEED_SHIFT	8
 #define NEED_DECAY	128u
 #define NEED_ROOM	8u
@@ -63,7 +63,7 @@ static unsigned int excess(const struct tpt_policy *policy,
 	}
 }
 
-/* Each level gives in proportion to what it can spare, the first ones first. */
+/* Each level gives back in proportion to what it can spare. */
 static unsigned int fixed(const struct tpt_policy *policy,
 			  const struct tpt_demand *levels, unsigned int count,
 			  unsigned int *surplus)
@@ -118,7 +118,7 @@ static unsigned int adaptive(struct tpt_demand *levels, unsigned int count,
 }
 
 /**
- * tpt_policy_start - the pool was filled: that much is taken to be needed
+ * tpt_policy_start - the pool was filled: take its contents as the need
  * @levels: all levels, @cached set
  * @count:  how many levels
  */
@@ -145,7 +145,7 @@ unsigned int tpt_policy_tick(const struct tpt_policy *policy,
 {
 	unsigned int wanted;
 
-	/* Fixed policies too: a change to adaptive finds the need known. */
+	/* Under fixed policies too: the need stays known for a change to adaptive. */
 	wanted = adaptive(levels, count, surplus);
 	if (policy->kind != TPT_POLICY_ADAPTIVE)
 		wanted = fixed(policy, levels, count, surplus);

@@ -32,7 +32,7 @@ struct tpt_policy {
  * struct tpt_demand - one level, as the policy sees it at a tick
  * @cached: tables ready now
  * @in_use: tables of the pool that are not
- * @lowest: fewest tables that were ready at any moment since the last tick
+ * @lowest: smallest number of ready tables since the last tick
  * @missed: allocations since the last tick that found none
  * @need:   the policy's own: what the workload has lately used, in 1/256 tables
  */

@@ -7,13 +7,13 @@
  *  - `owner` records for every page frame whether it is marked semi-writable for
  *    us, and if so for which level. A page that may be marked is never freed to
  *    the kernel's allocator: its next user might use it for DMA.
- *  - The pool holds one reference to each owned page (ownership). A second one
- *    (possession) belongs to the cache, or to the code that uses the page as a
- *    page table. Code that frees a table without passing through tables.c only
- *    drops the second reference and leaves the count at 1; the next sweep()
- *    reclaims such pages. (pte_free() is inlined everywhere; for example, a page
- *    fault that must wait for its file page frees its spare table this way.)
- *    Short speculative references of others only delay sweep().
+ *  - The pool holds one reference to each owned page. A second one, the user's,
+ *    belongs to the cache, or to the code that uses the page as a page table.
+ *    Code that frees a table without passing through tables.c only drops the
+ *    user's reference and leaves the count at 1; the next sweep() reclaims such
+ *    pages. (pte_free() is inlined everywhere; for example, a page fault that
+ *    must wait for its file page frees its spare table this way.) Short
+ *    speculative references of other code only delay sweep().
  *  - Giving a page back: first the hypervisor clears the mark, then the entry in
  *    `owner` is cleared, then the pool's reference is dropped: the page is freed,
  *    or stays with its present user as an ordinary page.
@@ -139,7 +139,7 @@ static void set_owner(unsigned long pfn, u8 entry)
 	owned_in_chunk[pfn / CHUNK] += entry ? 1 : -1;
 }
 
-/* First frame of ours from @pfn on, or one beyond all. */
+/* The first owned frame at or after @pfn, or the end of `owner`. */
 static unsigned long next_owned(unsigned long pfn)
 {
 	while (pfn < owner_frames && !owner[pfn]) {
@@ -166,12 +166,12 @@ static struct page *new_page(struct tpt_cache *cache)
 	struct page *page;
 
 	/*
-	 * Compound, so that a stock free of a larger table drops possession of
+	 * Compound, so that a stock free of a larger table drops the reference to
 	 * the whole (see __free_pages()). Charged when used, not when cached.
 	 */
 	page = alloc_pages(GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN |
 			   __GFP_NORETRY | (order ? __GFP_COMP : 0), order);
-	/* Memory that came after us has no entry in `owner`. */
+	/* Memory added after loading has no entry in `owner`. */
 	if (page && page_to_pfn(page) >= owner_frames) {
 		__free_pages(page, order);
 		return NULL;
@@ -179,7 +179,7 @@ static struct page *new_page(struct tpt_cache *cache)
 	return page;
 }
 
-/* The page is semi-writable: own it, and hand possession to the cache. */
+/* The page is semi-writable: own it, and put it into the cache. */
 static void adopt(enum tpt_level level, struct page *page)
 {
 	get_page(page);
@@ -216,7 +216,7 @@ static unsigned int add_batch(enum tpt_level level, unsigned int count)
 			break;
 		pr_warn_ratelimited("%s page %lx not made semi-writable: %d\n",
 				    cache->name, page_to_pfn(pages[from]), rc);
-		/* Freed last, or the next batch would begin with it. */
+		/* Freed last: freed now, it would be first in the next batch. */
 		if (rc != -EIO && rc != -ENOMEM)
 			pages[kept++] = pages[from++];
 	}
@@ -274,7 +274,7 @@ static void count_misses(enum tpt_level level)
 	missing[level] += new;
 }
 
-/* Return: how many tables the level lacked since it was last asked. */
+/* Return: how many tables the level lacked since the last call. */
 static unsigned int lacking(enum tpt_level level)
 {
 	struct tpt_cache *cache = &tpt_caches[level];
@@ -309,7 +309,7 @@ static void grow_work(struct work_struct *work)
 		lacked += count;
 		grow(level, count);
 	}
-	/* At the limit, or without memory, not at every allocation again. */
+	/* At the limit or out of memory: do not retry at every allocation. */
 	if (lacked && owned_tables() == before) {
 		WRITE_ONCE(tpt_growth_asked, true);
 		schedule_delayed_work(&growth_allow, GROWTH_PAUSE);
@@ -346,8 +346,8 @@ void tpt_pool_wants_more(void)
  * tpt_pool_alloc - a page table is needed
  * @level: its level
  *
- * Return: a zeroed page that the caller now possesses, or NULL: use the
- * kernel's allocator. Does not sleep.
+ * Return: a zeroed page with the user's reference, or NULL: use the kernel's
+ * allocator. Does not sleep.
  */
 struct page *tpt_pool_alloc(enum tpt_level level)
 {
@@ -365,11 +365,11 @@ struct page *tpt_pool_alloc(enum tpt_level level)
 }
 
 /**
- * tpt_pool_return - a page table is free
- * @page: any page that the kernel gives up for good
+ * tpt_pool_return - take back a page table that the kernel frees
+ * @page: any page that the kernel frees
  *
- * Return: true if it was ours and is back in its cache; false if it is the
- * caller's to free as ever.
+ * Return: true if the pool owns it and it is back in its cache; false if the
+ * caller must free it as usual.
  */
 bool tpt_pool_return(struct page *page)
 {
@@ -428,7 +428,7 @@ static unsigned int shrink_batch(enum tpt_level level, unsigned int count,
 			tpt_cache_put(level, page);
 			continue;
 		}
-		/* Possession first: ownership is the last reference. */
+		/* The user's reference first: the pool's must be the last. */
 		__free_pages(page, cache->order);
 		disown(page_to_pfn(page));
 	}
@@ -456,7 +456,7 @@ static unsigned int shrink_level(enum tpt_level level, unsigned int count,
  * tpt_pool_shrink - give cached tables back to the kernel
  * @counts: at most so many of each level
  *
- * Return: 0, or why the hypervisor kept some; those stay cached.
+ * Return: 0, or the hypervisor's error for those that stay cached.
  */
 int tpt_pool_shrink(const unsigned int counts[TPT_LEVELS])
 {
@@ -482,8 +482,8 @@ unsigned int tpt_pool_spare(enum tpt_level level)
 }
 
 /**
- * tpt_pool_try_shrink - the same for reclaim, which must not wait
- * @count: so many cached tables, the lowest level's first
+ * tpt_pool_try_shrink - tpt_pool_shrink() for reclaim, which must not wait
+ * @count: at most so many cached tables, the lowest level's first
  *
  * Return: pages given back, or -EBUSY if the pool is at work.
  */
@@ -503,7 +503,7 @@ int tpt_pool_try_shrink(unsigned int count)
 		sum += done;
 		pages += done << tpt_caches[level].order;
 	}
-	/* And the pool does not grow again at once. */
+	/* Keep the pool from growing again at once. */
 	if (sum) {
 		WRITE_ONCE(tpt_growth_asked, true);
 		schedule_delayed_work(&growth_allow, GROWTH_PAUSE);
@@ -635,7 +635,7 @@ static int give_all_back(void)
 	return failed;
 }
 
-/* The caches give up possession; give_all_back() then frees the pages. */
+/* Drops the caches' references; give_all_back() then frees the pages. */
 static void empty_caches(void)
 {
 	struct tpt_cache *cache;
@@ -733,12 +733,12 @@ int tpt_pool_init(void)
 	return -ENOMEM;
 }
 
-/* For unloading: the caches are not called any more. */
+/* For unloading: no hook calls the caches any more. */
 void tpt_pool_exit(void)
 {
 	int rc = tpt_pool_disable();
 
-	/* Disabled, they do nothing more, and do not come again. */
+	/* With the pool disabled the work items do nothing and do not requeue. */
 	cancel_work_sync(&growth);
 	cancel_delayed_work_sync(&growth_allow);
 	cancel_delayed_work_sync(&ticking);

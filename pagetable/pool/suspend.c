@@ -6,8 +6,8 @@
  * Invariant: between freeze and thaw no page is owned. If one cannot be given
  * back, the save is refused. A pool that the operator had turned off stays off.
  *
- * By a platform device without hardware a module takes part in the suspend order
- * of the kernel's own devices; Xen's save calls it, too (drivers/xen/manage.c).
+ * A platform device without hardware gets the module the suspend callbacks of a
+ * driver; Xen's save calls them too (drivers/xen/manage.c).
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -24,10 +24,10 @@ static int drain(struct device *dev)
 {
 	int rc;
 
-	/* Xen does not thaw after every save that fails: not forgotten then. */
+	/* Not every failed save is followed by a thaw: keep an earlier true. */
 	was_enabled |= tpt_pool_enabled();
 	rc = tpt_pool_disable();
-	/* Not asked to thaw after an error: go on as before. */
+	/* After an error there is no thaw: enable the pool again here. */
 	if (rc && was_enabled)
 		tpt_pool_enable();
 	return rc;
@@ -39,7 +39,7 @@ static int refill(struct device *dev)
 
 	was_enabled = false;
 	if (rc)
-		pr_warn("not serving after the domain came back: %d\n", rc);
+		pr_warn("pool stays disabled after resume: %d\n", rc);
 	return 0;
 }
 
@@ -51,12 +51,12 @@ static struct platform_driver driver = {
 	.driver = {
 		.name = KBUILD_MODNAME,
 		.pm = &operations,
-		/* Unbound, the device would let a save through. */
+		/* With the driver unbound a save would not drain the pool. */
 		.suppress_bind_attrs = true,
 	},
 };
 
-/* Return: 0, or why there is no such device. */
+/* Return: 0, or the error of registering driver or device. */
 int tpt_suspend_init(void)
 {
 	int rc = platform_driver_register(&driver);

@@ -68,7 +68,7 @@ static ssize_t shrink_store(struct kobject *kobj, struct kobj_attribute *attr,
 		all += tpt_cache_cached(&tpt_caches[level]);
 	if (percent)
 		number = DIV_ROUND_UP_ULL((u64)all * number, 100);
-	/* Each level gives its part, rounded up while there is some left. */
+	/* Each level's share, rounded up until the number is reached. */
 	number = min(number, all);
 	left = number;
 	for (level = 0; level < TPT_LEVELS; level++) {
@@ -92,7 +92,7 @@ static ssize_t shrunk_show(struct kobject *kobj, struct kobj_attribute *attr,
 
 static struct kobj_attribute shrunk_attr = __ATTR_RO(shrunk);
 
-/* Changes one part of the policy and leaves the others as they are. */
+/* Changes one field of the policy. */
 static DEFINE_MUTEX(policy_writers);
 
 static const char *const policies[] = {
@@ -179,7 +179,7 @@ struct counters {
 	u64 cached, in_use, hits, misses, refused;
 };
 
-/* They move while they are read: no sum of them is exact. */
+/* The counts change while they are read: no sum of them is exact. */
 static struct counters snapshot(enum tpt_level level)
 {
 	struct tpt_cache *cache = &tpt_caches[level];

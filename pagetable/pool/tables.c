@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The kernel functions through which page tables come and go, with the cache
- * in front.
+ * The kernel functions that allocate and free page tables, with the cache in
+ * front of them.
  *
  *   served here       pte_alloc_one, __pmd_alloc, __pud_alloc, pgd_alloc
  *   taken back here   free_page_and_swap_cache (how a table is freed after its
@@ -53,7 +53,7 @@ static void table_free(struct page *page, enum tpt_level level)
 		__free_pages(page, tpt_caches[level].order);
 }
 
-/* Called by entry.S like all that follow. Return: as pte_alloc_one(), or NULL. */
+/* Called by entry.S, as are the functions below. Return: as pte_alloc_one(), or NULL. */
 pgtable_t tpt_pte_alloc_one(struct mm_struct *mm);
 pgtable_t tpt_pte_alloc_one(struct mm_struct *mm)
 {
@@ -228,7 +228,7 @@ static struct direct_hook hooks[] = {
 	{ .symbol = "___pud_free_tlb" },
 };
 
-/* Where each of them goes on behind its hook, for entry.S. */
+/* The address of each behind its hook, for entry.S. */
 unsigned long tpt_bodies[ARRAY_SIZE(hooks)];
 
 static bool is_hooked(const char *symbol, bool bare)
@@ -283,7 +283,7 @@ int tpt_tables_hook(bool bare)
 		rc = register_ftrace_direct_multi(&ops,
 						  (unsigned long)tpt_entry);
 	if (rc) {
-		pr_err("the kernel's functions cannot be led to us: %d\n", rc);
+		pr_err("the kernel's functions cannot be hooked: %d\n", rc);
 		ftrace_free_filter(&ops);
 		return rc;
 	}
@@ -294,7 +294,7 @@ int tpt_tables_hook(bool bare)
 
 /*
  * Restore the stock functions. ftrace waits until every task has voluntarily given
- * up the CPU once: no task is inside this file when it returns.
+ * up the CPU once, so no task is inside this file when it returns.
  */
 void tpt_tables_unhook(void)
 {

@@ -3,8 +3,8 @@
  * trapless_pagetable, the guest half of PiBooster: what its files share.
  *
  *   main.c        load, unload, refusals
- *   tables.c      the kernel functions through which tables come and go
- *   entry.S       how each of those reaches ours
+ *   tables.c      the kernel functions that allocate and free tables
+ *   entry.S       the entry code of their hooks
  *   cache.c       one list of ready pages per level (the hot path)
  *   pool.c        which pages are ours: grow, shrink, sweep, give back
  *   policy.c      the policies by which tables are given back
@@ -53,10 +53,10 @@ enum tpt_level {
  * @refused:    allocations that a memory cgroup refused a ready page
  * @owned:      pages of this level that are ours: cached, in use, or waiting
  *              for an RCU grace period; guarded by the pool's lock
- * @reserve:    with fewer ready tables than these the pool grows
+ * @reserve:    the pool grows if fewer tables are ready
  * @name:       the level's name, as in sysfs
  * @order:      allocation order of one table
- * @gfp:        how the kernel itself allocates one
+ * @gfp:        the flags with which the kernel allocates one
  * @comes_zero: the kernel gives such tables back zero, see cache.c
  * @kobj:       the level's directory in sysfs
  */

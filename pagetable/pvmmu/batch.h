@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Updates of entries of one page table, for as few hypercalls as possible.
+ * Batches updates of the entries of one page table into few hypercalls.
  *
  * The caller holds the table's lock from batch_start() to batch_flush(). Stock
  * Linux makes one hypercall per update and ignores the results: a refused update
@@ -17,12 +17,12 @@
 
 #include <xen/interface/xen.h>
 
-/* A hypercall's fixed cost is spread, and the stack stays small. */
+/* Enough to spread a hypercall's fixed cost, few enough for the stack. */
 #define BATCH	32
 
 /**
- * struct batch - updates that wait
- * @update:  what Xen is asked
+ * struct batch - pending updates
+ * @update:  the requests to Xen
  * @count:   how many
  * @table:   first byte of the table, or any byte of it
  * @machine: its machine address
@@ -45,7 +45,7 @@ static inline void batch_flush(struct batch *batch)
 {
 	unsigned int i;
 
-	/* Xen stops at what it refuses. What is done already may be done again. */
+	/* Xen stops at the first refusal. Repeating what is done is harmless. */
 	if (batch->count &&
 	    HYPERVISOR_mmu_update(batch->update, batch->count, NULL, DOMID_SELF))
 		for (i = 0; i < batch->count; i++)
@@ -55,12 +55,12 @@ static inline void batch_flush(struct batch *batch)
 }
 
 /**
- * batch_add - one more update
+ * batch_add - add an update
  * @batch:   the batch
  * @ptep:    the entry, in the batch's table
  * @value:   its new value, with a machine frame
- * @command: MMU_NORMAL_PT_UPDATE, or MMU_PT_UPDATE_PRESERVE_AD to keep what the
- *           hardware has noted in the entry meanwhile
+ * @command: MMU_NORMAL_PT_UPDATE, or MMU_PT_UPDATE_PRESERVE_AD to keep the
+ *           accessed and dirty bits that the hardware sets meanwhile
  */
 static inline void batch_add(struct batch *batch, const pte_t *ptep,
 			     pteval_t value, unsigned int command)

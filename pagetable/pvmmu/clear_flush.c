@@ -4,9 +4,9 @@
  * a flush from Xen. If no one else can change the entry, one hypercall does both;
  * that is the case at every copy-on-write.
  *
- * Invariant: the value returned is what the entry last was, but for the accessed
+ * Invariant: the value returned is the entry's last value, except for the accessed
  * bit. The caller holds the table's lock, so only the hardware can write the
- * entry, and in one that is present and not writable it can set nothing but the
+ * entry, and in a present entry without write permission it can set only the
  * accessed bit, a hint that is lost. Any other entry takes the stock path.
  *
  * The set of CPUs whose TLBs may hold the entry is read after the entry is cleared.
@@ -70,7 +70,7 @@ pte_t pvmmu_clear_flush(struct vm_area_struct *vma, unsigned long address,
 	pte_t pte = READ_ONCE(*ptep);
 
 	address &= PAGE_MASK;
-	/* Elsewhere already: stock flushes once, we would do so twice. */
+	/* If other CPUs use the mm, stock flushes once and we would flush twice. */
 	if (!is_protected(pte) || mm != current->mm || is_elsewhere(mm) ||
 	    !PagePinned(virt_to_page(ptep)) ||
 	    stock_get_lazy_mode() != PARAVIRT_LAZY_NONE ||

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* How each hooked function reaches ours; see direct_hook_entry.S. */
+/* The entry code of the hooks; see direct_hook_entry.S. */
 #include "direct_hook_entry.S"
 
 	direct_replace	pvmmu_entry_pgd_walk, pvmmu_pgd_walk

@@ -66,7 +66,7 @@ int pvmmu_fault_around_resolve(void)
 	return stock_symbols_resolve(symbols, ARRAY_SIZE(symbols));
 }
 
-/* Return: whether there is no table to put entries into; @page is consumed. */
+/* Return: true, with @page consumed, if there is no table for entries. */
 static bool map_pmd(struct vm_fault *vmf, struct page *page)
 {
 	struct mm_struct *mm = vmf->vma->vm_mm;
@@ -87,7 +87,7 @@ static bool map_pmd(struct vm_fault *vmf, struct page *page)
 	if (pmd_none(*vmf->pmd) && vmf->prealloc_pte)
 		stock.pmd_install(mm, vmf->pmd, &vmf->prealloc_pte);
 
-	/* Anything but a table is left to the fault handler proper. */
+	/* Leave all that is not a table to the regular fault handler. */
 	if (pmd_devmap(*vmf->pmd) || pmd_none(*vmf->pmd) ||
 	    pmd_trans_huge(*vmf->pmd) || pmd_bad(*vmf->pmd)) {
 		unlock_page(page);
@@ -182,11 +182,11 @@ again:
 		vmf->pte += xas.xa_index - last_pgoff;
 		last_pgoff = xas.xa_index;
 
-		/* A marker too is left to the fault handler proper. */
+		/* Leave markers, too, to the regular fault handler. */
 		if (!pte_none(*vmf->pte))
 			goto unlock;
 
-		/* This one is the fault itself. */
+		/* The address that faulted. */
 		if (vmf->address == addr)
 			ret = VM_FAULT_NOPAGE;
 

@@ -94,7 +94,7 @@ static void protect_area(struct vm_area_struct *vma)
 void pvmmu_copy_range(struct vm_area_struct *dst, struct vm_area_struct *src);
 void pvmmu_copy_range(struct vm_area_struct *dst, struct vm_area_struct *src)
 {
-	/* Without an anon_vma nothing of it has been written, or all is shared. */
+	/* An area without anon_vma is shared, or none of it was written. */
 	if (src->anon_vma && is_cow_mapping(src->vm_flags) &&
 	    !(src->vm_flags & (VM_HUGETLB | VM_PFNMAP | VM_MIXEDMAP)))
 		protect_area(src);

@@ -50,7 +50,7 @@ int pvmmu_hooks_resolve(void)
 }
 
 /**
- * pvmmu_hook - lead a stock function to ours
+ * pvmmu_hook - hook a stock function
  * @part: the switch whose hook it is
  *
  * Return: as direct_hook_in().
@@ -61,7 +61,7 @@ int pvmmu_hook(struct pvmmu_switch *part)
 }
 
 /**
- * pvmmu_unhook - lead a stock function back to itself
+ * pvmmu_unhook - remove the hook of a stock function
  * @part: the switch whose hook it is
  */
 void pvmmu_unhook(struct pvmmu_switch *part)

@@ -13,12 +13,12 @@
 
 static int call(unsigned int op, u32 *switches)
 {
-	/* Stock Xen refuses the number, each version in its own way. */
+	/* Stock Xen refuses the hypercall's number; the error depends on its version. */
 	return _hypercall2(long, xenoprof_op, op, switches) ? -ENODEV : 0;
 }
 
 /**
- * pvmmu_hypervisor_get - is a part of the payload in force?
+ * pvmmu_hypervisor_get - is a part of the payload on?
  * @bit: TPT_SWITCH_ bit of the part
  *
  * Return: 1, 0, or -ENODEV if there is no payload of our version.
@@ -32,11 +32,11 @@ int pvmmu_hypervisor_get(u32 bit)
 }
 
 /**
- * pvmmu_hypervisor_set - put a part of the payload in force, or out of it
+ * pvmmu_hypervisor_set - turn a part of the payload on or off
  * @bit: TPT_SWITCH_ bit of the part
  * @on:  which
  *
- * The caller keeps others from doing so at the same time.
+ * The caller serialises the calls.
  *
  * Return: 0, or -ENODEV if there is no payload of our version.
  */

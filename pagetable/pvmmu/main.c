@@ -50,7 +50,7 @@ struct pvmmu_switch pvmmu_switches[] = {
 const unsigned int pvmmu_switch_count = ARRAY_SIZE(pvmmu_switches);
 
 /**
- * pvmmu_switch_get - is a part in force?
+ * pvmmu_switch_get - is a part on?
  * @part: the part
  *
  * Return: 1, 0, or -ENODEV for a part of a payload that is not there.
@@ -64,9 +64,9 @@ int pvmmu_switch_get(struct pvmmu_switch *part)
 /**
  * pvmmu_switch_set - turn a part on or off
  * @part: the part
- * @on:   whether it is to be in force; no change is no error
+ * @on:   the new state; it may be the present one
  *
- * Return: 0, or why it cannot be changed.
+ * Return: 0, or the error of turning it on or off.
  */
 int pvmmu_switch_set(struct pvmmu_switch *part, bool on)
 {

@@ -6,18 +6,18 @@
  *
  *   main.c          load, unload, refusals
  *   sysfs.c         /sys/kernel/trapless_pvmmu: one switch a file
- *   hooks.c         stock functions led to ours, and back
- *   entry.S         how each hooked function reaches ours
- *   walk.c          pinning looks at 32 entries of a table at a time
- *   set_pte.c       an entry of a table that Xen does not know yet: written
- *   fault_around.c  the entries of one fault-around: one hypercall
- *   fork.c          write protection of the parent: one hypercall for many
- *   reuse_around.c  a page found to be one's own again: its neighbours too
- *   permission.h    what an entry lets its process do
- *   batch.h         updates of one table for one hypercall
+ *   hooks.c         the hooks on stock functions
+ *   entry.S         the entry code of the hooks
+ *   walk.c          the walk for pinning: 32 entries of a table at a time
+ *   set_pte.c       entries of unpinned tables: written without a hypercall
+ *   fault_around.c  all entries of a fault-around: one hypercall
+ *   fork.c          write protection of the parent: many entries a hypercall
+ *   reuse_around.c  write permission for the neighbours of an exclusive page
+ *   permission.h    whether an entry allows writing
+ *   batch.h         updates of one table in one hypercall
  *   clear_flush.c   an entry cleared and flushed: one hypercall, no trap
  *   hypervisor.c    the switches of the hypervisor's payload
- *   thunks.c        between machine and guest frames in a few instructions
+ *   thunks.c        faster conversion between machine and guest frames
  */
 #ifndef TRAPLESS_PVMMU_H
 #define TRAPLESS_PVMMU_H
@@ -31,11 +31,11 @@ struct direct_hook;
 /**
  * struct pvmmu_switch - a part that can be turned on and off at run time
  * @name:    its file in sysfs
- * @on:      in force; guarded by main.c's mutex
+ * @on:      whether it is on; guarded by main.c's mutex
  * @xen:     not 0: a part of the hypervisor's payload, TPT_SWITCH_ bit; Xen keeps
  *           its state, and the fields below and @on are not used
- * @enable:  bring it in; on an error nothing has changed
- * @disable: take it out; tasks may be inside our code until the module waits
+ * @enable:  turn it on; on an error nothing has changed
+ * @disable: turn it off; tasks may be inside our code until the module waits
  *           for them, see pvmmu_exit()
  * @hook:    what pvmmu_hook() and pvmmu_unhook() take, for parts that are a hook
  */

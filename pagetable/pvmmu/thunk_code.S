@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * pte_val() and its kin for Xen PV: from machine frame to guest frame and back.
- * thunks.c leads pv_ops' own thunks here. The calling convention is theirs:
+ * thunks.c makes pv_ops' own thunks jump here. The calling convention is theirs:
  * the argument in rdi, the result in rax, every other register kept.
  *
  * Each does what xen_pte_val() or xen_make_pte() does for an entry that is not

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * pv_ops' thunks for pte_val(), make_pte() and their kin, led to thunk_code.S. Their
+ * pv_ops' thunks for pte_val(), make_pte() and their kin, replaced by thunk_code.S. Their
  * call sites have been patched to direct calls all over the kernel, and ftrace
  * cannot hook the thunks, so their first five bytes are replaced by a jump.
  *
@@ -159,7 +159,7 @@ static void poke_all(bool to_ours)
 }
 
 /*
- * On every CPU, with interrupts off: the first to come changes the code, and the
+ * On every CPU, with interrupts off: the first to arrive changes the code, and the
  * others serialise before they go on, for they may have fetched the old bytes.
  */
 static int poke_together(void *data)
@@ -180,7 +180,7 @@ static int poke_together(void *data)
 }
 
 /*
- * The CPUs before the text, as everywhere: bringing up a CPU changes code too.
+ * Locks the CPUs before the text, as elsewhere: CPU hotplug patches code too.
  *
  * Return: false if a thunk is not the one we know any more; none is changed then.
  */
@@ -197,7 +197,7 @@ static bool poke(bool to_ours)
 }
 
 /**
- * pvmmu_thunks_enable - lead the thunks to ours
+ * pvmmu_thunks_enable - make the thunks jump to ours
  * @part: the switch
  *
  * Return: 0, -EOPNOTSUPP if this kernel preempts its own code, or -EBUSY if
@@ -222,7 +222,7 @@ int pvmmu_thunks_enable(struct pvmmu_switch *part)
 }
 
 /**
- * pvmmu_thunks_disable - lead the thunks back to themselves
+ * pvmmu_thunks_disable - restore the thunks' own code
  * @part: the switch
  */
 void pvmmu_thunks_disable(struct pvmmu_switch *part)

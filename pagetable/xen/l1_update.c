@@ -60,7 +60,7 @@ struct mmu_update {
  */
 static u64 plain_bits;
 
-/* Before the first update: learns what this processor reserves. */
+/* Called before the first update: finds the bits that this processor reserves. */
 void l1_update_init(void)
 {
 	u32 efer, high;
@@ -102,7 +102,7 @@ static struct page_info *own_page(u64 entry, const struct domain *d)
 	return page && page_owner(page) == d ? page : NULL;
 }
 
-/* A new reference to the page of @entry, of the kind the entry needs. */
+/* Takes a reference to the page of @entry, of the kind that the entry needs. */
 static bool take_page(u64 entry, struct domain *d)
 {
 	struct page_info *page = valid_page(pte_frame(entry));
@@ -118,7 +118,7 @@ static bool take_page(u64 entry, struct domain *d)
 }
 
 /*
- * The references of an entry that is gone, or whose table is torn down. They
+ * Drops the references of an entry that is gone, or whose table is torn down. They
  * keep the page from leaving its owner, so the owner read here does not change. A
  * page of segment descriptors is left to stock Xen: dropping its last read-only
  * mapping also invalidates LDTs.
@@ -268,7 +268,7 @@ static bool batch_table(struct table *table, u64 mfn, struct domain *d)
 	return true;
 }
 
-/* As stock, which checks the address of the list's start only. */
+/* Like stock Xen, check the address of the list's start only. */
 static bool copy_request(struct mmu_update *req, const struct mmu_update *guest,
 			 bool is_first)
 {

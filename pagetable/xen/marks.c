@@ -87,7 +87,7 @@ bool marks_waited_for(const struct domain_marks *own)
 	       own->serving + 1;
 }
 
-/* Return: whether the frame has bits; if not, its PDX may be another's. */
+/* Return: whether the frame has bits; if not, its PDX may be that of another frame. */
 bool mark_possible(u64 mfn)
 {
 	const struct mark_map *m = __atomic_load_n(&map, __ATOMIC_ACQUIRE);
@@ -96,7 +96,7 @@ bool mark_possible(u64 mfn)
 	       mfn_to_pdx(mfn) / MARKS_PER_WORD < m->words;
 }
 
-/* How long the map is; with a map only, as all below. */
+/* The map's words. This and what follows require that marks_init() succeeded. */
 u64 marks_words(void)
 {
 	return map->words;

@@ -5,14 +5,14 @@
 
 #include "layout.h"
 
-/* What may be set of a frame; never both. */
+/* The two bits of a frame; never both are set. */
 enum mark {
 	MARKED,
 	HELD,
 	NR_MARKS
 };
 
-/* Frames of a word of the map. */
+/* Frames per word of the map. */
 #define MARKS_PER_WORD	64
 
 /**
@@ -22,7 +22,7 @@ enum mark {
  * @frames:  how many frames of the domain are marked, and held
  * @scanned: words of the map that its teardown has been through
  *
- * A cache line each: a domain whose CPUs fight for theirs slows no other's.
+ * A cache line each, so that contention in one domain slows no other.
  */
 struct domain_marks {
 	u32 next;

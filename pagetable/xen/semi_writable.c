@@ -101,7 +101,7 @@ static int mark_frame(struct domain *d, u64 mfn, u32 *flush_flags)
 	page = mfn_to_page(mfn);
 	if (!get_page(page, d))
 		return -EPERM;
-	/* Xen's own pages, lent to the guest, are in no IOMMU table of its. */
+	/* Xen's own pages, shared with the guest, are not in its IOMMU tables. */
 	if ((page->count_info & PGC_special) ||
 	    mark_is_set(pdx, HELD) ||
 	    !get_page_type(page, PGT_writable_page)) {

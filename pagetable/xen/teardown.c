@@ -52,7 +52,7 @@ static void drop_hold(struct domain_marks *own, u64 pdx)
 	put_page(pdx_to_page(pdx));
 }
 
-/* A bit may be another domain's, and may be cleared, and its frame freed, meanwhile. */
+/* Other domains have bits in the word, and may clear them and free the frames meanwhile. */
 static void drop_word(const struct domain *d, struct domain_marks *own,
 		      u64 word)
 {
@@ -68,7 +68,7 @@ static void drop_word(const struct domain *d, struct domain_marks *own,
 	}
 }
 
-/* Return: 0 with nothing left, or -ERESTART: the CPU is needed elsewhere. */
+/* Return: 0 if nothing is left, or -ERESTART if the CPU has other work. */
 static int drop_all(const struct domain *d, struct domain_marks *own)
 {
 	int rc = 0;

@@ -38,7 +38,7 @@
 			20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31
 #define OTHER_SLOTS	1, 2, 3, 4, 5, 6, 7
 
-	/* Go @count entries further, back if negative. */
+	/* Advance by @count entries; backwards if negative. */
 	.macro go count, step, index, pointer
 	.ifnb \index
 	add	$((\count) * (\step)), \index
@@ -60,20 +60,20 @@
 
 	/*
 	 * One loop:
-	 * @name:     whose
-	 * @function: Xen's name of the function it is in
-	 * @offset:   of its head from there
+	 * @name:     its name here
+	 * @function: the function of Xen that it is in
+	 * @offset:   of its head in the function
 	 * @size:     how many bytes Xen's jump overwrites: whole instructions
-	 * @bytes:    they, which mean the same at another address
-	 * @entry:    memory operand: the entry that is due
+	 * @bytes:    these bytes, which are position-independent
+	 * @entry:    memory operand: the next entry
 	 * @step:     1 or -1: upwards or downwards
-	 * @index:    register that counts with the entries, if one does
-	 * @pointer:  register that points to the entry, if one does
+	 * @index:    register that holds the entry's index, if any
+	 * @pointer:  register that points to the entry, if any
 	 * @key:      register with the entry's slot, times @unit, in its low bits
 	 * @unit:     1 or 8
 	 * @clear:    register that a zero entry leaves 0 (partial_flags), if any
-	 * @group:    slots of which the last is Xen's
-	 * @scratch:  register whose value nothing needs; nor the flags
+	 * @group:    slots in a group, the last of which is left to Xen
+	 * @scratch:  register whose value is not needed; nor are the flags
 	 */
 	.macro zero_run name, function, offset, size, bytes, entry, step, \
 		index, pointer, key, unit, clear, group, scratch
