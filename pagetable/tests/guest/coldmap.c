@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * coldmap FILE: map FILE and read a byte of every 2 MiB, none of it in memory.
+ * coldmap FILE: map FILE, drop it from memory and read a byte of every 2 MiB.
  *
  * Each read needs a page table of its own and waits for the file: the kernel
- * allocates the table, finds that it must wait, frees the table where no one
- * sees it, and allocates another when it tries again. What this leaves behind
- * is what a cache of page tables has to find.
+ * allocates the table, finds that it must wait, frees the table in code that no
+ * module can hook, and allocates another when it retries. A cache of page tables
+ * has to find the tables freed that way.
  */
 #include <err.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ int main(int argc, char **argv)
 	if (size < TABLE_SPAN)
 		errx(1, "%s: smaller than 2 MiB", argv[1]);
 	if (posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED))
-		errx(1, "%s: cannot be put out of memory", argv[1]);
+		errx(1, "%s: cannot be dropped from memory", argv[1]);
 
 	volatile char *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
 

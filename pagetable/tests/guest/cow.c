@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * cow: random processes that share memory copy-on-write, each of which knows
- * what every page of it must hold.
+ * cow: processes that share memory copy-on-write do random operations on it, and
+ * each knows what every page must hold.
  *
  *   cow [--seed N] [--pages N] [--rounds N]
  *
  * The memory is one range of pages: anonymous ones and private pages of a file,
  * in any mix. A process writes, protects, discards, replaces and moves runs of
  * pages, forks children that do the same while it goes on, and compares. A child
- * begins with its parent's memory and its parent's knowledge of it at the fork;
- * what either does afterwards must not reach the other. Besides, there are
- * shared pages, one for each process, that all must see.
+ * begins with its parent's memory, and its parent's record of it, as of the fork;
+ * what either does afterwards must not affect the other. In addition there are
+ * shared pages, one a process, that all processes must see.
  *
  * The children's own children are counted in shared memory: --rounds limits the
  * steps of one process, CHILDREN the processes.
@@ -21,7 +21,7 @@
 #include "oracle.h"
 
 #define CHILDREN 40 /* in all */
-#define ALIVE 3	    /* of one process, at a time */
+#define ALIVE 3	    /* children of one process at a time */
 #define DEPTH 3
 #define LONGEST_RUN 24
 
@@ -92,7 +92,7 @@ static void replace(unsigned long first, unsigned long length)
 		known[i] = (struct known){ .writable = 1 };
 }
 
-/* Move a run onto another; the first half of memory to the second or back. */
+/* Move a run to the other half of memory. */
 static void move(unsigned long first, unsigned long length)
 {
 	unsigned long half = count / 2;
@@ -102,7 +102,7 @@ static void move(unsigned long first, unsigned long length)
 		return;
 	if (mremap(page(first), length * PAGE, length * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED,
 		   page(to)) == MAP_FAILED) {
-		/* Of several areas; the target is gone all the same. */
+		/* The run has several areas; the target was unmapped all the same. */
 		if (errno != EFAULT)
 			err(1, "mremap");
 		replace(to, length);
@@ -140,7 +140,7 @@ static int spawn(unsigned int depth)
 	if (!start_child()) {
 		state = seed;
 		live(number, depth + 1);
-		/* The parent may be writing its tag; what was shared is checked by its owner. */
+		/* Not comparing the shared pages: the parent may be writing its own. */
 		_exit(0);
 	}
 	return 1;

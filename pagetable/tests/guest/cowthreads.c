@@ -4,10 +4,10 @@
  *
  *   cowthreads [FORKS]
  *
- * One thread writes ever higher numbers into all pages, in order, and says
- * which it has written; the other must never read a lower one than was said, or
- * it reads a page that has been replaced. A child must find in every page a
- * number that was written before the fork, and the same one ever after.
+ * One thread writes ever higher numbers into all pages, in order, and publishes
+ * the last one; the other must never read a lower number than the published one,
+ * as it would from a stale page. A child must find in every page a number that
+ * was written before the fork, and the same one ever after.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -3,14 +3,14 @@
  * filemap: mapped files, read page by page in random order.
  *
  *   filemap read [ROUNDS]   contents, SIGBUS behind the end, counters
- *   filemap race [ROUNDS]   the same while the file is cut, holed and extended
+ *   filemap race [ROUNDS]   the same while the file is truncated, punched and extended
  *
  * Page i of the file is filled from tag i + 1. The number of pages that are
  * mapped is read from /proc/self/pagemap and compared with the process's own
  * counters in /proc/self/status, which lag by a batch of events a thread.
  *
- * What no reader may ever see is another page's bytes. Once the file has been
- * cut or holed, nobody may still have an entry for what is gone.
+ * A reader must never see another page's bytes. Once a part of the file is
+ * truncated or punched out, no process may still have an entry for it.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -19,7 +19,7 @@
 
 #define PAGES 512UL
 #define READERS 2
-#define EVENTS 65 /* faults after which a thread's counts are its process's: TASK_RSS_EVENTS_THRESH */
+#define EVENTS 65 /* faults after which a thread adds its counts to the process's: TASK_RSS_EVENTS_THRESH */
 
 static char *shared;
 static int fd, stop;
@@ -39,7 +39,7 @@ static unsigned long mapped(const char *memory, unsigned long first, unsigned lo
 	return present;
 }
 
-/* Pages of files and of shared memory that the kernel has counted. */
+/* The kernel's count of file and shared memory pages of the process. */
 static long counted(void)
 {
 	FILE *file;

@@ -3,9 +3,9 @@
  * pinned: pages that a device writes, across forks.
  *
  * The pages are registered with io_uring, which pins them for as long as it
- * lives, as an RDMA device would. Whatever is read into them by that way goes to
- * the pages that were pinned, so these must stay the parent's, however often it
- * forks and whoever writes first; and no child may see what is read afterwards.
+ * lives, as an RDMA device would. Reads through the ring go to the pinned pages,
+ * so these must stay the parent's however often it forks and whichever process
+ * writes first; and no child may see what is read after its fork.
  */
 #define _GNU_SOURCE
 #include <linux/io_uring.h>

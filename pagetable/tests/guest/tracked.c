@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * tracked: what the kernel notes of pages besides their contents.
+ * tracked: what the kernel records about pages besides their contents.
  *
  *   tracked soft-dirty   every page written since clear_refs is reported
  *   tracked merged       the same after areas have been merged
@@ -88,14 +88,15 @@ static char *align_up(char *memory, size_t to)
 }
 
 /*
- * Four areas side by side: written; the same but read-only; written; new. The
- * last joins the third, which from then on counts as new all over. Then the
- * second becomes like the first and joins all four: now nothing of them does.
+ * Four areas side by side: written; written, but read-only; written; new. The
+ * kernel merges the last with the third, whose pages all count as soft-dirty from
+ * then on. Then the second gets the first's permissions, all four are merged, and
+ * that flag of the area is lost.
  */
 static void merged(void)
 {
 	const unsigned long run = 16;
-	/* Where pvmmu's blocks begin, too. */
+	/* A multiple of pvmmu's blocks, too. */
 	char *memory = align_up(map_private(5 * run), run * PAGE);
 	char *third = memory + 2 * run * PAGE;
 
@@ -225,7 +226,7 @@ static void madv_free(void)
 		fill(memory, PAGES);
 		if (madvise(memory, PAGES * PAGE, MADV_FREE))
 			err(1, "MADV_FREE");
-		/* A page written before the fork, one after it, one left. */
+		/* At random: written before the fork, after it, or not at all. */
 		for (unsigned long i = 0; i < PAGES; i++) {
 			written[i] = next_random(&state) % 3;
 			if (written[i] == 1)
@@ -283,9 +284,9 @@ static void swap(void)
 /*
  * One system call copies page A to B, C to A and A to D. The second step writes
  * through a pin, so the kernel breaks A's sharing and copies into the new page;
- * the third reads A by its address, and must find what the second wrote. What is
- * stale must still be in the TLB then: each round has other addresses, for where they
- * collide with what the kernel touches in between nothing can be seen.
+ * the third reads A by its address, and must find what the second wrote. The test
+ * sees a missing flush only if the stale entry is still in the TLB, so each round
+ * uses other addresses: some would collide with what the kernel touches between.
  */
 static void flush(void)
 {

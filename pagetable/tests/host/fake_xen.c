@@ -29,7 +29,7 @@ unsigned int fake_cpu(void)
 	return depth;
 }
 
-/* --- the heap: every block known, so that leaks are seen and CPUs undone --- */
+/* --- the heap: it knows every block, to find leaks and to undo a CPU's calls --- */
 
 struct block {
 	struct block *next;
@@ -102,7 +102,7 @@ extern char __stop_payload_data[] __attribute__((weak));
 __attribute__((no_sanitize("address")))
 static void copy_variables(char *start, char *stop, char *to, bool save)
 {
-	/* By hand: between the variables lie ASan's red zones. */
+	/* Not by memcpy(): ASan's red zones lie between the variables. */
 	for (; start && start < stop; start++, to++) {
 		if (save)
 			*to = *(volatile char *)start;
@@ -138,7 +138,7 @@ static void load_payload(void)
 
 /*
  * The other CPU has to wait for this one. It must not have changed anything
- * yet that this one could see; undone, it is as if it had not been there.
+ * visible yet; its calls are undone, so that it can start again later.
  */
 static void wait_for_other_cpu(const char *what)
 {
@@ -191,7 +191,7 @@ static void run_other_cpu(void)
 	}
 	depth = 0;
 	typing = typing_before;
-	/* Its work counts for it, not for the call that is being watched. */
+	/* Do not count its work for the call under test. */
 	fake = fake_before;
 }
 
@@ -201,7 +201,7 @@ static void entered(void)
 	fake_check_tables();
 	if (!depth && fake.race.at && --fake.race.at == 0) {
 		run_other_cpu();
-		/* Before this call, a flush perhaps, hides what it made. */
+		/* Check before this call, maybe a flush, hides the effect. */
 		fake_check_tables();
 	}
 }
@@ -383,7 +383,7 @@ static void note_call(u64 dfn, u64 mfn, unsigned long count, u32 flags)
 	fake.last_flags = flags;
 }
 
-/* The stock functions. What the guest maps beyond frames of RAM is no matter. */
+/* The stock functions. Only frames of RAM are modelled. */
 int original_iommu_legacy_map(struct domain *d, u64 dfn, u64 mfn,
 			      unsigned long page_count, u32 flags)
 {
@@ -486,7 +486,7 @@ static int drop_type(struct page_info *page, bool preemptible)
 	if ((type & PGT_locked) && (type & PGT_count_mask) == 2)
 		wait_for_other_cpu("page lock");
 	if ((type & PGT_count_mask) == 1 && is_table(type)) {
-		/* Its return value would say that it is not done. */
+		/* The caller has no way to continue it. */
 		if (!preemptible && (type & PGT_type_mask) != PGT_l1_page_table)
 			violation("mfn %#lx: last reference of a big table dropped where Xen cannot preempt",
 				  mfn);
@@ -765,7 +765,7 @@ void fake_kill(struct domain *d, unsigned int calls)
 {
 	int rc;
 
-	/* The payload's own references go by themselves. */
+	/* The payload drops its own references. */
 	do {
 		rc = payload_domain_kill(d);
 		if (rc != (calls ? -ERESTART : 0) && rc)
@@ -1015,7 +1015,7 @@ static void check_frame(unsigned int i)
 	}
 	if (is_table(type) && (type & PGT_count_mask) && reached)
 		violation("mfn %#lx: devices reach a page table", mfn);
-	if (l->held)	/* plain data for ever: anything goes */
+	if (l->held)	/* plain data for ever: mapped or not */
 		return;
 	if (l->marked && reached)
 		violation("mfn %#lx: devices reach a semi-writable frame", mfn);

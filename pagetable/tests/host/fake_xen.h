@@ -17,9 +17,9 @@
 
 /*
  * Machine frames: three banks of RAM, 64 PDX apart and with a hole of address
- * bits between them. What sets a bit of the hole is MMIO whose PDX is also
- * that of some RAM. The last bank is shared with a domU and with MMIO that has
- * a struct page_info.
+ * bits between them. A frame with a bit of the hole set is MMIO, with the same
+ * PDX as a frame of RAM. The last bank is shared with a domU and with MMIO that
+ * has a struct page_info.
  */
 #define BANK_FRAMES	64
 #define HOLE_MASK	0x3c0UL
@@ -68,7 +68,7 @@ enum fault {
 	FAULT_FLUSH, FAULT_COPY, FAULT_REVERT, NR_FAULTS
 };
 
-/* The error each failing IOMMU function gives, none of them one of the ABI. */
+/* The error of each failing IOMMU function; none is an error of the ABI. */
 #define MAP_ERROR	(-ENXIO)
 #define UNMAP_ERROR	(-ENODEV)
 #define FLUSH_ERROR	(-ETIMEDOUT)
@@ -82,7 +82,7 @@ struct race {
 	bool ran;	/* it did not have to wait for this CPU */
 };
 
-/* All that a CPU that waits must not have changed. */
+/* The state that a waiting CPU must not have changed. */
 struct machine {
 	struct page_info frames[NR_PDX];
 	struct domain dom0, domu;
@@ -96,7 +96,7 @@ struct fake {
 	bool fail_on[NR_FAULTS];	/* and all after it */
 	unsigned int pending_at;	/* softirq from this look on; 0: never */
 	unsigned int looks;
-	bool scribble;	/* guest rewrites what was just read */
+	bool scribble;	/* the guest rewrites what Xen has just read */
 	unsigned int flushes;
 	unsigned int failed_maps;
 	u64 failed_map[1024];
@@ -134,7 +134,7 @@ struct ledger *fake_owed(u64 mfn);
 bool fake_is_ram(u64 mfn);
 bool fake_owned(u64 mfn, const struct domain *d);
 bool fake_is_live(u64 mfn);	/* in use as something that is not writable */
-/* The payload's own bit, asked where no device mapping can be at stake. */
+/* The payload's own bit, for states in which no device mapping depends on it. */
 bool fake_bit(u64 mfn);
 
 /* Every invariant that holds between operations, and those that always do. */

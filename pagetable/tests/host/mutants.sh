@@ -14,7 +14,7 @@ caught=0 survived=0
 report=$out/mutants.log
 : > "$report"
 
-# mutant NAME: build it, run both tests, say who caught it
+# mutant NAME: build it, run both tests, say which one caught it
 mutant() {
 	copy=build/pagetable/mutants/$1/source
 	"$root/scripts/mutant" pagetable "$copy" "$1"
@@ -31,7 +31,7 @@ mutant() {
 	$cc -fsanitize=fuzzer -o "$dir/fuzz" "$dir/payload.o" \
 		"$out/fake_xen.o" "$out/call.o" "$out/fuzz_semi_writable.o"
 
-	# The fuzz test where the directed ones see nothing, and once as its own control.
+	# The fuzz test where the directed ones find nothing, and once as its own control.
 	by=
 	timeout 600 "$dir/directed" > "$dir/directed.log" 2>&1 ||
 		by=$(sed -nE 's/^\[  (FAILED|ERROR ) *\] ([a-z_0-9]+)$/\2/p' \

@@ -12,7 +12,7 @@
 #pragma clang section bss = "" data = ""
 #include "under_test.h"
 
-/* What a switch turns on is another test's, on the real hypervisor. */
+/* What the switches turn on is tested on the real hypervisor. */
 void l1_update_init(void)
 {
 }
@@ -53,7 +53,7 @@ struct domain_marks payload_marks_of(const struct domain *d)
 	return map ? *marks_of(d) : (struct domain_marks){ };
 }
 
-/* As Xen does: the hooks before and after run whatever the action says. */
+/* Like Xen, run the hooks before and after whatever the action returns. */
 int payload_try_revert(void)
 {
 	int rc = before_revert(NULL);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The module's control files as docs/pagetable-abi.md has them: what each takes, and inputs to try that with.
+"""The module's control files as docs/pagetable-abi.md specifies them: what each accepts, and test inputs.
 
-Invariant: ``accepted`` knows the document and not the module; an input that the document leaves open has
-both outcomes.
+Invariant: ``accepted`` follows the document, not the module; where the document leaves the outcome open, both
+are right.
 """
 
 import random
@@ -19,7 +19,7 @@ WRITABLE = ("enabled", "policy", "limit_number", "limit_percent", "shrink", *CAC
 # Read back after every write, in this order.
 STATE = ("enabled", "policy", "limit_number", "limit_percent", "shrunk")
 
-# Tables come back a grace period after their process; a process to wait with would have some too.
+# Tables are freed a grace period after their process; "sleep" would be a process with tables, too.
 SETTLE = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done"
 
 _UINT_MAX = 2**32 - 1
@@ -53,7 +53,7 @@ def accepted(file: str, data: bytes) -> bool | None:
     if file == "enabled":
         if text in (b"0", b"1", b"y", b"n", b"on", b"off"):
             return True
-        # The kernel looks at the beginning alone.
+        # The kernel parses only the beginning.
         return None if re.match(rb"[yYnNtTfF01]|[oO][nNfF]", data) else False
     if file == "shrink" and loose.removeprefix(b"+").endswith(b"%"):
         strict_percent = _number(text.removesuffix(b"%"))
@@ -62,7 +62,7 @@ def accepted(file: str, data: bytes) -> bool | None:
         loose_percent = _number(loose.removeprefix(b"+").removesuffix(b"%"))
         return None if loose_percent is not None and loose_percent <= 100 else False
     if _number(text) is not None:
-        # How many leading zeros fit is nobody's promise.
+        # The document does not say how many leading zeros fit.
         return True if len(text) <= 10 else None
     return None if _number(loose.removeprefix(b"+")) is not None else False
 

@@ -11,7 +11,7 @@ from trapless_lab.machines.script import Step, StepResult
 from trapless_lab.machines.trace import Counts
 
 MODULE = "hypercall_fuzz"
-# What the shell of a step costs on stock Xen, with room: whole domains flushed, and single pages.
+# At most what a step's shell costs on stock Xen: flushes of whole domains, and of single pages.
 NOISE = 20
 PAGE_NOISE = 3 * NOISE
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What the machine tests share: where the built parts are in a guest, and steps they all take."""
+"""Shared by the machine tests: where the built parts are in a guest, and common steps."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from trapless_lab.pagetable.parts import NAME, PVMMU
 GUEST = "/lib/trapless"
 
 _FORKERS = "/tmp/forkers"
-# Not by name, which a child has, too, until it is another program.
+# By PID: a child has the same name until it executes another program.
 ALIVE_FORKERS = f"n=0; while read -r pid; do kill -0 $pid && n=$((n + 1)); done <{_FORKERS}; echo alive $n"
 """Prints how many of ``forkers`` there are."""
 STOP_FORKERS = f"while read -r pid; do kill $pid && echo stopped || exit 1; done <{_FORKERS}"

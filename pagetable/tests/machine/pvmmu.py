@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What checks the guest module trapless_pvmmu in a machine: programs that know what memory must hold.
+"""Checks of the guest module trapless_pvmmu in a machine: programs that know what memory must hold.
 
 Invariant: no program asks the module; each compares memory, or what the kernel reports of it, with what it
 did itself, so it passes on the stock kernel and must pass on the boosted one.
@@ -62,9 +62,9 @@ def turn(switches: Sequence[str], on: bool) -> str:
 
 
 def toggling(programs: Sequence[str], name: str = "toggling") -> Step:
-    """Return a step that runs programs one after another while switches are thrown at random.
+    """Return a step that runs programs one after another while switches are toggled at random.
 
-    It prints how often they were, and fails with the first program that does.
+    It prints how often they were toggled, and fails if a program fails.
     """
     names = " ".join(GUEST_SWITCHES)
     throw = f"for s in {names}; do echo $((RANDOM / 7 % 2)) >{PVMMU_SWITCHES}/$s; echo $s; done"

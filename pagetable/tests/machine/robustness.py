@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Steps with which the pool is held against trouble: no memory at all, and memory that comes and goes.
+"""Steps that test the pool under memory pressure: no memory at all, and memory that comes and goes.
 
-Invariant: a step judges by what the kernel and the hypervisor say, not by the module's own counters, unless
-it is these that are tested.
+Invariant: a step's verdict relies on the kernel and the hypervisor, not on the module's own counters, unless
+these are under test.
 """
 
 import re
@@ -17,14 +17,14 @@ SMALL = "prefill=2,2,2,1,1"
 
 SUM = f"c=0; for f in {' '.join(CACHED)}; do read -r v <{SYSFS}/$f; c=$((c + v)); done; echo cached $c"
 SHRUNK = f"read -r s <{SYSFS}/shrunk; echo shrunk $s"
-# First what the kernel keeps at hand is collected: caches, and the free pages that each processor hoards.
+# First free the kernel's caches and the free pages in per-CPU lists.
 MEMORY = (
     "sleep 2; echo 3 >/proc/sys/vm/drop_caches; echo 1 >/proc/sys/vm/compact_memory; "
     "grep -E '^(MemFree|PageTables|Slab):' /proc/meminfo"
 )
 
 # Some processes at once, so that the pool must have a table for each.
-# By number: one that was not scheduled yet is not called sleep, and would be waited for.
+# By PID: a process that has not run yet is not called sleep, so killall would miss it.
 CROWD = (
     'crowd=; for i in $(seq 40); do sleep 1000 & crowd="$crowd $!"; done; sleep 1; kill $crowd; wait; sleep 1'
 )
@@ -45,8 +45,8 @@ def failing_loads(name: str, how: str, persist: bool) -> Step:
     """Return a step that loads the module again and again, each time without one more allocation.
 
     ``how`` is "fresh", each place of the module once or twice, or "fail", each allocation one after another.
-    It ends when a load got all the memory that it asked for. A load may do without; one that fails must leave
-    nothing. The hypervisor is asked after each.
+    It ends when a load got all the memory that it asked for. A load may succeed without some; one that fails
+    must leave nothing marked, which the hypervisor's count shows after each.
     """
     command = f"""
 echo {persist:d} >{FAULT}/persist; echo {int(how == "fresh")} >{FAULT}/fresh; echo >{FAULT}/unfailed
@@ -76,7 +76,7 @@ rmmod {NAME}; echo 0 >{FAULT}/fresh"""
 
 
 def without_growth(name: str) -> Step:
-    """Return a step in which the pool is in need and its workers get no memory, and then they do."""
+    """Return a step in which the pool has to grow while its workers get no memory, and then they get some."""
     owned = f"o=0; for f in {SYSFS}/*/cached {SYSFS}/*/in_use; do read -r v <$f; o=$((o + v)); done"
     command = f"""
 echo 1 >{FAULT}/persist; echo 1 >{FAULT}/fail; echo kworker >{FAULT}/task
@@ -90,7 +90,7 @@ sleep 2; {CROWD}; sleep 2; {CROWD}
 
 
 def without_enabling(name: str) -> Step:
-    """Return a step that enables the pool without one allocation after another, by a process of its own."""
+    """Return a step that enables the pool again and again, each time with another allocation failing."""
     command = f"""
 echo 0 >{FAULT}/persist; n=0 refused=0
 while n=$((n + 1)); [ $n -lt 2000 ]; do
@@ -109,7 +109,7 @@ echo 1 >{SYSFS}/enabled"""
 
 
 def out_of_memory(name: str) -> Step:
-    """Return a step that fills memory until the kernel kills who asks for more."""
+    """Return a step that fills memory until the OOM killer runs."""
     command = f"""
 {CROWD}; {SETTLE}; {SUM}; {SHRUNK}
 mount -o remount,size=95% /tmp

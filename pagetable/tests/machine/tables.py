@@ -28,7 +28,7 @@ _WHY = f"dmesg | grep '{MODULE}: ' | tail -4"
 
 @dataclass(frozen=True)
 class Leg:
-    """What one pass over the seeds came to."""
+    """The results of one pass over the seeds."""
 
     ok: bool
     digests: dict[int, str]
@@ -61,11 +61,11 @@ def race(name: str, seeds: Iterable[int], rounds: int) -> Step:
 
 
 def broken(variant: str, seed: int, rounds: int, kinds: str = "all") -> list[Step]:
-    """Return steps that hold a payload without one of its checks against stock Xen.
+    """Return steps that compare a payload without one of its checks with stock Xen.
 
-    A process that ends under such a payload may take the machine along. So the shell that waits for the
-    payload starts none, and its switches are on only while the module runs: a run before the payload is
-    there fails, the ones after it are compared.
+    A process that ends under such a payload may crash the machine. So the shell that waits for the payload
+    starts none, and its switches are on only while the module runs: a run before the payload is applied
+    fails, the runs after that are compared.
     """
     p = PARAMETERS
     command = (

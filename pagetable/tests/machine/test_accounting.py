@@ -33,7 +33,7 @@ def _run(mistake: str = "") -> Transcript:
     load = pagetable.load_steps()
     insmod = Step(load[1].name, f"insmod {GUEST}/{mistake or pagetable.NAME}.ko")
     return runner.run(
-        # By the clock of instructions a second is as much work on any host.
+        # With -icount a second is as much work on any host.
         MACHINES["xen-strict"].with_icount(),
         [
             Step(

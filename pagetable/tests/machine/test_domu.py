@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A PV domU beside a boosted Xen: it sees no difference, is saved and restored whole, and leaves nothing.
+"""A PV domU on a boosted Xen: it sees no difference, is saved and restored, and leaves nothing behind.
 
-The guest module is in it too: a domain that is saved pins every table it has, and unpins them when it wakes.
-Its memory is held against ``pattern``, a program in it that knows what each page must hold; what is left of a
-domain is asked of Xen. Live migration is Xen's to refuse: a PV domain would need shadow paging, which Debian
-leaves out.
+The guest module is loaded in it: a domain pins all its tables before it is saved, and unpins them when it
+resumes. ``pattern``, a program in the domU, checks that each page holds what it must; Xen's own list and free
+memory show what is left of a domain. Xen refuses live migration: a PV domain needs shadow paging for it,
+which Debian's Xen does not have.
 """
 
 import re
@@ -107,7 +107,7 @@ def transcript() -> Transcript:
             ),
             _check("check corrupted"),
             *map(DOMU.inside, pagetable.unload_steps([pagetable.PVMMU_PART])),
-            # The console's daemon has a page of the domain mapped, so Xen must keep it.
+            # xenconsoled has a page of the domain mapped, so Xen must keep the domain.
             Step("destroy and hold", f"killall -STOP xenconsoled; xl destroy {DOMU.name}; sleep 1; {_LEFT}"),
             Step("left after", f"killall -CONT xenconsoled; {DOMU.gone()}; sleep 1; {_LEFT}"),
             domu.console(),
@@ -128,7 +128,7 @@ def test_the_domu_sees_no_difference(transcript: Transcript) -> None:
 
 
 def test_the_domu_is_not_served(transcript: Transcript) -> None:
-    """It has no devices, so there is nothing to save; one that has them is test_domu_pool.py's."""
+    """It has no devices, so there is nothing to save; test_domu_pool.py has a domU with a device."""
     assert "rc: -22, expected 0" in transcript["hypercall stock"].output
     assert "features: 0, expected 1" in transcript["hypercall"].output
 
@@ -149,7 +149,7 @@ def test_a_changed_byte_is_found(transcript: Transcript) -> None:
     """The negative control of the memory's check: one byte of one page of the saved domain."""
     assert "corrupted=" in transcript["corrupt"].output
     found = _found(transcript, "check corrupted")
-    # Children may or may not have looked at that page; found["wrong"] is theirs.
+    # found["wrong"] counts children, which may or may not have read that page.
     assert (found["bad"], found["first"]) == (1, CORRUPTED)
 
 
@@ -164,7 +164,7 @@ def test_the_payload_came_and_went_meanwhile(transcript: Transcript) -> None:
 
 
 def test_nothing_is_left(transcript: Transcript) -> None:
-    """With the control before it: a domain of which one page is held stays in the list."""
+    """The step before is the control: a domain of which one page is held stays in the list."""
     assert "(null)" in transcript["destroy and hold"].output
     assert "(null)" not in transcript["left after"].output
     assert DOMU.name not in transcript["left after"].output
@@ -176,6 +176,6 @@ def test_nothing_is_left(transcript: Transcript) -> None:
 
 
 def test_no_kernel_complains(transcript: Transcript) -> None:
-    """Of a wrong table Debian's Xen says nothing: that is for the test of each call, and for what is left."""
+    """Debian's Xen does not log wrong tables: test_tables_differential.py finds those."""
     assert transcript.kernel_warnings() == []
     assert domu.kernel_warnings(transcript) == []

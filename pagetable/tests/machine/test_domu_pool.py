@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A PV domU with a device of its own marks frames, and whatever becomes of it, nothing is left.
+"""A PV domU with a device of its own marks frames, and however the domU ends, nothing is left behind.
 
-The device is the machine's AHCI controller, given to the domU by Xen's own toolstack: its reads say what a
-device can reach. What is left of a domain is asked of Xen: its list, its free memory, and whether the payload
-can be reverted, which it cannot while one frame is marked. The negative control is a payload that does not
+The device is the machine's AHCI controller, given to the domU by Xen's own toolstack: its reads show what a
+device can reach. Xen shows what is left of a domain: by its list, its free memory, and whether the payload
+can be reverted, which is refused while a frame is marked. The negative control is a payload that does not
 drop a dead domain's marks.
 """
 
@@ -50,7 +50,7 @@ WITH_DISK = replace(
 CASES = ("version", "twice", "not_ours", "page_table", "xen_page", "bad_in_the_middle", "contents")
 FUZZ_CALLS = 1_000
 PROCESSES = 100
-STOCK_FLUSHES = 9  # a process: one for each of its tables
+STOCK_FLUSHES = 9  # per process: one for each of its tables
 
 _LOAD = Step("load", f"xen-livepatch load {GUEST}/{NAME}.livepatch")
 _UNLOAD = Step("unload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}")
@@ -122,7 +122,7 @@ def test_promise(with_device: Transcript, case: str) -> None:
 
 
 def test_random_calls(with_device: Transcript) -> None:
-    """Among them those that are the hardware domain's, and frames that are dom0's."""
+    """Among them calls that only the hardware domain may make, and frames of dom0."""
     result = with_device["fuzz"]
     assert result.rc == 0, result.output
     counted = hypercalls.counters(result)
@@ -147,14 +147,14 @@ def test_no_revert_while_a_domu_has_marks(with_device: Transcript) -> None:
 
 
 def test_destroyed_with_frames_marked(with_device: Transcript) -> None:
-    """Its own and those of the guest module, which is loaded."""
+    """Frames that the test marked, and those of the guest module."""
     _nothing_left(with_device, "before", "destroyed")
     assert with_device.kernel_warnings() == []
     assert domu.kernel_warnings(with_device) == []
 
 
 def test_flushes_go(with_device: Transcript) -> None:
-    """What is left is what starting the command itself costs, in dom0 and in the domU."""
+    """The remaining flushes are those of starting the command, in dom0 and in the domU."""
     stock, left = with_device.counts("stock").pages, with_device.counts("pool").pages
     assert stock > PROCESSES * STOCK_FLUSHES
     assert stock - left > 0.98 * PROCESSES * STOCK_FLUSHES
@@ -230,7 +230,7 @@ def test_negative_control_zombie(with_pool: Transcript) -> None:
 def test_saved_with_its_device() -> None:
     """The pool is drained before the image is made, so nothing of the domain stays.
 
-    The image is worth nothing: with stock Xen alone too, a domain that had a device crashes when restored.
+    The image cannot be used: with stock Xen, too, a domain that had a device crashes when restored.
     """
     guest = WITH_DISK
     transcript = _run_with_disk(

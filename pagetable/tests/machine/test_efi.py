@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Xen as UEFI starts it: another image, another build-id, a payload of its own, and no flush with it."""
+"""Xen's image for UEFI: it has a build-id and a payload of its own, with which there is no flush."""
 
 import pytest
 
@@ -18,7 +18,7 @@ IMAGE = host.XEN_IMAGE.with_suffix(".efi")
 OTHER = f"{GUEST}/other.livepatch"
 SPAWN = "spawn fork-exec -n 40"
 STOCK_FLUSHES = 15 * 40  # at least, for SPAWN
-# Without icount, which the firmware makes slow, the pool may still grow.
+# The pool may still grow: there is no -icount, with which the firmware is slow.
 BOOSTED_FLUSHES = STOCK_FLUSHES // 20
 
 

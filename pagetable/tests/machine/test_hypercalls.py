@@ -25,11 +25,11 @@ CASES = (
     "bad_in_the_middle",
     "contents",
 )
-# These ask only for refusals, which stock Xen gives too.
+# These cases expect only refusals, which stock Xen gives, too.
 PASS_ON_STOCK = ("other_operations",)
 # Cycles of marking and releasing that the test module makes in one case.
 CYCLES = 100
-# Interrupted or not, a call of many pages does this many on average: one flush serves them all.
+# A call of many pages moves at least this many on average, even if interrupted: one flush serves them all.
 FEWEST_PAGES_A_CALL = 64
 NOISE = hypercalls.NOISE
 FUZZ_CALLS = 10_000
@@ -44,7 +44,7 @@ def _case(case: str, on: str = "", expect: int | None = None) -> Step:
 
 
 def _cycle(length: int) -> Step:
-    # The shell's own words only: a process more would be flushes more.
+    # Shell built-ins only: each further process would cause flushes.
     parameters = "/sys/module/hypercall_test/parameters"
     command = f"echo cycle_{length} >{parameters}/run && read -r calls <{parameters}/calls && echo $calls"
     return Step(f"cycle_{length}", command)
@@ -99,11 +99,11 @@ def test_negative_control_fails_on_stock_xen(transcript: Transcript, case: str) 
 
 @pytest.mark.parametrize("length", [1, 512])
 def test_one_flush_a_call(transcript: Transcript, length: int) -> None:
-    """Marking and releasing flush the domain once a call; QEMU counts, the guest knows its calls."""
+    """Marking and releasing flush the domain once a call; QEMU counts the flushes, the guest its calls."""
     case = f"cycle_{length}"
     assert transcript[case].rc == 0, transcript[case].output
     calls = int(transcript[case].output)
-    # A call that a softirq cuts short is made again with the rest; how often depends on the clock.
+    # After a softirq has cut a call short, it is repeated for the rest; how often depends on the clock.
     assert 2 * CYCLES <= calls <= 2 * CYCLES * max(1, length // FEWEST_PAGES_A_CALL)
     counts = transcript.counts(case)
     assert calls <= counts.domain <= calls + NOISE
@@ -127,7 +127,7 @@ def test_random_calls(transcript: Transcript) -> None:
 
 @pytest.mark.parametrize("xen", ["stock", WRONG])
 def test_negative_control_random_calls(transcript: Transcript, xen: str) -> None:
-    """Stock Xen knows no such calls; the other one says of some that a frame less was moved."""
+    """Stock Xen does not know the calls; the mutant reports one frame too few for some."""
     result = transcript[f"{xen} fuzz"]
     assert result.rc != 0
     assert ", expected" in result.output

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Loading and unloading of both halves: what is refused, what is given back, and that it can be repeated."""
+"""Loading and unloading of payload and module: refusals, memory that is given back, and repetition."""
 
 import re
 from dataclasses import replace
@@ -26,25 +26,25 @@ from trapless_lab.pagetable import parts as pagetable
 
 pytestmark = pytest.mark.machine
 
-# By the clock of instructions a second is as much work on any host.
+# With -icount a second is as much work on any host.
 MACHINE = MACHINES["xen-strict"].with_icount()
 
-# One CPU: there is always one that is somewhere between fork and exit while a toggle waits or is interrupted.
+# On one CPU: some process is always between fork and exit while a toggle waits or is interrupted.
 FORKERS = 8
 SPAWN = "spawn fork-exec -n 40"
 STOCK_FLUSHES = 15 * 40  # at least, for SPAWN
-# The pool may still grow; that it ends at zero is for pagetable-flushes.
+# The pool may still grow; pagetable-flushes checks that there are none in the end.
 BOOSTED_FLUSHES = STOCK_FLUSHES // 20
 SYSFS = f"/sys/kernel/{pagetable.NAME}"
 
 SWEEP_S = 10
 COLD_FAULTS = runner.DISK_BYTES >> 21  # coldmap reads one byte of every 2 MiB
 
-# Freed tables come back after a grace period; then free memory is what it was.
+# Tables are freed after a grace period; then free memory is what it was.
 MEMORY = "sleep 1; grep -E '^(MemFree|PageTables):' /proc/meminfo"
 # One batch of the kernel's own page lists, and the caches that a fork grows.
 FREE_NOISE_KIB = 4096
-# The counter lags by a per-CPU batch; tables that were forgotten would be a thousand KiB and more.
+# The counter lags by a per-CPU batch; leaked tables would be 1,000 KiB or more.
 TABLES_NOISE_KIB = 128
 
 
@@ -165,7 +165,7 @@ def test_module_refuses_without_payload(strict: Transcript) -> None:
 
 
 def test_module_refuses_an_unknown_kernel(strict: Transcript) -> None:
-    """By a symbol it looks for, and by a function it replaces; the pages it had are given back."""
+    """Once a symbol is missing, once a function that it hooks; the pages that it had marked are released."""
     assert refused(strict["unknown symbol"].output, "no symbol trapless_no_such_symbol")
     assert refused(strict["unknown function"].output, "no symbol trapless_no_such_function")
     assert strict["nothing is left marked"].rc == 0
@@ -188,7 +188,7 @@ def test_refused_payloads_leave_nothing_applied(strict: Transcript) -> None:
 
 
 def test_stock_flushes_and_boosted_does_not(strict: Transcript) -> None:
-    """The first is the negative control of the second: same command, same witness."""
+    """Stock is the negative control: same command, same witness."""
     assert strict.counts("stock").flushes >= STOCK_FLUSHES
     assert strict.counts("boosted").flushes <= BOOSTED_FLUSHES
     assert strict.counts("disabled").flushes >= STOCK_FLUSHES
@@ -246,11 +246,11 @@ def test_no_kernel_complains(strict: Transcript, small: Transcript, storm: Trans
     assert [t.kernel_warnings() for t in (strict, small, storm)] == [[], [], []]
 
 
-def test_tables_freed_behind_our_back_are_found() -> None:
-    """Page faults that wait for a disk free page tables where the module does not see it."""
+def test_tables_freed_without_our_hooks_are_found() -> None:
+    """Page faults that wait for a disk free page tables in code that is not hooked."""
     tables = f"cat {SYSFS}/pte/in_use"
     found = f"[ $({tables}) -le $(($(cat /tmp/before) + {COLD_FAULTS // 8})) ]"
-    # The clock is the host's, for the sake of the disk: the sweep may come late.
+    # No -icount here, because of the disk: the sweep may come late.
     swept = f"n=0; until {found} || [ $((n += 1)) -gt {10 * SWEEP_S} ]; do sleep 1; done"
     transcript = runner.run(
         MACHINES["xen-strict"].with_disk(),
@@ -265,7 +265,7 @@ def test_tables_freed_behind_our_back_are_found() -> None:
         modules=("ahci", "sd_mod"),
     )
     before, lost, after = (int(transcript[step].output) for step in ("before", "fault", "after"))
-    assert lost >= before + COLD_FAULTS // 2  # or there is nothing to find
+    assert lost >= before + COLD_FAULTS // 2, "there is nothing to find"
     assert after <= before + COLD_FAULTS // 8
     assert transcript.kernel_warnings() == []
 

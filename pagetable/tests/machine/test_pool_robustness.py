@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The pool under trouble: no memory, wrong input, its other half gone, memory given away.
+"""The pool under adverse conditions: no memory, wrong input, no payload, ballooning.
 
-Two boots, in the second of which the guest runs out of memory. Both have the clock of instructions, on which
-waiting for the policy costs nothing, and a second is as much work on any host.
+Two boots; in the second one the guest runs out of memory. Both have -icount, with which waiting for the
+policy costs nothing, and a second is as much work on any host.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.machine
 FUZZ = list(control_files.inputs(seed=1, count=250))
 # What the module is filled with when enabled, level by level.
 PREFILL = dict(zip(LEVELS, pool_model.PREFILL, strict=True))
-# A process that is there at one look and not at the other has its tables with it; the shell waits for one.
+# Between two readings a process may end and free its tables; the shell waits for one.
 PROCESS = 16
 TICK_S = 10
 BATCH = 64
@@ -35,7 +35,7 @@ FEWER, FEW = PREFILL["pte"] - 10, PREFILL["pte"] - BATCH - 8
 BALLOON_KIB = 256 << 10
 NOISE_KIB = 1024
 
-# On the console, where Xen's complaints are too, it parts what must be quiet from what must not.
+# Printed on the console: before it there must be no warning, after it there must be one.
 DIRTY = "now tables come back dirty"
 
 PROGRAMS = (
@@ -60,7 +60,7 @@ def _refill() -> str:
 def _policy(kind: str, number: int = 180, percent: int = 100) -> Step:
     """Return a step that lets a policy decide over a pool that was just filled, and prints what is left.
 
-    Some processes live meanwhile: a part of what is in use is nothing if nothing is.
+    Some processes live meanwhile, so that there are tables in use for the percentage.
     """
     full = f"{_write('policy', 'none')} && {_refill()} || exit 1; for i in 1 2 3 4; do sleep 1000 & done"
     setting = (
@@ -73,7 +73,7 @@ def _policy(kind: str, number: int = 180, percent: int = 100) -> Step:
 
 
 def _shrink(name: str, file: str, value: object) -> Step:
-    """Return a step that writes to a file; no process starts between the write and the look."""
+    """Return a step that writes to a file and reads the result; no process starts in between."""
     left = r.SUM.replace("echo cached", "echo left")
     return r.step(name, f"{SETTLE}; {r.SUM}; {_write(file, value)}; rc=$?; {left}; exit $rc")
 
@@ -194,7 +194,7 @@ def test_shrinks_by_a_percentage(control: Transcript) -> None:
 
 
 def test_shrinks_one_level(control: Transcript) -> None:
-    """To a number, which is no order to grow."""
+    """To a number; the pool does not grow to reach it."""
     for name, left in (("pte/cached fewer", FEWER), ("pte/cached few", FEW)):
         seen = r.numbers(control[name])
         assert 0 < seen["cached"] - seen["left"] <= PREFILL["pte"] - left
@@ -203,7 +203,7 @@ def test_shrinks_one_level(control: Transcript) -> None:
 
 
 def test_one_flush_a_batch(control: Transcript) -> None:
-    """By QEMU's count. None where nothing went; one a level, of which each has fewer than a batch."""
+    """By QEMU's count: none if nothing was given back; else one a level, as each gives less than a batch."""
     assert control.counts("shrink 0").domain == 0
     assert control.counts("pte/cached 500").domain == 0
     assert control.counts("pte/cached fewer").domain == 1
@@ -236,10 +236,10 @@ def test_number(control: Transcript) -> None:
 
 
 def test_proportion(control: Transcript) -> None:
-    """At 50 in 100: half as many as are in use, and what each level keeps whatever the policy says."""
+    """At 50 %: half as many as are in use, and each level's reserve."""
     in_use = _in_use(control, "proportion 180 50")
     assert in_use >= 20
-    # At the tick the shell waited for one process more, whose tables have come back since.
+    # At the tick there was one process more, whose tables have been freed since.
     assert in_use // 2 <= _left(control, "proportion 180 50") <= in_use // 2 + 2 * PROCESS
 
 
@@ -280,7 +280,7 @@ def test_input_is_taken_as_documented_or_refused(control: Transcript) -> None:
 
 
 def _check_effect(outcome: Outcome, before: tuple[str, ...] | None, said: str) -> None:
-    """Hold what a write that was taken has changed against what it may change."""
+    """Check that an accepted write has changed only what it may change."""
     state = dict(zip(STATE, outcome.state, strict=True))
     text = outcome.data.split(b"\0")[0].strip().decode()
     if outcome.file in state and outcome.file != "enabled":
@@ -298,7 +298,7 @@ def _check_effect(outcome: Outcome, before: tuple[str, ...] | None, said: str) -
 
 
 def test_the_oracle_of_inputs_can_fail() -> None:
-    """What the document refuses and what it takes, each called by its name."""
+    """Inputs that the document refuses and inputs that it accepts, each with the other's outcome."""
     taken = (("shrink", b"50%\n"), ("shrink", b"12"), ("policy", b"both\n"), ("limit_number", b"4294967295"))
     refused = (("shrink", b"101%"), ("shrink", b"-1"), ("policy", b"bot"), ("limit_percent", b"4294967296"))
     assert all(control_files.accepted(file, data) for file, data in taken)
@@ -343,15 +343,15 @@ def test_negative_control_a_dirty_table_is_seen(control: Transcript) -> None:
 @pytest.mark.long("every allocation of the module fails once: minutes")
 @pytest.mark.parametrize("loads", ["one fails", "all fail from one on"])
 def test_a_load_that_gets_no_memory_leaves_nothing(scarce: Transcript, loads: str) -> None:
-    """The steps themselves look after each load; here, that they have looked at something."""
+    """The steps themselves check after each load; this test checks that there was something to check."""
     seen = r.numbers(scarce[loads])
     assert seen["refused"] >= 20
-    assert seen["marked"] >= 8  # of the load that got all: the witness sees marks where there are some
+    assert seen["marked"] >= 8  # after the load that got all its memory: the witness does see marks
 
 
 @pytest.mark.long("every allocation of the module fails once: minutes")
 def test_every_place_that_asks_for_memory_was_refused_once(scarce: Transcript) -> None:
-    """Those that only a failing load comes through are refused when all fails from one on."""
+    """Sites that only a failing load reaches fail when all allocations from one on fail."""
     seen = r.numbers(scarce["all fail from one on"])
     unfailed = [line for line in scarce["all fail from one on"].output.splitlines() if "+0x" in line]
     assert unfailed == [] and seen["sites"] >= 20
@@ -390,7 +390,7 @@ def test_cached_tables_go_before_processes_do(scarce: Transcript) -> None:
 
 @pytest.mark.long("every allocation of the module fails once: minutes")
 def test_marks_hold_the_payload(scarce: Transcript) -> None:
-    """The witness of the last step, which reverts it: while tables are marked it is refused."""
+    """The control of the last step's revert: while tables are marked, a revert is refused."""
     assert scarce["revert refused"].rc != 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""trapless_pvmmu: memory is what the stock kernel makes of it, whatever of the module is in force."""
+"""trapless_pvmmu: memory is as under the stock kernel, whichever of the module's switches are on."""
 
 import contextlib
 import re
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.machine
 
 CYCLES = 10
 
-# Freed tables come back after a grace period; the rest is the kernel's own page lists, see test_lifecycle.
-# Both machines have the clock of instructions, by which a second is as much work on any host.
+# Tables are freed after a grace period; the rest is in the kernel's own page lists, see test_lifecycle.
+# Both machines have -icount, with which a second is as much work on any host.
 MEMORY = "sleep 1; grep -E '^(MemFree|PageTables):' /proc/meminfo"
 FREE_NOISE_KIB = 8192
 TABLES_NOISE_KIB = 128
 
-# What each broken module gets wrong: the programs that must see it, and what they say then.
+# For each mutant the programs that must fail, and what they print then.
 CONTROLS = {
     "fork-careless": {
         "tracked dirty": "Shared_Dirty is",
@@ -54,7 +54,7 @@ UNKNOWN = {
     "unknown-thunk": "is not the thunk we know",
 }
 TRACING = "/sys/kernel/tracing"
-# Every traceable function says whether someone is attached to it, and its first bytes are in the image.
+# How many functions a tracer or a hook is attached to.
 ATTACHED = f"wc -l <{TRACING}/enabled_functions"
 
 
@@ -73,9 +73,9 @@ def _meminfo(transcript: Transcript, name: str) -> dict[str, int]:
 def smp() -> Transcript:
     """Two CPUs, no payload: the oracles with all on.
 
-    Nothing is thrown while both CPUs work: QEMU 7.2 may then go on executing a breakpoint that the kernel's
-    text patching has long replaced in memory, and the machine stands still. So does a stock kernel whose own
-    function tracer is switched under a storm of forks. What is thrown under load is thrown on one CPU.
+    No switch is toggled while both CPUs work: QEMU 7.2 may then go on executing a breakpoint that the
+    kernel's text patching has long replaced in memory, and the machine hangs. A stock kernel hangs in the
+    same way if its function tracer is toggled under a storm of forks. On one CPU switches are toggled under load.
     """
     return runner.run(
         MACHINES["xen-relaxed-smp"],
@@ -175,7 +175,7 @@ def everything() -> Transcript:
 
 @pytest.fixture(scope="module")
 def controls() -> Transcript:
-    """Each broken module, and the program that passes without it."""
+    """Each mutant, and the program that passes without it."""
     programs = sorted({program for caught in CONTROLS.values() for program in caught})
     steps = pvmmu.oracles("not loaded", programs)
     for variant, caught in CONTROLS.items():
@@ -188,12 +188,12 @@ def controls() -> Transcript:
 
 
 def test_memory_on_two_cpus(smp: Transcript) -> None:
-    """Every program has passed, or there were no transcript."""
+    """If a program had failed, the fixture would have."""
     assert smp.kernel_warnings() == []
 
 
 def test_switches_thrown_under_load(storm: Transcript) -> None:
-    """As above, with the module coming and going meanwhile; a storm of forks goes on."""
+    """The same while switches are toggled and the module is unloaded and loaded, under a storm of forks."""
     assert int(storm["toggling"].output.split()[-1]) >= len(pvmmu.GUEST_SWITCHES)
     assert storm["stop"].output.split() == ["stopped"] * pvmmu.FORKERS
     assert storm.kernel_warnings() == []
@@ -261,7 +261,7 @@ def test_lost_counts_are_noticed_by_the_kernel(controls: Transcript) -> None:
 
 @pytest.mark.long("a boot for a control")
 def test_a_walk_that_skips_a_table_is_caught(tmp_path: Path) -> None:
-    """Xen refuses to pin a table that is still writable somewhere; how far the kernel gets then varies."""
+    """Xen refuses to pin a table that is still mapped writable; how far the kernel gets then varies."""
     with contextlib.suppress(GuestError):
         runner.run(
             MACHINES["xen-relaxed"],
@@ -274,7 +274,7 @@ def test_a_walk_that_skips_a_table_is_caught(tmp_path: Path) -> None:
 
 @pytest.mark.long("a boot for a control")
 def test_entries_written_after_the_lock_are_caught() -> None:
-    """A file is cut while a read fault's entries still wait: pages leave the file with entries left."""
+    """A file is truncated while a batch is pending: its pages are freed with entries left."""
     transcript = runner.run(
         MACHINES["xen-relaxed-smp"],
         [step("load", f"insmod {GUEST}/late-batch.ko"), step("race", "filemap race 10", None)],
@@ -292,7 +292,7 @@ def test_refused_on_bare_metal() -> None:
 
 
 def test_refused_where_the_kernel_preempts_itself() -> None:
-    """One part cannot be had, so none is: nothing is attached, and the machine goes on as it was."""
+    """One part is refused, so all are: nothing is attached, and the machine goes on."""
     transcript = runner.run(
         replace(MACHINES["xen-relaxed"], linux_args=("preempt=full",)),
         [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Two CPUs fork while a disk reads by DMA, the pool comes and goes, and no kernel has anything to say.
+"""Two CPUs fork while a disk reads by DMA and the pool is toggled; no kernel warns.
 
 The module is loaded before the forks and unloaded after them: QEMU with two CPUs may go on executing
 the breakpoint by which a kernel changes its text.

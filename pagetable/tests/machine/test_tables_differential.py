@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """An adversarial guest gets the same answer, call by call, from stock Xen and from Xen with the payload.
 
-One boot holds them against each other: stock Xen, the payload, the payload with calls interrupted in the
-middle, stock Xen again. The negative controls are payloads without one of their checks.
+One boot compares stock Xen, the payload, the payload with calls interrupted in the middle, and stock Xen
+again. The negative controls are payloads without one of their checks.
 """
 
 import pytest
@@ -21,14 +21,14 @@ SEEDS, ROUNDS = range(1, 6), 40
 DOMU_SEEDS = range(101, 103)
 RACE_SEEDS, RACE_ROUNDS = range(1, 3), 15
 TABLES = 2000  # at least, a leg
-# Of the calls of each kind; the generator makes a third to a half of them to be refused.
+# Of the calls of each kind; the generator wants a third to a half of them refused.
 ACCEPTED, REFUSED = 100, 50
 CONTINUATIONS = 100  # a leg with interrupts; over 300 are usual
 
-# Stock Xen itself loses a reference to a table, and rarely a type, if it leaves a pin of that table in the
-# middle: in 1 round of 100, in 1 of 7 if processors race, and oftener in a domU. So may these, in a few times
-# as many; a part that lost references of its own would lose one in almost every round. Interrupts come by the
-# guest's clock, which counts instructions: by the host's, results would depend on its load.
+# Stock Xen itself leaks a reference to a table, and rarely a type, if a pin of that table is interrupted: in
+# 1 round of 100, in 1 of 7 if processors race, and more often in a domU. A few times as many are accepted; a
+# part of the payload that leaked references would do so in almost every round. Interrupts follow the guest's
+# clock, which counts instructions: with the host's clock, results would depend on its load.
 LOST_OF_ROUNDS, LOST_OF_DOMU_ROUNDS, LOST_OF_RACES = 50, 8, 3
 
 LEGS = ("boosted", "boosted, interrupted", "reverted")
@@ -74,7 +74,7 @@ def dom0() -> Transcript:
 
 @pytest.fixture(scope="module")
 def guest() -> Transcript:
-    """The same in a domU, whose wishes Xen grants fewer of, and in a dom0 that knows a frame of the domU."""
+    """The same in a domU, to which Xen permits less, and in a dom0 that knows a frame of the domU."""
     other = domu.DomU(files=helper_file(tables.MODULE))
 
     def inside(name: str, mode: str, preempt: bool = False) -> Step:
@@ -143,7 +143,7 @@ def _is_the_same(transcript: Transcript, stock: str, other: str) -> None:
     expected, got = tables.parse(transcript[stock]), tables.parse(transcript[other])
     assert expected.ok and got.ok, got.output
     assert got.compared == expected.calls > 0
-    # In a void round stock's records after the first difference say nothing.
+    # In a round that does not count, records after the first difference are not comparable.
     if not got.counters["voided"]:
         assert got.digests == expected.digests
 
@@ -159,7 +159,7 @@ def test_the_guest_asks_for_enough(dom0: Transcript) -> None:
 
 
 def test_calls_were_left_in_the_middle(dom0: Transcript) -> None:
-    """Seen where Xen interrupted the guest, not by anything that Xen or the payload counts."""
+    """Counted from the guest's interrupted state, not by counters of Xen or the payload."""
     counters = tables.parse(dom0["boosted, interrupted"]).counters
     assert counters["continuations"] > CONTINUATIONS
     assert counters["voided"] <= len(SEEDS) * ROUNDS // LOST_OF_ROUNDS
@@ -180,7 +180,7 @@ def test_nothing_is_left_behind_in_a_domu(guest: Transcript, leg: str) -> None:
 
 @pytest.mark.parametrize("leg", UNDISTURBED)
 def test_the_same_tables_stay_typed(dom0: Transcript, leg: str) -> None:
-    """Stock Xen leaves some typed after refused pins; which ones is decided by the seed."""
+    """Stock Xen leaves some typed after refused pins; the seed determines which."""
     assert tables.parse(dom0[leg]).counters["retired"] == tables.parse(dom0["stock"]).counters["retired"]
 
 
@@ -196,7 +196,7 @@ def test_races_end_in_legal_tables(races: Transcript, leg: str) -> None:
 
 
 def _nothing_is_left(leg: tables.Leg, stock: tables.Leg, lost: int) -> None:
-    """No entry that typing forbids, no type on a data page, no reference but the few that stock loses too."""
+    """No illegal entry, no type on a data page, and no more references than stock Xen leaks."""
     assert leg.counters["illegal"] == 0
     assert leg.counters["leaked"] == 0
     assert leg.counters["kept_data"] == 0
@@ -212,7 +212,7 @@ def test_negative_control_a_flipped_record_is_seen(dom0: Transcript) -> None:
 
 def test_negative_control_kept_references_are_seen(dom0: Transcript) -> None:
     counters = tables.parse(dom0["references kept"]).counters
-    assert counters["illegal"] == 2  # a table that is writable, and one that maps itself so
+    assert counters["illegal"] == 2  # a table that is writable, and one that maps itself writable
     assert counters["retired"] == counters["kept_data"] == 1
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The operator's tool in real machines: what `trapless pagetable` says it did, held against other witnesses.
+"""The operator's tool in machines: what `trapless pagetable` reports, compared with other witnesses:
 
 Xen's own list of payloads, /sys/module and the trace of the IOMMU that QEMU emulates.
 """
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.machine
 FORKS = 40
 SPAWN = f"spawn fork-exec -n {FORKS}"
 STOCK_FLUSHES = 15 * FORKS  # at least
-# The pool may still grow; that it ends at zero is for pagetable-flushes.
+# The pool may still grow; pagetable-flushes checks that there are none in the end.
 BOOSTED_FLUSHES = STOCK_FLUSHES // 20
 
 SYSFS = f"/sys/kernel/{pagetable.NAME}"
@@ -37,7 +37,7 @@ def _step(name: str, command: str, expect: int | None = 0) -> Step:
 
 
 def _trapless(name: str, arguments: str, expect: int | None = 0) -> list[Step]:
-    """Return a step that runs the tool, and one in which the witnesses are asked what is loaded now."""
+    """Return a step that runs the tool, and one that reads from the witnesses what is loaded."""
     return [
         _step(name, f"trapless pagetable {arguments}", expect),
         _step(f"after {name}", "xen-livepatch list; cd /sys/module && ls -1d trapless_*", expect=None),
@@ -61,7 +61,7 @@ def _json(transcript: Transcript, step: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def strict() -> Transcript:
-    """Every command, once, in a dom0 in which all of it serves."""
+    """Every command once, in a dom0 that all parts serve."""
     cached = f"cd {SYSFS} && cat pte/cached pmd/cached pud/cached pgd/cached user_pgd/cached"
     half = f"--module {GUEST}/unknown-symbol.ko --module {GUEST}/{pagetable.PVMMU}.ko"
     return runner.run(
@@ -152,7 +152,7 @@ def test_nothing_is_touched_before_everything_is_checked(strict: Transcript) -> 
     assert "needs the payload" in strict["misused"].output
 
 
-def test_a_half_that_fails_takes_the_other_with_it(strict: Transcript) -> None:
+def test_if_one_part_fails_to_load_the_others_are_unloaded(strict: Transcript) -> None:
     output = strict["half"].output
     assert "no symbol trapless_no_such_symbol" in output, "the kernel's own reason is shown"
     assert "payload was taken out again" in output
@@ -208,7 +208,7 @@ def test_switches(strict: Transcript) -> None:
 
 
 def test_shrinking(strict: Transcript) -> None:
-    """Giving pages back is a release, which flushes the IOTLB; nothing else does while the pool serves."""
+    """Only giving pages back flushes the IOTLB while the pool serves."""
     before = [int(value) for value in strict["cached before"].output.split()]
     printed, shrunk, *after = (int(value) for value in re.findall(r"\d+", strict["shrink"].output))
     assert printed == shrunk > 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The systemd units, booted: what is loaded when a host's first service starts, and what a refusal costs."""
+"""The systemd units, booted: what is loaded when a host's first service starts, and what a refusal does."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def _steps() -> list[Step]:
 
 
 def _boot(machine: Machine, steps: list[Step], files: Tree) -> Transcript:
-    # What loads at boot loads its module for Xen's calls itself.
+    # The unit itself loads the kernel module for Xen's hypercalls.
     units = booted.tree(sorted(UNITS.iterdir()), (LOAD, TIMER), modules=("xen-privcmd",))
     keep: Tree = {f"{PROM}/.keep": File(b""), "/modules/order": File(b"")}
     return runner.run(machine, [*_steps(), *steps], files={**installed(), **units, **keep, **files})
@@ -69,7 +69,7 @@ def strict() -> Transcript:
 
 @pytest.fixture(scope="module")
 def refused() -> Transcript:
-    """The same, but the payload is not one."""
+    """The same with a file that is not a payload."""
     return _boot(MACHINES["xen-strict"], [], {PAYLOAD: File(b"not an ELF file")})
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Zero runs in a machine: entered and left again and again, refused where they must be, and worth it.
+"""Zero runs in a machine: applied and reverted repeatedly, refused where they must be, and effective.
 
-That the result of every table stays the same is for the differential test; what each trampoline does is
-for pagetable/tests/prove/test_find_zero_runs.py.
+test_tables_differential.py checks that every table has the same result, and
+pagetable/tests/prove/test_find_zero_runs.py what each trampoline does.
 """
 
 import pytest
@@ -20,8 +20,7 @@ pytestmark = pytest.mark.machine
 CYCLES = 5
 # Stock spends about 240,000 instructions of fork and exit on entries that are zero.
 SAVED_NS = 150_000 * workload.NS_PER_INSTRUCTION
-# What fork and exit take depends a little on how long ago the boot was: up to three per cent were seen, and
-# what is saved is over twenty.
+# The cost of fork and exit varies with the time since boot, by up to 3 % in our runs; over 20 % are saved.
 _SAME = 0.05
 
 _LOAD = f"xen-livepatch load {GUEST}/{NAME}.livepatch"
@@ -77,5 +76,5 @@ def test_zero_entries_cost_little(transcript: Transcript) -> None:
     assert _fork_exit_ns(transcript, "stock again") == pytest.approx(stock, rel=_SAME)
 
 
-def test_no_kernel_has_anything_to_say(transcript: Transcript) -> None:
+def test_no_kernel_complains(transcript: Transcript) -> None:
     assert transcript.kernel_warnings() == []

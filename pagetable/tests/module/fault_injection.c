@@ -3,11 +3,11 @@
  * Lets allocations of trapless_pagetable fail, one after another: at every site
  * from which the module asks for memory, directly or through the kernel.
  *
- *   task      only in tasks whose name begins so; empty is none: disarmed
+ *   task      prefix of the names of the tasks concerned; empty: none, disarmed
  *   fail      the allocation to fail, from 1; 0 only counts
- *   fresh     the first allocation fails that is a site's first or second and
- *             that never failed before
- *   persist   every one after the one that fails does so too
+ *   fresh     fail the first allocation that is a site's first or second and
+ *             has never failed before
+ *   persist   fail every later one, too
  *   seen      allocations counted since `task` was written
  *   failed    how many of them were made to fail
  *   sites     different places of the module that asked for memory
@@ -17,8 +17,8 @@
  *
  * Invariant: an allocation counts if it is made by such a task with a function
  * of trapless_pagetable on its stack, and a failing one never reaches the
- * allocator: the caller gets NULL as from a kernel without memory. What may not
- * fail (__GFP_NOFAIL) is neither counted nor failed.
+ * allocator: the caller gets NULL as from a kernel without memory. Allocations
+ * with __GFP_NOFAIL are neither counted nor failed.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -34,7 +34,7 @@
 #define VICTIM	"trapless_pagetable"
 #define DEPTH	48
 #define SITES	256
-/* A loop's second turn finds what its first has left behind. */
+/* In a loop's second turn the failure finds the first turn's allocation. */
 #define TURNS	2
 
 static char task[TASK_COMM_LEN];
@@ -56,7 +56,7 @@ static struct site {
 } sites[SITES];
 static unsigned int known;
 
-/* Where an allocator that is to fail goes on instead. */
+/* The function that runs instead of an allocator that is to fail. */
 static notrace void *no_memory(void)
 {
 	return NULL;
@@ -153,7 +153,7 @@ static int on_allocation(struct kprobe *probe, struct pt_regs *regs)
 	return 1;
 }
 
-/* With it, kprobes knows that the one above changes the instruction pointer. */
+/* Tells kprobes that the handler above changes the instruction pointer. */
 static void after_allocation(struct kprobe *probe, struct pt_regs *regs,
 			     unsigned long flags)
 {
@@ -188,7 +188,7 @@ static int on_module(struct notifier_block *self, unsigned long state,
 
 	if (strcmp(module->name, VICTIM))
 		return NOTIFY_DONE;
-	/* busybox tries a load that failed once more, and that one would get all. */
+	/* busybox retries a failed load, and that one would get all its memory. */
 	if (state == MODULE_STATE_COMING && is_armed() && failed)
 		return notifier_from_errno(-EAGAIN);
 	WRITE_ONCE(victim, state == MODULE_STATE_GOING ? NULL : module);

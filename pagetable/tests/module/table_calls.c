@@ -3,8 +3,8 @@
  * One random call each: mmu_update, update_va_mapping, mmuext_op, multicall.
  *
  * The kernel we run in must survive, so nothing here loads a table as a root
- * that Xen could accept, or operates on frames of the running kernel. All else
- * goes.
+ * that Xen could accept, or operates on frames of the running kernel. Anything
+ * else is allowed.
  */
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
@@ -79,7 +79,7 @@ static u64 cpu_bitmap(void)
 	return (u64)cpus;
 }
 
-/* A page that an operation may be aimed at, as a frame number. */
+/* The frame number of a page that an operation may name. */
 static u64 target(unsigned int *page)
 {
 	*page = TT_PAGES;
@@ -102,7 +102,7 @@ static u64 target(unsigned int *page)
 	return tt_pages[*page].mfn;
 }
 
-/* Let Xen finish what it took down only in part. */
+/* Let Xen finish a teardown that it has interrupted. */
 void tt_settle(void)
 {
 	struct mmuext_op op = { .cmd = MMUEXT_TLB_FLUSH_LOCAL };
@@ -137,7 +137,7 @@ long tt_unpin(unsigned int page)
 	return rc;
 }
 
-/* What a request wants: which page, which slot of it. */
+/* The page and the slot that a request names. */
 struct aim {
 	unsigned int page, slot;
 };
@@ -288,8 +288,8 @@ static u64 some_flush(void)
 }
 
 /*
- * After a flush the address leads where the entry says. What was there before
- * has been read, and would still be in the TLB.
+ * After a flush the address must lead to the entry's page. It was read before,
+ * so without the flush the old translation would still be in the TLB.
  */
 static u64 read_window(unsigned int slot)
 {
@@ -327,7 +327,7 @@ void tt_call_va(void)
 	else
 		rc = HYPERVISOR_update_va_mapping(va, __pte_ma(value), flags);
 	tt_log_out(tt_canonical(*tt_window_entry(slot)));
-	/* Unless nobody, or nobody on this processor, was to be flushed. */
+	/* Unless the flush was for no processor, or not for this one. */
 	if (!rc && flags & UVMF_FLUSHTYPE_MASK && !(flags & 2 && flags & 1) &&
 	    (flags < PAGE_SIZE || *cpus & 1))
 		tt_log_out(read_window(slot));
@@ -342,7 +342,7 @@ static u64 operand(unsigned int *page)
 	return frame;
 }
 
-/* A root that Xen cannot but refuse: data pages are writable at all times. */
+/* A root that Xen must refuse: data pages are always mapped writable. */
 static u64 no_root(void)
 {
 	if (tt_chance(4))
@@ -406,7 +406,7 @@ static void operation(struct mmuext_op *op, unsigned int *page)
 	tt_log_in(op->cmd);
 }
 
-/* Keep in mind what is pinned now. */
+/* Record what is pinned now. */
 static void note(const struct mmuext_op *op, unsigned int page)
 {
 	if (page >= TT_PAGES)

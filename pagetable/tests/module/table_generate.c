@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The adversary's imagination: entries and tables, from plain to impossible.
+ * Generates entries and tables, from valid to impossible ones.
  *
- * Only the seed and the contents of the pool's pages decide. Frame numbers
- * enter an entry whole or not at all, as half a frame number of one boot would
- * be another frame in the next.
+ * The result depends only on the seed and the contents of the pool's pages. Frame
+ * numbers enter an entry whole or not at all: half a frame number would name
+ * another frame in another boot.
  */
 #include "table_test.h"
 
 static struct rnd_state streams[NR_CPUS];
 static bool racing;
 
-/* Each round can be made without the ones before it. */
+/* Each round can be generated without the ones before it. */
 void tt_seed(u32 seed, u32 round)
 {
 	prandom_seed_state(&streams[0], (u64)seed << 32 | round);
 }
 
-/* One stream for each processor, as long as callers stay on theirs. */
+/* One stream for each processor, as long as callers do not migrate. */
 void tt_race_streams(bool race)
 {
 	unsigned int cpu;
@@ -182,7 +182,7 @@ static u64 bad(unsigned int level, unsigned int self)
 	}
 }
 
-/* @bad of 1,000 entries are meant to be refused; many are not. */
+/* Of 1,000 entries @bad are chosen to be refused, though not all are. */
 u64 tt_entry(unsigned int level, unsigned int self, unsigned int of_thousand)
 {
 	u32 kind = tt_random(1000);
@@ -194,7 +194,7 @@ u64 tt_entry(unsigned int level, unsigned int self, unsigned int of_thousand)
 	return good(level);
 }
 
-/* What a call might want to write where @old stands. */
+/* A new value for an entry that holds @old. */
 u64 tt_value(unsigned int level, unsigned int self, u64 old)
 {
 	static const u64 flags[] = {

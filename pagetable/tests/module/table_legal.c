@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What Xen promises of every validated table, asked of the tables themselves.
+ * Checks in the tables' contents what Xen guarantees of every validated table.
  *
- * No other run is compared here: an entry that is present in a table under a
- * pin must be one that page typing permits. It is the only question that has an
- * answer when two processors race.
+ * No other run is needed for comparison: page typing must permit each present entry
+ * of a table under a pin. It is the only check with one right answer when two
+ * processors race.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -16,7 +16,7 @@ static unsigned int illegal;
 module_param(illegal, uint, 0444);
 MODULE_PARM_DESC(illegal, "entries found in validated tables that none may hold");
 
-/* Superpages, and what is Xen's own or the hardware's to come. */
+/* Superpages, Xen's own bits, and bits that the hardware reserves. */
 #define NEVER_IN_TABLES		_PAGE_PSE
 #define ADDRESS_BITS		40
 
@@ -47,7 +47,7 @@ static bool legal(unsigned int level, unsigned int slot, u64 entry)
 	if (level > 1) {
 		if (entry & NEVER_IN_TABLES)
 			return false;
-		if (page < 0)	/* only what is a table of the kernel */
+		if (page < 0)	/* not in the pool: must be a table of the kernel */
 			return frame == tt_special_frame(TT_LIVE_L3) ||
 			       frame == tt_special_frame(TT_LIVE_ROOT);
 		/* A table of the next level; or linear, and then read-only. */
@@ -70,8 +70,8 @@ static bool legal(unsigned int level, unsigned int slot, u64 entry)
 }
 
 /*
- * What hangs below a pinned table is typed as well. A read-only entry may be a
- * linear one, to a table of the same level: then that one's own level decides.
+ * Tables below a pinned table are typed as well. A read-only entry may be a
+ * linear one, to a table of the same level: then that table's level counts.
  */
 static void mark(unsigned int page, unsigned int level)
 {
@@ -94,7 +94,7 @@ static void mark(unsigned int page, unsigned int level)
 	}
 }
 
-/* Count what no guest may have, among all that is under a pin now. */
+/* Count the illegal entries of all tables under a pin. */
 void tt_count_illegal(void)
 {
 	unsigned int page, slot;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What was asked and what came of it, call by call.
+ * Records each call and its result.
  *
  * Every call makes one record, and all records of a run make its digest. With
- * mode "record" the records are kept; "compare" holds the next runs against
+ * mode "record" the records are kept; "compare" compares the next runs with
  * them, one by one, and names the first that differs. Both begin at the first
- * record. A digest answers whether two runs agree, the records answer where
- * they do not.
+ * record. A digest shows whether two runs agree, the records show where they
+ * do not.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -18,8 +18,8 @@
 struct record {
 	u64 what;	/* kind, command, number of requests, page or address */
 	u64 value;	/* what the first request writes */
-	u64 in;		/* hash of all that was asked */
-	u64 out;	/* hash of all that changed */
+	u64 in;		/* hash of the request */
+	u64 out;	/* hash of all changes */
 	u32 rc;
 	u32 done;
 };
@@ -30,7 +30,7 @@ MODULE_PARM_DESC(records, "most records that can be kept");
 
 static unsigned int flip = ~0U;
 module_param(flip, uint, 0644);
-MODULE_PARM_DESC(flip, "spoil this call's record: the comparison must see it");
+MODULE_PARM_DESC(flip, "change this call's record: the comparison must find it");
 
 static unsigned int trace_from = ~0U, trace_to;
 module_param(trace_from, uint, 0644);
@@ -142,9 +142,9 @@ void tt_log_begin_round(unsigned int round)
 }
 
 /*
- * Interrupted in the middle of a pin that it then refuses, stock Xen may leave
- * tables typed: what later calls of the round do is another matter then.
- * Return whether the round counts and differs.
+ * If stock Xen is interrupted in the middle of a pin and then refuses it, tables
+ * may stay typed; later calls of the round then have other results, which do not
+ * count. Return whether the round counts and differs.
  */
 bool tt_log_end_round(bool is_void)
 {
@@ -183,7 +183,7 @@ void tt_log_end(long rc, u32 done)
 	calls++;
 }
 
-/* After the first difference nothing that follows means anything. */
+/* After the first difference later ones have no meaning. */
 bool tt_log_differs(void)
 {
 	return differs;

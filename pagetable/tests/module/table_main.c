@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * An adversarial guest: page tables and calls about them, made from a seed and
- * given to Xen. What came of each call is in the records (table_log.c); two
- * hypervisors are the same to a guest if their records are.
+ * An adversarial guest: makes page tables and calls about them from a seed. The
+ * records (table_log.c) hold the result of each call; two hypervisors behave
+ * alike for a guest if their records are equal.
  *
  *   echo SEED ROUNDS > /sys/module/table_test/parameters/run
  *   cat /sys/module/table_test/parameters/digest
  *
- * A run leaves nothing behind: all pins are dropped, every frame goes back to
- * Xen, and what Xen did not take back is part of the record. So a run depends
+ * A run leaves nothing behind: all pins are dropped, every frame is given back to
+ * Xen, and frames that Xen does not free are part of the record. So a run depends
  * on its seed and on the hypervisor, not on the runs before it.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -38,7 +38,7 @@ MODULE_PARM_DESC(switches, "payload's switches during a run, all off after it (-
 
 static bool leak;
 module_param(leak, bool, 0644);
-MODULE_PARM_DESC(leak, "show the checks something to find, and keep references");
+MODULE_PARM_DESC(leak, "negative control: illegal entries, and references that are kept");
 
 static bool ready;
 static DEFINE_MUTEX(lock);
@@ -127,7 +127,7 @@ static void prepare(unsigned int top)
 		tt_fill(page, spoil);
 		tt_expect_contents(page);
 		tables++;
-		/* Now and then a table stays writable, which must be noticed. */
+		/* Now and then a table stays writable, which Xen must find. */
 		if (spoil && tt_chance(12))
 			continue;
 		tt_log_call(TT_MAP);
@@ -176,12 +176,12 @@ static void one_round(u32 seed, unsigned int round)
 		leaked += !!pages;
 	}
 	tt_log_end_round(retired);
-	/* What a typed table refers to stays referred to: start afresh. */
+	/* A table that stays typed keeps its references: start with new pages. */
 	if (retired)
 		tt_pool_renew(false);
 }
 
-/* Only the hardware domain may, and only if there is a payload. */
+/* Only the hardware domain may set switches, and only with a payload. */
 static int set_switches(int wanted)
 {
 	u32 word = wanted;
@@ -269,7 +269,7 @@ static int race_set(const char *val, const struct kernel_param *kp)
 	return rc;
 }
 
-/* To be offered to another domain's test as foreign. */
+/* A frame that another domain's test uses as a foreign one. */
 static int frame_get(char *buf, const struct kernel_param *kp)
 {
 	return sysfs_emit(buf, "%llu\n", ready ? tt_pages[0].mfn : 0);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The pages that the calls are about: data pages and tables of each level.
+ * The pages that the calls name: data pages and tables of each level.
  *
  * Data pages are writable in the kernel's direct map all the time, tables are
  * made read-only for a round, by the hypercall that the kernel itself uses. A
- * page that Xen will not give back as writable is retired: stock Xen leaves
- * some tables typed after some refused pins. What matters is that it is the
- * same pages at the same call.
+ * page that Xen does not make writable again is retired: stock Xen leaves some
+ * tables typed after some refused pins. The same pages must be retired at the
+ * same call.
  *
  * A copy of each page shows what Xen, and nothing else, has changed.
  */
@@ -37,7 +37,7 @@ MODULE_PARM_DESC(kept_tables, "tables of other levels that Xen did not free");
 static u64 (*copies)[TT_SLOTS];
 static DEFINE_HASHTABLE(by_mfn, 8);
 
-/* No machine has that much memory: names of frames do not meet real ones. */
+/* Above all memory, so that no name of a frame is a real frame. */
 #define NAMED		0x800000000ULL
 /*
  * A write of half an entry can join the pool's frame number with what stood
@@ -57,7 +57,7 @@ static int find(u64 mfn)
 	return special < 0 ? special : TT_PAGES + special;
 }
 
-/* An entry as every boot would write it: frames by name, silly bits kept. */
+/* An entry as in every boot: frames by name, all other bits kept. */
 u64 tt_canonical(u64 entry)
 {
 	u64 frame = (entry & TT_FRAME_MASK) >> PAGE_SHIFT;
@@ -69,7 +69,7 @@ u64 tt_canonical(u64 entry)
 	return (entry & ~TT_FRAME_MASK) | frame << PAGE_SHIFT;
 }
 
-/* What Xen writes into its own slots is its own business. */
+/* Ignore what Xen writes into its own slots. */
 static u64 canonical_slot(unsigned int slot, u64 entry)
 {
 	if (slot >= TT_XEN_FIRST && slot <= TT_XEN_LAST &&
@@ -79,7 +79,7 @@ static u64 canonical_slot(unsigned int slot, u64 entry)
 	return tt_canonical(entry);
 }
 
-/* What became of one entry since the copy was made, or 0. */
+/* The entry's new value if it changed since the copy was made, or 0. */
 u64 tt_change(unsigned int page, unsigned int slot)
 {
 	u64 now = READ_ONCE(tt_pages[page].entry[slot]);
@@ -150,8 +150,8 @@ static void adopt(struct tt_page *p, struct page *page)
 }
 
 /*
- * Make all tables of the round writable. One that stays typed goes for good:
- * its frame can hold nothing else any more. Return how many.
+ * Make all tables of the round writable. Retire those that stay typed, whose
+ * frames cannot be used for anything else. Return how many.
  */
 unsigned int tt_retire_typed(void)
 {
@@ -174,7 +174,7 @@ unsigned int tt_retire_typed(void)
 	return retired;
 }
 
-/* What a page holds when a run begins. */
+/* A page's contents when a run begins. */
 static void set_contents(unsigned int page)
 {
 	unsigned int slot;
@@ -237,13 +237,13 @@ void tt_pool_renew(bool count)
 		     reservation() != before - 1) && count)
 			(*(p->level > 1 ? &kept_tables : &kept_data))++;
 		frame = page_to_pfn(p->page);
-		/* As the balloon driver: without it the page has no memory. */
+		/* As the balloon driver does: the page must not be used without memory. */
 		BUG_ON(xenmem_reservation_increase(1, &frame) != 1);
 		xenmem_reservation_va_mapping_update(1, &p->page, &frame);
 		adopt(p, p->page);
 		set_contents(page);
 	}
-	/* What was nobody's may be ours by now, and the other way round. */
+	/* A frame without owner may be ours by now, and vice versa. */
 	tt_special_init();
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Interrupts in the middle of calls, and who saw them.
+ * Interrupts in the middle of calls, and a count of them.
  *
  * A timer is started before each call, close enough to fall into a long one.
- * Xen then leaves the call, and the interrupted guest stands at the instruction
- * that will enter it again, with Xen's own mark in the count of requests: that
- * is what is counted, not what anybody says of itself.
+ * Xen then leaves the call, and the interrupted guest is at the instruction that
+ * will enter it again, with Xen's own mark in the count of requests. The count
+ * relies on this state, not on counters of Xen or the payload.
  */
 #include <linux/delay.h>
 #include <linux/hrtimer.h>
@@ -33,7 +33,7 @@ static enum hrtimer_restart tick(struct hrtimer *t)
 {
 	const struct pt_regs *regs = get_irq_regs();
 
-	/* Nobody but a continued batch has this bit there, and these numbers. */
+	/* Only a continued batch has this bit there, and these numbers. */
 	if (regs && regs->si & MMU_UPDATE_PREEMPTED && regs->si >> 32 == 0 &&
 	    (regs->ax == __HYPERVISOR_mmuext_op ||
 	     regs->ax == __HYPERVISOR_mmu_update))
@@ -48,7 +48,7 @@ void tt_preempt_begin(void)
 	timer.function = tick;
 }
 
-/* When the interrupt comes is no part of what the seed decides. */
+/* The time of the interrupt does not depend on the seed. */
 void tt_preempt_call(void)
 {
 	if (!preempt)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * All processors on the same tables at once: pins, unpins, updates, trapped
- * writes, without order.
+ * All processors work on the same tables at once: pins, unpins, updates, trapped
+ * writes, in no defined order.
  *
  *   echo SEED ROUNDS > /sys/module/table_test/parameters/race
  *
- * Nobody can say what each call must return. What must hold whoever wins: no
- * table under a pin holds an entry that page typing forbids (table_legal.c),
- * and in the end every table is writable again and every frame goes back.
+ * The result of a single call is not defined. In any order no table under a pin
+ * may hold an entry that page typing forbids (table_legal.c), and in the end
+ * every table must be writable again and every frame must be freed.
  */
 #include <linux/atomic.h>
 #include <linux/module.h>
@@ -108,7 +108,7 @@ static void racer(struct work_struct *unused)
 			race_trap();
 		}
 	}
-	/* What is to be taken down later hangs at the processor that began it. */
+	/* A teardown to be continued belongs to the processor that began it. */
 	tt_settle();
 }
 
@@ -122,7 +122,7 @@ static int race_round(u32 seed, unsigned int round)
 	for (page = 0; page < TT_PAGES; page++) {
 		struct tt_page *p = &tt_pages[page];
 
-		/* Few, so that they meet. */
+		/* Few, so that processors collide. */
 		p->active = page - tt_first[p->level] < (p->level ? 3 : TT_DATA);
 		atomic_set(&pins[page], 0);
 		if (!p->level || !p->active)
@@ -167,7 +167,7 @@ int tt_race(u32 seed, unsigned int rounds)
 		retired = race_round(seed, round);
 		if (retired < 0)
 			return retired;
-		/* Each round by itself: whose references are left is known then. */
+		/* In each round new frames, so that leaked references are the round's. */
 		tt_pool_renew(!retired);
 	}
 	accepted += atomic_xchg(&ok, 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Frames that are not the pool's: Xen's, another domain's, devices', none at
- * all, and those of the kernel we run in.
+ * Frames outside the pool: Xen's, another domain's, devices', invalid ones, and
+ * those of the running kernel.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * An adversarial guest kernel: what the parts of table_test know of each other.
+ * An adversarial guest kernel: the interfaces between the parts of table_test.
  *
- * Everything here is decided by the seed. Frames are named by their place in
- * the pool and not by their number, so that two boots agree.
+ * The seed determines everything here. Frames are named by their place in the
+ * pool and not by their number, so that two boots agree.
  */
 #ifndef TRAPLESS_TABLE_TEST_H
 #define TRAPLESS_TABLE_TEST_H
@@ -75,7 +75,7 @@ enum tt_special {
 	TT_NO_RAM,
 	TT_BEYOND,
 	TT_GIVEN,
-	/* From here on ours and in use: to be mapped, never to be operated on. */
+	/* From here on frames of the running kernel: mapped, never operated on. */
 	TT_SHARED_INFO,
 	TT_GDT,
 	TT_LIVE_ROOT,

@@ -143,7 +143,7 @@ static void logic(struct outcome *o, u64 *at)
 		MODIFY(o, "lock xorq %[m], (%[p])", "z", "+m" (*at),
 			   [m] "r" (mask), [p] "r" (at));
 		break;
-	case 9:		/* not locked, not to be taken for the locked ones */
+	case 9:		/* without lock, which Xen must not treat as locked */
 		MODIFY(o, "btrq $1, (%[p])", "c", "+m" (*at), [p] "r" (at));
 		break;
 	case 10:

@@ -27,7 +27,7 @@ unsigned long tt_window_address(unsigned int slot)
 	return (unsigned long)window + slot * PAGE_SIZE;
 }
 
-/* To be read at will, and to be written by who wants a trap. */
+/* Readable, and written to cause a trap. */
 u64 *tt_window_entry(unsigned int slot)
 {
 	unsigned int level;

@@ -32,7 +32,7 @@ from trapless_lab.pagetable.parts import NAME, SYSFS
 
 ACTIONS = 25  # a boot
 FORKERS = 6
-# What the kernel keeps for itself of memory that was in use once.
+# Memory that the kernel keeps in its own caches once it was in use.
 NOISE_KIB = {"MemFree": 8192, "PageTables": 128, "Slab": 8192}
 LEVELS = pagetable.LEVELS
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Runs the programs of test_pvmmu.py on ever new seeds while the module's switches are thrown.
+"""Runs the programs of test_pvmmu.py on ever new seeds while the module's switches are toggled.
 
-Then the module goes and comes under processes that fork without pause.
+Then the module is unloaded and loaded while processes fork without pause.
 
     .venv/bin/python pagetable/tests/soak/soak_pvmmu.py --minutes 600
 
