@@ -9,11 +9,11 @@
  * reach of them, and they are mapped whenever the text is. Unless the host requests
  * them, by a node in the device tree, they are not used.
  *
- * Modules are out of reach from there. They get execute pages of their own, at the
- * beginning of where modules are: memory that is taken only if the host has taken
- * the first ones. These must be mapped whenever a module runs, too, and no miss of
- * the TLB may come between a module's instruction and what replaces it: so they are
- * one entry of TLB1, which is this driver's from then on and is never replaced.
+ * Modules are out of a branch's reach of those pages. They get execute pages of their
+ * own, at the beginning of the modules' area, allocated only if the host has accepted
+ * the first ones. These must be mapped whenever a module runs, too, and no TLB miss
+ * may occur between a module's instruction and its replacement: so they are mapped by
+ * one entry of TLB1, which this driver reserves and which is never replaced.
  */
 #include <linux/gfp.h>
 #include <linux/init.h>
@@ -35,11 +35,11 @@
 
 #define DATA_PAGE	(-4096UL)
 
-/* What one entry of TLB1 maps: a power of four, in KiB. */
+/* The size of one entry of TLB1: a power of four, in KiB. */
 #define MODULES_BYTES	SZ_64K
 #define MODULES_TSIZE	BOOK3E_PAGESZ_64K
 
-/* KVM on e500v2 takes a system call of the kernel with this r0 for a hypercall. */
+/* KVM on e500v2 treats a system call of the kernel with this r0 as a hypercall. */
 static long hypercall(unsigned long nr, unsigned long a, unsigned long b, unsigned long c)
 {
 	register unsigned long r0 asm("r0") = KVM_SC_MAGIC_R0;
@@ -58,7 +58,7 @@ static long __init give(unsigned long ea, unsigned long pages)
 	return hypercall(KVM_HCALL_TOKEN(KVM_HC_PPC_BT_ENABLE), DATA_PAGE, ea, pages);
 }
 
-/* A miss of the TLB changes the MAS registers, but none comes of what is touched here. */
+/* A TLB miss changes the MAS registers, but no access here can miss. */
 static void __init write_entry(unsigned int entry, u32 valid, unsigned long ea, phys_addr_t pa)
 {
 	unsigned long flags;
@@ -74,8 +74,8 @@ static void __init write_entry(unsigned int entry, u32 valid, unsigned long ea, 
 }
 
 /*
- * Entries from tlbcam_index on take turns as those of huge pages, of which there were
- * none yet; the turn begins at the last one (mem_init()).
+ * Linux replaces the entries from tlbcam_index on in turn for huge pages, of which there
+ * were none yet; it begins with the last entry (mem_init()).
  */
 static long __init give_for_modules(void)
 {
@@ -90,7 +90,7 @@ static long __init give_for_modules(void)
 	pages = alloc_pages(GFP_KERNEL | __GFP_ZERO, order);
 	if (!pages)
 		return -ENOMEM;
-	/* One that is for I/O is aligned to its size. */
+	/* With VM_IOREMAP the area is aligned to its size. */
 	area = get_vm_area(MODULES_BYTES, VM_IOREMAP);
 	if (!area) {
 		__free_pages(pages, order);

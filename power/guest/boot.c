@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A boot to its end: from reset, by the kernel, to where a small system has started
- * up. It announces its devices again for who may have missed them, as mdev -s and
- * udevadm trigger do, and runs the commands of its start-up scripts.
+ * A whole boot: from reset through the kernel until a small system has started. It
+ * triggers the devices' events again, as mdev -s and udevadm trigger do, and runs the
+ * commands of its start-up scripts.
  *
- * Invariant: a boot is the same at each scale, and all of it is in the time, which
- * runs from the machine's start (see init.c).
+ * Invariant: a boot is the same at each scale, and the time covers all of it, from
+ * the machine's start (see init.c).
  */
 #include <errno.h>
 #include <fcntl.h>

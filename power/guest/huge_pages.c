@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Huge pages, which the kernel maps by entries of TLB1 that take turns: one that is
- * not theirs must stay.
+ * Huge pages, for which the kernel replaces entries of TLB1 in turn: it must not
+ * replace an entry that is not for huge pages.
  *
- * Invariant: each page is read back by the entry it has then, after all others had
- * theirs.
+ * Invariant: each page is read back, through the entry that it has then, after all
+ * other pages had an entry.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 #include "workload.h"
 
-/* The smallest that Linux has on e500, and twice as many as would do: the turn begins at its end. */
+/* The smallest size on e500, and twice the pages needed: replacement begins at the last entry. */
 #define HUGE_BYTES	(4u << 20)
 #define PAGES		"4"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * All the memory that can be had, written and read back: what the kernel has freed of
- * its own at boot is among it.
+ * Writes and reads back all available memory, which includes what the kernel has freed
+ * at the end of its boot.
  *
- * Invariant: each word holds what was written there last, by the process's mapping
- * and by the kernel's own of the same pages.
+ * Invariant: each word holds what was written there last, both through the process's
+ * mapping and through the kernel's mapping of the same pages.
  */
 #include <fcntl.h>
 #include <stdbool.h>
@@ -19,9 +19,9 @@
 
 #define PAGE		4096u
 #define WORDS		(PAGE / sizeof(uint32_t))
-/* Stays free, or the kernel looks for processes to kill. */
+/* Stays free, so that the OOM killer does not run. */
 #define LEFT_FREE	(3u << 20)
-/* Marks a page as ours; the word behind it says which one. */
+/* Marks a page as ours; the next word is its number. */
 #define MARK		0x5eed0001u
 
 static uint32_t word(unsigned int round, uint32_t page, uint32_t i)
@@ -37,7 +37,7 @@ static bool holds(const uint32_t *memory, unsigned int round, uint32_t page)
 	return true;
 }
 
-/* How many pages that were the kernel's for its start are ours, and hold what they should. */
+/* Return how many pages of the kernel's freed memory are ours; each must hold what it should. */
 static unsigned int freed_pages(unsigned int round, uint32_t pages)
 {
 	uint32_t from = kernel_symbol("__init_begin"), to = kernel_symbol("__init_end");
@@ -60,7 +60,7 @@ static unsigned int freed_pages(unsigned int round, uint32_t pages)
 	return found;
 }
 
-/* Prints "freed PAGES", those of the kernel's that were among it. */
+/* Prints "freed PAGES": how many of them the kernel had freed. */
 static void run_memory(const char *name, unsigned int count)
 {
 	uint64_t started = ticks();

@@ -4,12 +4,12 @@
  *
  *   modules=NAME[:PARAMETER=VALUE...],...   of /modules/NAME.ko, in this order
  *
- * A VALUE that is @SYMBOL is the address of the kernel's symbol. To a module's parameter
- * "again", if it has one, 1 is written; then each that can be read is printed, as "module
- * NAME PARAMETER VALUE", and the module is unloaded. One that is named with '!' before
- * it must find something wrong with its code, and refuse to be loaded.
+ * A VALUE of @SYMBOL stands for the address of the kernel's symbol. 1 is written to a
+ * module's parameter "again", if there is one; then each readable parameter is printed,
+ * as "module NAME PARAMETER VALUE", and the module is unloaded. A module named with '!'
+ * in front must find an error in its code, and refuse to be loaded.
  *
- * Invariant: one module is there at a time, so the next one can have its memory.
+ * Invariant: only one module is loaded at a time, so the next one can get its memory.
  */
 #include <dirent.h>
 #include <errno.h>

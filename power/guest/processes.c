@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Processes made and ended, as lmbench measures them, and a lot of echoes.
+ * Process creation and exit, as lmbench measures them, and many runs of echo.
  *
- * Invariant: a child's exit status is looked at, so that a program that did not
- * run is not a fast one. What is executed is in small/, and says there why.
+ * Invariant: a child's exit status is checked, so that a program that did not run
+ * does not count as fast. The executed programs are in small/, which says why.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@ static char *const echo[] = { "/bin/echo", "abracadabra", NULL };
 static char *const shell[] = { "/bin/sh", "-c", "echo abracadabra", NULL };
 static char *const environment[] = { NULL };
 
-/* How many echoes are alive at once. */
+/* How many run at the same time. */
 #define SPAWNED	8
 
 /* A child that executes @argv, or nothing at all. */

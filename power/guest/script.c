@@ -2,20 +2,20 @@
 /*
  * What a host does, line by line of a file:
  *
- *   run LABEL PROGRAM ARGUMENT...    run it to its end
- *   start LABEL PROGRAM ARGUMENT...  run it beside what follows
- *   wait                             until all that were started have ended
+ *   run LABEL PROGRAM ARGUMENT...    run it and wait for its end
+ *   start LABEL PROGRAM ARGUMENT...  run it in the background
+ *   wait                             for all started programs to end
  *   sleep MILLISECONDS
- *   kill                             all that were started, none of which has ended
- *   write PATH TEXT                  into a file of the kernel's
+ *   kill                             all started programs, which must all be running
+ *   write PATH TEXT                  to a file of the kernel
  *   show LABEL PATH                  print a file
  *
- * Of an argument @TICKS@ is replaced by the clock when the program starts. Words are
- * between single spaces; "..." keeps them together.
+ * In arguments @TICKS@ is replaced by the clock when the program starts. Words are
+ * separated by single spaces; "..." quotes spaces.
  *
- * Invariant: what a program prints goes to memory and to the console only when it has
+ * Invariant: a program's output is kept in memory and printed on the console when it has
  * ended, each line as "LABEL| line": while a guest runs, no console interrupts it. With
- * "live" on the kernel's command line it goes straight to the console, to see where
+ * "live" on the kernel's command line it goes directly to the console, to see where
  * something hangs. The first line that fails is the last.
  */
 #include <errno.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Processes that pass a word on: a pipe there and back, and rings of processes
- * that each look over some memory when it is their turn, as lmbench's lat_ctx does.
+ * Processes that pass a word on: through a pipe and back, and in rings of processes
+ * that each read some memory in their turn, as lmbench's lat_ctx does.
  *
- * Invariant: what a switch is said to cost has no pipe and no memory in it. The
- * same words go through as many pipes, and the same memory is looked over, in one
- * process, and that time is taken off.
+ * Invariant: the cost of a switch does not include pipes or memory. The time in which
+ * one process passes the same words through as many pipes and reads the same memory
+ * is subtracted.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@
 static uint32_t memory[MOST_BYTES / sizeof(uint32_t)];
 static int pipes[MOST_PROCESSES][2];
 
-/* Their sum, which is kept so that the compiler must look. */
+/* Their sum, kept so that the compiler does not drop the reads. */
 static volatile uint32_t sum;
 
 static void look_over(size_t bytes)
@@ -68,7 +68,7 @@ static uint64_t without_switches(unsigned int processes, size_t bytes, unsigned 
 	return ticks() - from;
 }
 
-/* @turns in all, a multiple of @processes; this process has the first of each round. */
+/* @turns in all, a multiple of @processes; this process takes the first of each round. */
 static uint64_t with_switches(unsigned int processes, size_t bytes, unsigned int turns)
 {
 	pid_t children[MOST_PROCESSES];
@@ -84,7 +84,7 @@ static uint64_t with_switches(unsigned int processes, size_t bytes, unsigned int
 		}
 	}
 	memset(memory, 1, bytes);
-	/* one round before: every process is there, and its memory */
+	/* one round in advance, so that every process and its memory are there */
 	give(1 % processes);
 	take(0);
 	from = ticks();

@@ -2,9 +2,9 @@
 /*
  * System calls one by one, as lmbench measures them.
  *
- * Invariant: a loop makes the call that it is named for and no other. What must
- * be there for it is made, and used once, before the clock is read. libc's stat and
- * fstat are not called: they copy the answer with an FPU's registers.
+ * Invariant: a loop makes only the call that it is named for. Everything that the call
+ * needs is created, and used once, before the clock is read. libc's stat and fstat are
+ * not called: they copy the result with FPU registers.
  */
 #include <fcntl.h>
 #include <signal.h>

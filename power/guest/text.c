@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The kernel's own text, read as data: a guest must see what it wrote there, whatever
- * its host has put in the place.
+ * Reads the kernel's own text as data: a guest must see what it wrote there, not the
+ * host's patches.
  *
- * Invariant: every byte between the kernel's _stext and _etext is in the sum, read by
- * the kernel from its own mapping, but for the execute pages that the driver has given
- * to the host: what is in them is not the guest's.
+ * Invariant: the sum covers every byte between the kernel's _stext and _etext, read by
+ * the kernel from its own mapping, except for the execute pages that the driver has
+ * given to the host, whose contents are the host's.
  */
 #include <fcntl.h>
 #include <stdbool.h>
@@ -38,7 +38,7 @@ uint32_t kernel_symbol(const char *wanted)
 	return found;
 }
 
-/* Of the kernel's text, either what is its own or what was given away. */
+/* Sum of the kernel's text, either its own part or the execute pages. */
 static uint64_t sum_of(bool given_away, uint32_t *bytes)
 {
 	uint32_t from = kernel_symbol("_stext"), to = kernel_symbol("_etext");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A walk over a tree of files in memory, for one by its name: "find / -name temp".
+ * Searches a tree of files in memory for a name: "find / -name temp".
  *
- * Invariant: the walk must have seen every file that was made, and found the one.
+ * Invariant: the walk must see every file that was created, and find the one.
  */
 #include <dirent.h>
 #include <errno.h>

@@ -9,8 +9,8 @@
  * Call @visit with the path, the name in it and whether it is a directory, of all
  * below @path; links are not followed. @path must have room for PATH_MAX.
  *
- * libc's nftw does the same, and copies what it finds with an FPU's registers, each
- * of which the kernel must emulate here.
+ * libc's nftw does the same, but copies with FPU registers, which the kernel has to
+ * emulate here.
  */
 void walk(char *path, void (*visit)(const char *path, const char *name, bool directory));
 

@@ -2,8 +2,8 @@
 /*
  * Shared by the workloads: the clock, and the output of results.
  *
- * Invariant: between two readings of the clock nothing is printed. A character
- * on the console is several exits of a guest, and no workload's own.
+ * Invariant: nothing is printed between two readings of the clock. A character on the
+ * console causes several exits of a guest that are not the workload's.
  */
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
@@ -26,7 +26,7 @@ static inline uint64_t ticks(void)
 	return (uint64_t)high << 32 | low;
 }
 
-/* A workload measures @count times what it is named for. */
+/* A workload does @count times what it is named for. */
 struct workload {
 	const char *name;
 	void (*run)(const char *name, unsigned int count);
@@ -34,7 +34,7 @@ struct workload {
 	unsigned int full;
 };
 
-/* Each ends with an entry without a name. */
+/* Each array ends with an entry without a name. */
 extern const struct workload boot_workloads[];
 extern const struct workload system_call_workloads[];
 extern const struct workload process_workloads[];
@@ -51,10 +51,10 @@ void report(const char *name, uint64_t spent, unsigned int count);
 /* Say what failed, with errno, and end this process. */
 _Noreturn void die(const char *what);
 
-/* @value of a call that is negative only if it failed. */
+/* Return @value, a call's result; die if it is negative. */
 #define checked(value)	({ __typeof__(value) v_ = (value); if (v_ < 0) die(#value); v_; })
 
-/* The machine's setting on the kernel's command line, NULL if nothing: @name with its '='. */
+/* The value of @name (with its '=') on the kernel's command line, or NULL. */
 const char *option(const char *name);
 
 /* Where the kernel's own mapping of all memory begins. */
@@ -63,7 +63,7 @@ const char *option(const char *name);
 /* The address of a symbol of the kernel's, zero if there is none (text.c). */
 uint32_t kernel_symbol(const char *wanted);
 
-/* The two lives of process 1; false if anything failed. */
+/* The two roles of process 1; false if anything failed. */
 bool run_workloads(void);
 bool run_script(const char *path);
 

@@ -2,9 +2,9 @@
 /*
  * Runs workloads by name.
  *
- * Invariant: each runs in a process of its own, so none finds what another left
- * in memory, descriptors or signal handlers, and one that fails stops no other. What
- * the kernel had to emulate of an FPU in it is printed: it should be nothing.
+ * Invariant: each runs in a process of its own, so none inherits memory, descriptors or
+ * signal handlers of another, and a failure does not stop the others. The number of FPU
+ * instructions that the kernel emulated is printed: it should be zero.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static const struct workload *const tables[] = {
 	NULL,
 };
 
-/* Nothing to measure, so not among all. */
+/* Not part of "all": nothing to measure. */
 static const struct workload *const checks[] = {
 	module_workloads,
 	memory_workloads,

@@ -148,13 +148,13 @@ static void show_stats(struct kvm *kvm, struct kvmppc_bt *bt)
 	debugfs_create_u32("bt_read_sites", 0444, kvm->debugfs_dentry, &bt->reads.n);
 }
 
-/* A data page is named by a displacement alone: the first or last 32 KiB, but 0. */
+/* A displacement alone must reach a data page: in the first or last 32 KiB, not 0. */
 static bool good_data(u32 ea)
 {
 	return ea && !offset_in_page(ea) && (u32)(s16)ea == ea;
 }
 
-/* The guest's pages, contiguous in both address spaces. */
+/* Whether the pages are the guest's code, contiguous in both address spaces. */
 static bool good_area(struct kvm_vcpu *vcpu, u32 ea, u32 pages, gpa_t *gpa)
 {
 	gpa_t at;
@@ -174,7 +174,7 @@ static bool good_area(struct kvm_vcpu *vcpu, u32 ea, u32 pages, gpa_t *gpa)
 	return true;
 }
 
-/* Pages that are an area's already. */
+/* Whether pages belong to an area already. */
 static bool overlaps(const struct kvmppc_bt *bt, gpa_t gpa, u32 pages)
 {
 	u32 i;
@@ -185,7 +185,7 @@ static bool overlaps(const struct kvmppc_bt *bt, gpa_t gpa, u32 pages)
 	return false;
 }
 
-/* Pages that have sites themselves, or something that could not be emulated. */
+/* Whether pages have sites, or are refused because something was not emulated. */
 static bool has_sites(struct kvmppc_bt *bt, gpa_t gpa, u32 pages)
 {
 	u32 i;
@@ -196,7 +196,7 @@ static bool has_sites(struct kvmppc_bt *bt, gpa_t gpa, u32 pages)
 	return false;
 }
 
-/* One vcpu now, and until this is given back. */
+/* Make sure that the VM has one vcpu, now and until unclaim(). */
 static bool claim(struct kvmppc_bt *bt)
 {
 	bool claimed;
@@ -224,7 +224,7 @@ static void drop_areas(struct kvm_vcpu *vcpu)
 		kfree(bt->area[--bt->nareas].site);
 }
 
-/* The data page stays: the guest may be between two of its instructions. */
+/* The data page stays: the guest may be between two instructions that use it. */
 static void disable(struct kvm_vcpu *vcpu)
 {
 	drop_areas(vcpu);
@@ -287,7 +287,7 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 }
 
 /**
- * kvmppc_bt_hypercall - what the guest's driver asks for
+ * kvmppc_bt_hypercall - handle a hypercall of the guest's driver
  * @vcpu: the caller, in supervisor mode
  * @nr: the call's number, as in r11
  *
@@ -404,7 +404,7 @@ static int traced_access(struct kvm_vcpu *vcpu)
 	return r;
 }
 
-/* An exit inside a fragment: the guest's state is that of its own code again. */
+/* Handle an exit inside a fragment; the guest's state was settled already. */
 static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, struct bt_site *site,
 			 unsigned int index)
 {
@@ -414,8 +414,8 @@ static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, st
 		return fragment_unmapped(vcpu, pc, site);
 	case BOOKE_INTERRUPT_DTLB_MISS:
 		/*
-		 * An access to the data page, whose address the guest chose; stock code maps
-		 * it. Or the access of a translated load itself, which may be to a device.
+		 * Either an access to the data page, whose address the guest chose and which
+		 * stock code maps, or a translated load's own access, maybe to a device.
 		 */
 		if (site->read)
 			vcpu->arch.last_inst = site->original;
@@ -434,7 +434,7 @@ static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, st
 			return RESUME_GUEST;
 		}
 		if (site->read) {
-			/* A load's fragment has no trap: this one is the guest's own. */
+			/* A load's fragment has no trap: the guest has written this one. */
 			kvmppc_bt_undo(vcpu, site);
 			return RESUME_GUEST;
 		}
@@ -469,7 +469,7 @@ int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 	if (!bt || !bt->nareas)
 		return BT_PASS;
 	if (vcpu->arch.magic_page_ea != bt->data) {
-		/* The guest has asked for it elsewhere: no patch finds it any more. */
+		/* The guest has moved its magic page: patches no longer find the data page. */
 		idx = srcu_read_lock(&vcpu->kvm->srcu);
 		kvmppc_bt_settle(vcpu, &site, &index);
 		disable(vcpu);
@@ -492,9 +492,9 @@ int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
  * kvmppc_bt_before_entry - make the shadow TLB match the present sites
  * @vcpu: outside of the guest, about to enter it; KVM_REQ_BT_STALE was made
  *
- * Copies of data that are not traced any more are dropped. That may change the set of
- * traced pages, so this is repeated until nothing changes. It ends, as there are fewer
- * copies each time.
+ * Drops copies of data that are no longer traced. That may change the set of traced
+ * pages, so it is repeated until nothing changes. It ends, as the number of copies
+ * decreases each time.
  */
 void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu)
 {
@@ -509,7 +509,7 @@ void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu)
 
 /**
  * kvmppc_bt_undo_sites - restore the guest's original instructions at all sites
- * @vcpu: outside of the guest; about to be debugged, so that no site is made
+ * @vcpu: outside of the guest; about to be debugged, so no new site will be made
  *
  * A debugger saves the word under a breakpoint and restores it later. It must not save
  * a patch, whose fragment may be gone by then.

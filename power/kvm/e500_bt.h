@@ -2,11 +2,11 @@
 /*
  * In-place binary translation of a guest's privileged instructions, e500v2.
  *
- * A privileged instruction of the guest that keeps exiting is replaced where it
- * stands, in the guest's memory: by one load or store of the data page, where
- * KVM keeps the guest's emulated registers, or by a branch to a fragment in the
- * guest's execute pages, which ends in a branch back. The guest's driver gives
- * both; without it nothing here does anything.
+ * A privileged instruction of the guest that exits repeatedly is replaced in the
+ * guest's memory: by one load or store of the data page, where KVM keeps the guest's
+ * emulated registers, or by a branch to a fragment in the guest's execute pages,
+ * which ends in a branch back. The guest's driver provides both kinds of pages;
+ * without the driver nothing is translated.
  *
  * Guarantees:
  *
@@ -32,7 +32,7 @@
  * guest runs again.
  *
  * Locking: a VM has one struct kvmppc_bt. Everything here runs on the one vcpu's
- * thread, outside of the guest, with interrupts on but for e500_bt_fast.c. So a VM
+ * thread, outside of the guest, with interrupts on except in e500_bt_fast.c. So a VM
  * has either one vcpu or no translation, and kvmppc_bt.claim serialises the decision: no
  * second vcpu is created while translation is enabled, and translation is not enabled
  * once a second vcpu was requested. (kvm->lock cannot be used: it is taken before a
@@ -70,9 +70,9 @@
 
 /**
  * struct bt_cached - a slot of the data cache, for one load
- * @none: 0, what is added to an address that is not cached
- * @delta: what is added to the one that is, to make it that of @value
- * @value: the bytes that are there, from the first one on
+ * @none: 0, added to an address that is not cached
+ * @delta: added to the cached address, gives the address of @value
+ * @value: the bytes at the cached address
  */
 struct bt_cached {
 	u32 none;
@@ -84,12 +84,12 @@ struct bt_cached {
 
 enum bt_kind {
 	BT_NONE,	/* not translated */
-	BT_SINGLE,	/* one instruction instead of one */
-	BT_FRAGMENT,	/* a branch to several */
+	BT_SINGLE,	/* replaced by one instruction */
+	BT_FRAGMENT,	/* replaced by a branch to several */
 };
 
 /**
- * struct bt_code - what an instruction becomes
+ * struct bt_code - the translation of an instruction
  * @insn: the instructions; the last one of a fragment is its branch back
  * @n: how many
  * @scratch: the register that a fragment saves, uses and restores
@@ -98,9 +98,9 @@ enum bt_kind {
  * @scratch2: a second such register
  * @restore2: the index for it; 0 if there is none
  *
- * A fragment's instruction 0 saves @scratch, and 1 @scratch2 if there is one. Before
- * @commit has been executed the site can be started again; after it only the rest is
- * to be undone.
+ * A fragment's instruction 0 saves @scratch, and 1 @scratch2 if there is one. Until
+ * @commit has been executed the site can be restarted; after it only the scratch
+ * registers have to be restored.
  */
 struct bt_code {
 	u32 insn[BT_SLOT_WORDS];
@@ -122,9 +122,9 @@ bool kvmppc_bt_branch(u32 from, u32 to, u32 *inst);
  * struct bt_area - execute pages of the guest
  * @ea: effective address of the first byte
  * @gpa: its guest-physical address
- * @slots: how many fragments have room
- * @next: the slot that is used next; those behind it are the oldest
- * @site: for each slot the site whose fragment is there, or NULL
+ * @slots: how many fragments it has room for
+ * @next: the slot that is used next; those after it are the oldest
+ * @site: for each slot the site whose fragment it holds, or NULL
  */
 struct bt_area {
 	u32 ea;
@@ -162,7 +162,7 @@ struct bt_site {
 };
 
 /**
- * struct bt_page - a page with sites, or one that shall have none
+ * struct bt_page - a page with sites, or one that is refused
  * @tsize: largest size of a shadow TLB entry over it, as in MAS1[TSIZE]
  * @faults: traced accesses since @tsize was chosen
  * @refused: something here cannot be emulated: no more sites
@@ -178,7 +178,7 @@ struct bt_page {
  * struct bt_read - a load that looks in the data cache first
  * @node: in bt_reads.by_word, by the guest-physical address of the data's word
  * @site: its site; NULL if this slot of the data cache is free
- * @gpa: where the data are
+ * @gpa: guest-physical address of the data
  * @misses: traced loads of other data by this site
  */
 struct bt_read {
@@ -189,11 +189,11 @@ struct bt_read {
 };
 
 /**
- * struct bt_load_heat - a load of traced data that is no site
- * @pc: where it is
+ * struct bt_load_heat - a load of traced data that is not a site
+ * @pc: its address
  * @ea: an address that it reads
- * @loads: how often it has read that one, more often than others
- * @vain: how often it had a copy that was in vain
+ * @loads: how many times more often it has read that address than others
+ * @vain: how often a copy for it was useless
  */
 struct bt_load_heat {
 	u32 pc;
@@ -207,10 +207,10 @@ struct bt_load_heat {
 /**
  * struct bt_reads - the data cache
  * @slot: as in the data page
- * @by_word: those in use
- * @n: how many these are
- * @next: the slot that is used next; those behind it are the oldest
- * @heat: by instruction, the most frequent ones
+ * @by_word: the slots in use
+ * @n: how many are in use
+ * @next: the slot that is used next; those after it are the oldest
+ * @heat: by instruction, for the most frequent ones
  */
 struct bt_reads {
 	struct bt_read slot[BT_CACHE_SLOTS];
@@ -243,14 +243,14 @@ struct bt_stats {
 #define BT_HEAT_BITS	10
 #define BT_BLOCKS	4
 
-/* Above the largest page that a host has for its guests. */
+/* Larger than the largest page of a host. */
 #define BT_LARGEST_TSIZE	BOOK3E_PAGESZ_256M
 
 /**
- * struct bt_block - where a huge page of the host's is, as found last; protected by mmu_lock
+ * struct bt_block - a huge page of the host, as last looked up; protected by mmu_lock
  * @valid: false until one was found
- * @seq: kvm->mmu_invalidate_seq when it was found; another one: it may have moved
- * @generation: of the memory slots, then
+ * @seq: kvm->mmu_invalidate_seq at the lookup; if it differs now, the page may have moved
+ * @generation: of the memory slots at the lookup
  * @gfn: its first guest-physical page
  * @pfn: its first host-physical page
  * @tsize: its size, as in MAS1[TSIZE]
@@ -269,8 +269,8 @@ struct bt_block {
 /**
  * struct bt_layout - how large the entries over traced pages may be
  * @sizes: by guest-physical page, as in MAS1[TSIZE]: the smallest that was chosen
- * @fixed: it was given, and nothing is split
- * @incomplete: there was no memory to write some page down
+ * @fixed: the layout was set, and nothing is split
+ * @incomplete: some page was not recorded, for lack of memory
  */
 struct bt_layout {
 	struct xarray sizes;
@@ -282,29 +282,29 @@ struct bt_layout {
  * struct kvmppc_bt - a VM that is translated
  * @mode: what is translated; one of BT_MODE_*
  * @claim: protects @enabled and @crowded, and @layout while it is replaced
- * @enabled: the driver has called
- * @crowded: the VM has more than one vcpu, or had been asked to
+ * @enabled: the driver has enabled translation
+ * @crowded: a second vcpu was requested
  * @shown: the counters are in debugfs
  * @data: effective address of the data page
  * @pages: struct bt_page by guest-physical page
- * @decided: for each guest-physical page the shadow TLB entry that covers it, once
- *	that was asked, until something changes
+ * @decided: for each guest-physical page the shadow TLB entry that covers it, cached
+ *	until something changes
  * @ndecided: how many pages have room there
  * @layout: sizes of pages with sites, since the VM was made or beforehand
- * @layout_lock: held by who reads or replaces it for the file (e500_bt_layout.c)
+ * @layout_lock: held while the file's reader or writer uses @layout (e500_bt_layout.c)
  * @layout_shown: the file is in debugfs
- * @readable_inside: inside of a traced block there may be a smaller shadow TLB entry
- *	that is not, for none of its own pages has sites
- * @heat: exits by instruction that is not patched yet, the most frequent ones; the
- *	instruction there that had no translation
+ * @readable_inside: a traced block may contain a smaller shadow TLB entry that is not
+ *	execute-only, because none of its own pages has sites
+ * @heat: exits by instruction, for the most frequent unpatched ones; for each the
+ *	instruction that had no translation
  * @reads: the data cache
  * @block: huge pages, so that splitting them costs no walk of the host's tables
  * @larx_pc: the last lwarx that could not be finished
- * @larx_stops: how often that was in a row
+ * @larx_stops: how many times in a row
  * @access_pc: the last traced access
- * @access_repeats: how often it was the same one in a row
+ * @access_repeats: how many times in a row it was the same one
  * @near_pc: a traced access
- * @near_repeats: how many in a row were close to it, itself included
+ * @near_repeats: how many in a row were close to it, including itself
  * @esel: the guest's TLB1 entry that was found last
  * @random: for the choice of victims in TLB1
  */
@@ -360,7 +360,7 @@ void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst);
 void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu);
 void kvmppc_bt_undo_sites(struct kvm_vcpu *vcpu);
 
-/* Whether the guest's driver has asked, and so its entries may be split. */
+/* Whether the guest's driver has enabled translation, so that entries may be split. */
 static inline bool kvmppc_bt_enabled(struct kvm *kvm)
 {
 	return kvm->arch.bt && kvm->arch.bt->nareas;
@@ -376,7 +376,7 @@ static inline void kvmppc_bt_forget_pids(struct kvm_vcpu *vcpu)
 /* e500_bt_fast.c */
 bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr);
 
-/* e500_bt_tlb.c: what the shadow TLB asks */
+/* e500_bt_tlb.c: called by the shadow TLB */
 unsigned int kvmppc_bt_next_victim(struct kvm *kvm, unsigned int last, unsigned int entries);
 int kvmppc_bt_clamp_tsize(struct kvm *kvm, gfn_t gfn, int tsize);
 bool kvmppc_bt_execute_only(struct kvm *kvm, gfn_t gfn, int tsize);

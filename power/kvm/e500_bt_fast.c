@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * A fast path for exits that only change the guest's mode: a system call of its user, a
- * TLB miss that the guest's kernel must handle, and the return from either; and for TLB
- * misses of the shadow TLB alone, of which there are more when entries are split.
- * These exits remain when everything else is translated, because no unprivileged
- * instruction changes the mode or the TLB.
+ * TLB miss that the guest's kernel must handle, and the return from either; and for
+ * misses in the shadow TLB only, which are more frequent when entries are split. These
+ * exits remain when everything else is translated, because no unprivileged instruction
+ * changes the mode or the TLB.
  *
  * Invariant: an exit handled here has the same effect as by the slow path through
  * kvmppc_handle_exit() and kvmppc_core_prepare_to_enter(), and that path would have
@@ -55,8 +55,8 @@ static void learn_pids(struct kvm_vcpu *vcpu)
 }
 
 /*
- * kvmppc_set_msr() for what most often changes: bits that nobody else keeps a copy
- * of, and the mode, which selects the shadow PIDs.
+ * kvmppc_set_msr() for the most frequent changes: of bits of which there is no other
+ * copy, and of the mode, which selects the shadow PIDs.
  */
 static void set_msr(struct kvm_vcpu *vcpu, u32 msr)
 {
@@ -77,7 +77,7 @@ static void set_msr(struct kvm_vcpu *vcpu, u32 msr)
 	vcpu->arch.shadow_pid1 = pids[1];
 }
 
-/* As kvmppc_booke_irqprio_deliver() does for exceptions that nothing masks. */
+/* Like kvmppc_booke_irqprio_deliver() for exceptions that cannot be masked. */
 static void deliver(struct kvm_vcpu *vcpu, unsigned int priority)
 {
 	u32 msr = vcpu->arch.shared->msr;
@@ -88,7 +88,7 @@ static void deliver(struct kvm_vcpu *vcpu, unsigned int priority)
 	set_msr(vcpu, msr & (MSR_CE | MSR_ME | MSR_DE));
 }
 
-/* In supervisor mode it is a hypercall, or a mistake. */
+/* In supervisor mode it is a hypercall or an error: leave it to the slow path. */
 static bool system_call(struct kvm_vcpu *vcpu)
 {
 	if (!(vcpu->arch.shared->msr & MSR_PR))
@@ -98,7 +98,7 @@ static bool system_call(struct kvm_vcpu *vcpu)
 	return true;
 }
 
-/* To wait for an interrupt is to leave the guest; kvmppc_bt_msr_changed() may sleep. */
+/* MSR[WE] leaves the guest; MSR[DS] needs kvmppc_bt_msr_changed(), which may sleep. */
 static bool return_from_interrupt(struct kvm_vcpu *vcpu)
 {
 	u32 msr = vcpu->arch.shared->srr1;
@@ -131,7 +131,7 @@ static bool is_tlb_instruction(u32 inst)
 /* An e500v2's TLB0. The VMM may have configured a larger one. */
 #define TLB0_ENTRIES	512
 
-/* Not for so long with interrupts off. */
+/* Clearing a larger TLB0 takes too long with interrupts off. */
 static bool takes_long(struct kvm_vcpu *vcpu, u32 inst)
 {
 	return get_xop(inst) == OP_31_XOP_MTSPR && get_sprn(inst) == SPRN_MMUCSR0 &&
@@ -152,7 +152,7 @@ static bool tlb_instruction(struct kvm_vcpu *vcpu, u32 inst)
 
 	if (takes_long(vcpu, inst))
 		return false;
-	/* What may change TLB1 drops copies of data, which are in memory that can sleep. */
+	/* A change of TLB1 drops copies of data, which accesses memory and may sleep. */
 	if (vcpu->kvm->arch.bt->reads.n && !leaves_tlb1(vcpu, inst))
 		return false;
 	if (get_xop(inst) == OP_31_XOP_MTSPR) {
@@ -165,7 +165,7 @@ static bool tlb_instruction(struct kvm_vcpu *vcpu, u32 inst)
 	return true;
 }
 
-/* Of all others something is left to do, or to learn. */
+/* All other instructions need the slow path. */
 static bool privileged_instruction(struct kvm_vcpu *vcpu)
 {
 	u32 inst = vcpu->arch.last_inst;
@@ -182,8 +182,8 @@ static bool privileged_instruction(struct kvm_vcpu *vcpu)
 }
 
 /*
- * The entry of the guest's TLB that an address is in, as kvmppc_mmu_itlb_index() and
- * kvmppc_mmu_dtlb_index() find it. Of the kernel's few large ones it is mostly the same.
+ * The guest's TLB entry for an address, as kvmppc_mmu_itlb_index() and
+ * kvmppc_mmu_dtlb_index() find it. Of the kernel's few large ones it is usually the same.
  */
 static int tlb_index(struct kvm_vcpu *vcpu, u32 ea, bool fetch)
 {
@@ -206,7 +206,7 @@ static int tlb_index(struct kvm_vcpu *vcpu, u32 ea, bool fetch)
 }
 
 /*
- * The guest has a mapping that is not in the shadow TLB any more. If its host page is
+ * The guest has a mapping that is no longer in the shadow TLB. If its host page is
  * known (the small page's reference is valid, or the huge page was found before), the
  * host's page tables, whose walk could sleep, need not be walked.
  */
@@ -222,7 +222,7 @@ static bool shadow_miss(struct kvm_vcpu *vcpu, u32 ea, int index)
 	known = (tlbsel_of(index) == 0 &&
 		 (vcpu_e500->gtlb_priv[0][esel_of(index)].ref.flags & E500_TLB_VALID)) ||
 		kvmppc_bt_knows_block(kvm, gpa >> PAGE_SHIFT);
-	/* What is no memory any more is the VMM's to emulate. */
+	/* An access to what is no longer memory is emulated by the VMM. */
 	known = known && kvm_is_visible_gfn(kvm, gpa >> PAGE_SHIFT);
 	if (known)
 		kvmppc_mmu_map(vcpu, ea, gpa, index);
@@ -230,7 +230,7 @@ static bool shadow_miss(struct kvm_vcpu *vcpu, u32 ea, int index)
 	return known;
 }
 
-/* The data page is in no TLB of the guest's, and yet is there. */
+/* The data page is mapped although no TLB entry of the guest maps it. */
 static bool data_tlb_miss(struct kvm_vcpu *vcpu)
 {
 	u32 ea = vcpu->arch.fault_dear;
@@ -286,12 +286,12 @@ static bool simple_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 }
 
 /**
- * kvmppc_bt_fast_exit - handle an exit wholly, if it is a simple one
+ * kvmppc_bt_fast_exit - handle a simple exit completely
  * @vcpu: just out of the guest, interrupts still off
  * @exit_nr: why, as BOOKE_INTERRUPT_*
  *
- * The exits that follow may be shorter still, in e500_bt_short.S, until one comes
- * here again.
+ * The following exits may be handled even earlier, in e500_bt_short.S, until one
+ * arrives here again.
  *
  * Returns false if nothing was done, or true if the guest is to be entered.
  */

@@ -83,7 +83,7 @@ void kvmppc_bt_free_layout(struct kvmppc_bt *bt)
 }
 
 /**
- * kvmppc_bt_note_size - write down how large entries over a page with sites may be
+ * kvmppc_bt_note_size - record how large entries over a page with sites may be
  * @bt: the VM
  * @gfn: the page
  * @tsize: the size, as in MAS1[TSIZE]
@@ -112,34 +112,34 @@ int kvmppc_bt_first_size(struct kvmppc_bt *bt, gfn_t gfn, int otherwise)
 	return given ? xa_to_value(given) : otherwise;
 }
 
-/* Take a line of a layout. Returns NULL, or what is wrong with it. */
+/* Parse a line of a layout. Returns NULL, or what is wrong with it. */
 static const char *take_line(struct bt_layout *layout, char *line)
 {
 	char *page = strsep(&line, " "), *size = strsep(&line, " "), *traced = strsep(&line, " ");
 	unsigned long gfn;
 	unsigned int kb;
 
-	/* What the parser of numbers takes besides is nothing that is printed. */
+	/* The first character excludes what kstrtoul() accepts besides plain numbers. */
 	if (!isxdigit(*page) || kstrtoul(page, 16, &gfn))
-		return "the page is no hexadecimal number";
+		return "the page is not a hexadecimal number";
 	if (gfn >> BT_PAGE_BITS)
 		return "there is no such page";
 	if (!size || !isdigit(*size) || kstrtouint(size, 10, &kb))
-		return "the size is no decimal number";
+		return "the size is not a decimal number";
 	if (!kvmppc_bt_good_kb(kb))
-		return "that is no size of an entry, in KB";
+		return "the size is not that of a TLB entry, in KB";
 	if (line || (traced && strcmp(traced, "traced")))
 		return "there is more than a page, a size and \"traced\"";
 	switch (xa_insert(&layout->sizes, gfn, xa_mk_value(ilog2(kb)), GFP_KERNEL_ACCOUNT)) {
 	case 0:
 		return NULL;
 	case -EBUSY:
-		return "the page is there twice";
+		return "the page is listed twice";
 	}
 	return "there is no memory for it";
 }
 
-/* Returns the layout that a text is, or an error. */
+/* Parse a text. Returns its layout, or an error. */
 static struct bt_layout *parse(char *text)
 {
 	struct bt_layout *layout = make_layout();
@@ -161,7 +161,7 @@ static struct bt_layout *parse(char *text)
 	return layout;
 }
 
-/* Make a layout the VM's, unless one is in use. The one that is not the VM's is freed. */
+/* Set the VM's layout, unless one is in use. Frees the layout that is not kept. */
 static int give(struct kvmppc_bt *bt, struct bt_layout *layout)
 {
 	bool busy;
@@ -249,13 +249,13 @@ static const struct file_operations layout_file = {
 
 /**
  * kvmppc_bt_show_layout - make the file bt_layout
- * @kvm: the VM, that is to have its first vcpu; kvm->lock is held
+ * @kvm: the VM, which gets its first vcpu; kvm->lock is held
  */
 void kvmppc_bt_show_layout(struct kvm *kvm)
 {
 	struct kvmppc_bt *bt = kvm->arch.bt;
 
-	/* That vcpu may have failed, and here is the next first one. */
+	/* An earlier first vcpu may have failed after the file was created. */
 	if (bt->layout_shown)
 		return;
 	bt->layout_shown = true;

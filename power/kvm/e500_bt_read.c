@@ -13,31 +13,30 @@
  *    undoing sites among the data does not change it.
  *  - Every store of the guest to the data is emulated, and drops the copy before it
  *    is done. A copy is made only of data in a traced block. From then on every shadow
- *    TLB entry over them is execute-only, also a small one by another address of the
- *    guest's (kvmppc_bt_holds_cached()), for which the shadow TLB is emptied then. When
- *    the traced blocks change, the copies of data that are in none any more are dropped
- *    before the guest runs again.
- *  - The address leads to the data. It does so by an entry of the guest's TLB1 with
- *    TID 0, so PID says nothing; when the guest, or who runs it, changes TLB1, or the
- *    host moves memory, all copies are dropped. They also are when the guest sets
- *    MSR[DS], which is another address space. No copy is made while it is set, nor of
- *    what the guest's supervisor must not read.
- *  - Code with such a load is the supervisor's alone: the guest's user could not execute
- *    the fragment.
+ *    TLB entry over them is execute-only, also a small one for another address of the
+ *    guest (kvmppc_bt_holds_cached()); to ensure it, the shadow TLB is flushed then.
+ *    When the traced blocks change, the copies of data that are no longer in one are
+ *    dropped before the guest runs again.
+ *  - The address translates to the data, by an entry of the guest's TLB1 with TID 0,
+ *    so for every PID. All copies are dropped when the guest or the VMM changes TLB1,
+ *    when the host moves memory, and when the guest sets MSR[DS], which selects another
+ *    address space. No copy is made while MSR[DS] is set, nor of data that the guest's
+ *    supervisor must not read.
+ *  - Only the supervisor can execute code with such a load: the guest's user could not
+ *    execute the fragment.
  *
  * Writes of the VMM to the guest's memory are not traced, as for sites: a VMM that
  * writes must ensure that nothing there is cached, or make the guest disable translation.
  *
- * A copy is in the guest's own page: if the guest overwrites it, the guest's loads read
- * that. The host never reads it.
+ * A copy is in the guest's own page: if the guest overwrites it, only the guest's loads
+ * are affected. The host never reads it.
  *
- * The policy. A copy is worth it for data that one load reads often and that are written
- * rarely. What is counted is how often a load has read one address more than it has
- * read others, for most loads that are traced walk over strings and tables: those never
- * have one. After BT_MISSES traced loads of other data by a site it is undone, and if
- * this, or a store to what was copied, or that no site could be made, has happened BT_VAIN
- * times, the load stays as it is, for as long as it is remembered. Slots are a ring, the
- * oldest copy goes.
+ * The policy. A copy pays off for data that one load reads often and that are written
+ * rarely. Counted is how many times more often a load has read one address than others:
+ * most traced loads walk over strings and tables and never get a copy. A site is undone
+ * after BT_MISSES traced loads of other data. If BT_VAIN times a site was undone so, its
+ * data were written, or no site could be made, the load is not translated again for as
+ * long as it is remembered. Slots are a ring: the oldest copy is replaced.
  */
 #include <linux/kvm_host.h>
 #include <linux/module.h>
@@ -69,8 +68,8 @@ static struct bt_load_heat *heat_of(struct bt_reads *reads, u32 pc)
 }
 
 /*
- * As is_hot() in e500_bt.c: where two share an entry, the more frequent one wins. So it
- * is for the addresses of one load.
+ * Like is_hot() in e500_bt.c: if two loads share an entry, the more frequent one wins. The
+ * same holds for the addresses of one load.
  */
 static bool is_hot(struct bt_reads *reads, u32 pc, u32 ea, unsigned int threshold)
 {
@@ -101,11 +100,11 @@ static void in_vain(struct bt_reads *reads, u32 pc)
 }
 
 /**
- * kvmppc_bt_check_reads - drop copies of data that are in no traced block any more
+ * kvmppc_bt_check_reads - drop copies of data that are no longer in a traced block
  * @vcpu: the VM's vcpu, outside of the guest
  *
- * To drop one may make its own site's page untraced, which changes the blocks again:
- * call again while that is asked for.
+ * Dropping a copy may make its site's page untraced, which changes the blocks again: call
+ * this again while KVM_REQ_BT_STALE is requested.
  */
 void kvmppc_bt_check_reads(struct kvm_vcpu *vcpu)
 {
@@ -169,7 +168,7 @@ void kvmppc_bt_remapped(struct kvm_vcpu *vcpu)
 	if (!bt || !bt->reads.n)
 		return;
 	idx = srcu_read_lock(&vcpu->kvm->srcu);
-	/* Not all ways to here come by kvmppc_bt_handle_exit(). */
+	/* Not every caller has been through kvmppc_bt_handle_exit(). */
 	if (!(vcpu->arch.shared->msr & MSR_PR))
 		kvmppc_bt_settle(vcpu, &site, &index);
 	drop_reads(vcpu);
@@ -186,7 +185,7 @@ void kvmppc_bt_msr_changed(struct kvm_vcpu *vcpu)
 		kvmppc_bt_remapped(vcpu);
 }
 
-/* An entry that all of the guest's processes have, and that stays until it is changed. */
+/* The TLB1 entry if it is valid for all of the guest's processes, or NULL. */
 static const struct kvm_book3e_206_tlb_entry *kernel_entry(struct kvm_vcpu *vcpu, int index)
 {
 	const struct kvm_book3e_206_tlb_entry *entry;
@@ -197,13 +196,13 @@ static const struct kvm_book3e_206_tlb_entry *kernel_entry(struct kvm_vcpu *vcpu
 	return get_tlb_tid(entry) ? NULL : entry;
 }
 
-/* Where the data are, if they may be cached. */
+/* Find the data's guest-physical address. False if they must not be cached. */
 static bool find_data(struct kvm_vcpu *vcpu, u32 ea, unsigned int len, gpa_t *gpa)
 {
 	int index = kvmppc_mmu_dtlb_index(vcpu, ea);
 	const struct kvm_book3e_206_tlb_entry *entry = kernel_entry(vcpu, index);
 
-	/* One that is not aligned could be of two words, or of two pages. */
+	/* Unaligned data could be in two words, or in two pages. */
 	if (!entry || !(entry->mas7_3 & MAS3_SR) || (ea & (len - 1)))
 		return false;
 	*gpa = kvmppc_mmu_xlate(vcpu, index, ea);
@@ -219,7 +218,7 @@ static bool find_load(struct kvm_vcpu *vcpu, u32 pc, gpa_t *gpa)
 	       !kvmppc_bt_in_area(vcpu->kvm->arch.bt, *gpa);
 }
 
-/* What the guest wrote, to where the fragment finds it. */
+/* Copy what the guest wrote to the fragment's slot. */
 static bool copy(struct kvm_vcpu *vcpu, unsigned int slot, u32 ea, gpa_t gpa, unsigned int len)
 {
 	struct bt_cached *cached = (void *)vcpu->arch.shared + BT_CACHE_OFFSET;
@@ -235,7 +234,7 @@ static bool copy(struct kvm_vcpu *vcpu, unsigned int slot, u32 ea, gpa_t gpa, un
 	return true;
 }
 
-/* Make a load a site. False if it cannot be: it stays an instruction that is emulated. */
+/* Make a load a site. False if that is impossible: it continues to be emulated. */
 static bool make(struct kvm_vcpu *vcpu, u32 pc, gpa_t gpa, u32 inst,
 		 const struct instruction_op *op)
 {
@@ -257,12 +256,12 @@ static bool make(struct kvm_vcpu *vcpu, u32 pc, gpa_t gpa, u32 inst,
 	    kvmppc_bt_patch_code(vcpu, pc, gpa, inst, kind, &code))
 		return false;
 	site = kvmppc_bt_site(bt, gpa);
-	/* Its site may have changed the blocks, or a fragment that made room for it. */
+	/* Making the site, or evicting a fragment for it, may have changed the blocks. */
 	if (kvmppc_bt_block_tsize(bt, data >> PAGE_SHIFT) < 0) {
 		kvmppc_bt_undo(vcpu, site);
 		return false;
 	}
-	/* Entries by another address of these data may be there, and be no part of a block. */
+	/* There may be readable entries for another address of these data. */
 	if (!kvmppc_bt_holds_cached(bt, data >> PAGE_SHIFT, 1))
 		kvmppc_core_flush_tlb(vcpu);
 	*read = (struct bt_read){ .site = site, .gpa = data };
@@ -273,7 +272,7 @@ static bool make(struct kvm_vcpu *vcpu, u32 pc, gpa_t gpa, u32 inst,
 	return true;
 }
 
-/* A site has read something else than what it has cached. */
+/* A site has read an address that it has not cached. */
 static void missed(struct kvm_vcpu *vcpu, struct bt_site *site)
 {
 	if (++site->read->misses < BT_MISSES)
@@ -283,7 +282,7 @@ static void missed(struct kvm_vcpu *vcpu, struct bt_site *site)
 }
 
 /**
- * kvmppc_bt_loaded - consider a load that was emulated just now, as it is traced
+ * kvmppc_bt_loaded - consider a traced load that was emulated just now
  * @vcpu: the VM's vcpu, outside of the guest
  * @pc: where the load is
  * @inst: the load

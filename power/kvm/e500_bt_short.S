@@ -30,13 +30,13 @@
 #include <asm/thread_info.h>
 
 #define VCPU_GPR(n)	(VCPU_GPRS + (n * 4))
-/* The low word of what has 64 bits. */
+/* The low word of a field of 64 bits. */
 #define LOW		4
 
 #define INST_RFI_HI	0x4c00
 #define INST_RFI_LO	0x0064
 
-/* What a delivered exception leaves of the MSR; one with MSR[DE] is not handled here. */
+/* The MSR bits that an exception keeps; with MSR[DE] it is not handled here. */
 #define KEPT		(MSR_CE | MSR_ME)
 /* Bits that are kept in the shared page only, and the mode. */
 #define HARMLESS	(MSR_CE | MSR_EE | MSR_ME | MSR_RI | MSR_PR)
@@ -45,7 +45,7 @@
 
 #define MUST_LEAVE	(_TIF_SIGPENDING | _TIF_NEED_RESCHED | _TIF_NOTIFY_SIGNAL)
 
-/* One more in a counter of 64 bits; no carry, which is in the guest's XER. */
+/* Increment a counter of 64 bits, without the carry bit, which is in the guest's XER. */
 .macro COUNT offset
 	lwz	r6, \offset + LOW(r4)
 	addi	r6, r6, 1
@@ -92,7 +92,7 @@ SYM_FUNC_START(kvmppc_bt_short_exit)
 	/* Supervisor: a hypercall takes the long way, rfi is done here. */
 	cmpwi	r5, BOOKE_INTERRUPT_PROGRAM
 	bne	.Llong
-	/* As kvmppc_resume_host does it: the instruction is in the guest's memory. */
+	/* Like kvmppc_resume_host: the instruction is in the guest's memory. */
 	mfmsr	r5
 	ori	r9, r5, MSR_DS
 	mtmsr	r9

@@ -8,16 +8,15 @@
  * guest runs. A slot of the execute pages belongs to at most one site, and is written
  * only while no branch leads to it.
  *
- * Instructions that are written need more than a store: on a processor whose
+ * Writing instructions takes more than a store: on a processor whose
  * instruction cache does not snoop, the data cache line must be written back
  * (dcbst, sync) before the instruction cache line is thrown away (icbi), and an
  * isync must come before the new word is fetched. flush_icache_range() does this
  * in this order, by the host's mapping: the e500's caches have physical tags and
  * 4 KB a way, so a line is found by whatever address it is named. The rfi that
  * enters the guest synchronises its context like the isync. One processor is
- * enough: a VM that is translated has one vcpu, and one that moves finds on its
- * new processor no instruction line of this page older than the store, for icbi
- * is broadcast.
+ * enough: a translated VM has one vcpu, and when it migrates, its new processor has
+ * no instruction line of this page from before the store, as icbi is broadcast.
  */
 #include <linux/kvm_host.h>
 #include <linux/slab.h>
@@ -29,7 +28,7 @@
 
 #define BT_MAX_SITES	8192
 
-/* Write words of code into the guest's memory. False if it is not memory any more. */
+/* Write words of code into the guest's memory. False if it is no longer memory. */
 static bool write_code(struct kvm_vcpu *vcpu, gpa_t gpa, const u32 *words, unsigned int n)
 {
 	struct kvm_host_map map;
@@ -62,7 +61,7 @@ struct bt_site *kvmppc_bt_site(struct kvmppc_bt *bt, gpa_t gpa)
 	return NULL;
 }
 
-/* Where a page of the guest's supervisor is, if it is memory that it may execute. */
+/* Translate an address of the guest's supervisor, if it is executable memory. */
 bool kvmppc_bt_find_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t *gpa)
 {
 	int index = kvmppc_mmu_itlb_index(vcpu, ea);
@@ -87,7 +86,7 @@ static u32 slot_ea(const struct bt_area *area, u32 slot)
 	return area->ea + slot * BT_SLOT_BYTES;
 }
 
-/* The copy that a load had goes with its site. */
+/* Drop the copy of a load whose site is undone. */
 static void forget_read(struct kvmppc_bt *bt, struct bt_read *read)
 {
 	hash_del(&read->node);
@@ -101,11 +100,11 @@ static void forget_read(struct kvmppc_bt *bt, struct bt_read *read)
  * @vcpu: the VM's vcpu, outside of the guest
  * @site: freed
  *
- * No other site is touched. If its page needs no tracing any more, the shadow TLB is
- * made to follow before the guest runs again.
+ * No other site is touched. If its page no longer needs tracing, the shadow TLB is
+ * updated before the guest runs again.
  *
- * Memory that holds something else than the patch, or the fragment, has been replaced
- * by the VMM, and is left as it is.
+ * Memory that no longer holds the patch, or the fragment, was changed by the VMM, and
+ * is left unchanged.
  */
 void kvmppc_bt_undo(struct kvm_vcpu *vcpu, struct bt_site *site)
 {
@@ -135,7 +134,7 @@ void kvmppc_bt_undo(struct kvm_vcpu *vcpu, struct bt_site *site)
 		kvmppc_bt_page_empty(vcpu, gfn);
 }
 
-/* The slots of all areas in reach are a ring each: the oldest fragment goes. */
+/* The slots of each area in reach are a ring: the oldest fragment is replaced. */
 static struct bt_area *take_slot(struct kvm_vcpu *vcpu, u32 ea, u32 *slot)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
@@ -147,7 +146,7 @@ static struct bt_area *take_slot(struct kvm_vcpu *vcpu, u32 ea, u32 *slot)
 		u32 next = area->next;
 		gpa_t gpa;
 
-		/* The pages may have become something else since they were given. */
+		/* The pages may no longer be memory since they were registered. */
 		if (!kvmppc_bt_find_code(vcpu, slot_ea(area, next), &gpa) ||
 		    gpa != slot_gpa(area, next))
 			continue;
@@ -185,8 +184,8 @@ static bool write_fragment(struct kvm_vcpu *vcpu, struct bt_site *site, struct b
  *
  * Returns 0, or -EOPNOTSUPP if there is no translation for it, -ERANGE if no
  * execute page is in reach, -EBUSY if the page is refused, there are too many sites
- * or the memory is not what the guest executed, -ENOMEM. All but 0 have changed
- * nothing but the age of fragments.
+ * or the memory is not what the guest executed, -ENOMEM. An error changes nothing
+ * except the age of fragments.
  */
 int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst)
 {
@@ -197,7 +196,7 @@ int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst)
 }
 
 /**
- * kvmppc_bt_patch_code - replace an instruction by what it becomes
+ * kvmppc_bt_patch_code - replace an instruction by its translation
  * @vcpu: the VM's vcpu, outside of the guest
  * @ea: its effective address, in the guest's supervisor mode
  * @gpa: its guest-physical address
@@ -249,7 +248,7 @@ int kvmppc_bt_patch_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst, enu
 			return -ERANGE;
 		}
 	}
-	/* The slot that was taken may have been the page's last: look again. */
+	/* Taking the slot may have undone the page's last site: look it up again. */
 	page = kvmppc_bt_make_page(bt, gfn);
 	if (!page) {
 		kfree(site);
@@ -297,7 +296,7 @@ void kvmppc_bt_undo_block(struct kvm_vcpu *vcpu, gfn_t gfn, bool refuse)
 			page->refused = true;
 			bt->stats.refused_pages++;
 		}
-		/* With its last site the page may go, so it is not looked at again. */
+		/* Undoing its last site may free the page, so it is not accessed again. */
 		list_for_each_entry_safe(site, next, &page->sites, in_page) {
 			bool last = list_is_last(&site->in_page, &page->sites);
 
@@ -339,7 +338,7 @@ void kvmppc_bt_originals(struct kvm_vcpu *vcpu, gpa_t gpa, u8 *bytes, unsigned i
 	for (word = first_word(gpa); word < gpa + len; word += 4) {
 		struct bt_site *site = kvmppc_bt_site(vcpu->kvm->arch.bt, word);
 
-		/* Not the patch: the VMM has written here. */
+		/* If it is not the patch, the VMM has written here. */
 		if (!site || !read_code(vcpu, word, &found) || found != site->patched)
 			continue;
 		for (at = max(word, gpa); at < min(word + 4, gpa + len); at++)
@@ -347,7 +346,7 @@ void kvmppc_bt_originals(struct kvm_vcpu *vcpu, gpa_t gpa, u8 *bytes, unsigned i
 	}
 }
 
-/* Undo the sites that a store is about to hit. */
+/* Undo the sites that a store is about to overwrite. */
 void kvmppc_bt_undo_range(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
@@ -361,7 +360,7 @@ void kvmppc_bt_undo_range(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len)
 	}
 }
 
-/* Whether memory is execute pages. */
+/* Whether a guest-physical address is in execute pages. */
 bool kvmppc_bt_in_area(const struct kvmppc_bt *bt, gpa_t gpa)
 {
 	unsigned int i;
@@ -384,7 +383,7 @@ bool kvmppc_bt_in_fragments(const struct kvmppc_bt *bt, u32 ea)
 }
 
 /**
- * kvmppc_bt_settle - take the guest out of a fragment
+ * kvmppc_bt_settle - move the guest out of a fragment
  * @vcpu: the VM's vcpu, outside of the guest
  * @site: the fragment's site
  * @index: the fragment's instruction that was not executed yet

@@ -15,19 +15,19 @@
  * sites begins with entries of bt_first_kb, and each bt_faults_to_split accesses
  * to data inside its block reduce the block's size to a quarter, down to
  * bt_floor_kb. Blocks without sites take the largest size that
- * fits between the others. A page whose last site is undone is not traced any more, so
+ * fits between the others. A page whose last site is undone is no longer traced, so
  * neighbours merge when their entries are made again. The chosen sizes are recorded;
  * if a layout was set instead, nothing is split (e500_bt_layout.c).
  *
  * Splitting leaves many small blocks around the one page where code and data meet.
- * Were each an entry of TLB1, they would not fit and take turns: a boot missed 22,000
- * times. So a block below 256 KB is made of 4 KB entries, of which TLB0 has 512; it is
- * traced as a whole nevertheless. A boot misses 5,500 times so, as often as without
- * translation.
+ * With an entry of TLB1 for each, there are too few entries, and they evict each other:
+ * a boot missed 22,000 times. So a block below 256 KB is made of 4 KB entries, of which
+ * TLB0 has 512; it is still traced as a whole. A boot then misses 5,500 times, as often
+ * as without translation.
  *
- * The paper's floor of 256 KB livelocks: a lwarx that is emulated makes no
- * reservation, and the stwcx. behind it fails for ever. Here the floor is a page,
- * and e500_bt_trace.c carries a lwarx through to its stwcx.
+ * The paper's floor of 256 KB livelocks: an emulated lwarx makes no reservation, and
+ * its stwcx. fails for ever. Here the floor is a page, and e500_bt_trace.c emulates
+ * from a lwarx to its stwcx.
  */
 #include <linux/kvm_host.h>
 #include <linux/log2.h>
@@ -46,7 +46,7 @@ static unsigned int bt_first_kb = 4096;
 static unsigned int bt_floor_kb = 4;
 static unsigned int bt_faults_to_split = 32;
 
-/* 2 GiB of guest memory are remembered: half a MiB. */
+/* Half a MiB, which covers 2 GiB of guest memory. */
 #define BT_MAX_DECIDED		(1UL << (31 - PAGE_SHIFT))
 
 static int set_size(const char *text, const struct kernel_param *param)
@@ -102,7 +102,7 @@ static int block_limit(struct kvmppc_bt *bt, gfn_t gfn, int tsize)
 	     page = xa_find_after(&bt->pages, &at, last, BT_HAS_SITES)) {
 		if (limit < 0 || page->tsize < limit)
 			limit = page->tsize;
-		/* No smaller one changes what the caller does. */
+		/* A smaller limit makes no difference to the caller. */
 		if (limit < tsize)
 			break;
 	}
@@ -114,8 +114,8 @@ static int block_limit(struct kvmppc_bt *bt, gfn_t gfn, int tsize)
 #define DECIDED_TRACED	0x80
 
 /*
- * The entry that covers a page if nothing but tracing limits its size. A smaller one
- * is as good: it has no page that this one does not have.
+ * The entry that covers a page if only tracing limits its size. A smaller entry is
+ * always allowed: it covers no additional page.
  */
 static u8 decide(struct kvmppc_bt *bt, gfn_t gfn)
 {
@@ -141,7 +141,7 @@ static u8 decide(struct kvmppc_bt *bt, gfn_t gfn)
  * kvmppc_bt_init_tlb - make room to remember the sizes of shadow TLB entries
  * @kvm: the VM, its memory slots in place; srcu is held
  *
- * Returns 0 or -ENOMEM. Memory that comes later has no room, and costs a search.
+ * Returns 0 or -ENOMEM. For memory added later there is no room; it costs a search.
  */
 int kvmppc_bt_init_tlb(struct kvm *kvm)
 {
@@ -163,8 +163,8 @@ int kvmppc_bt_init_tlb(struct kvm *kvm)
 }
 
 /*
- * The set of traced pages, or their sizes, have changed: the shadow TLB and the copies of
- * data follow before the guest runs again, in kvmppc_bt_before_entry().
+ * The set of traced pages, or their sizes, have changed: kvmppc_bt_before_entry() updates
+ * the shadow TLB and the copies of data before the guest runs again.
  */
 static void retrace(struct kvm_vcpu *vcpu)
 {
@@ -174,7 +174,7 @@ static void retrace(struct kvm_vcpu *vcpu)
 	kvm_make_request(KVM_REQ_BT_STALE, vcpu);
 }
 
-/* Empty the shadow TLB: what is mapped from now on is mapped as it has to be now. */
+/* Flush the shadow TLB: entries made from now on match the present sites. */
 void kvmppc_bt_flush(struct kvm_vcpu *vcpu)
 {
 	vcpu->kvm->arch.bt->readable_inside = false;
@@ -186,9 +186,9 @@ void kvmppc_bt_flush(struct kvm_vcpu *vcpu)
  * @vcpu: the VM's vcpu, outside of the guest
  * @gfn: the page
  *
- * Where its block is traced for another page's sake, and not to be made smaller, the
- * block's entries are what they have to be. Most pages come so. Not those inside of
- * it that are smaller, as the guest's own entry is, or the host's page.
+ * If its block is traced already because of another page, and need not become smaller,
+ * the block's entries are right already, as for most pages. Entries inside of the block
+ * may not be, if the guest's own entry or the host's page is smaller than the block.
  */
 void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn)
 {
@@ -209,8 +209,8 @@ void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn)
  * @entries: how many there are
  *
  * Round robin is the worst policy for a workload that cycles through slightly more
- * entries than there are, as a pipe between two processes does. Choose at random, but
- * not the last one.
+ * entries than there are, as a pipe between two processes does. Chooses at random, but
+ * never @last.
  */
 unsigned int kvmppc_bt_next_victim(struct kvm *kvm, unsigned int last, unsigned int entries)
 {
@@ -290,16 +290,16 @@ int kvmppc_bt_block_tsize(struct kvmppc_bt *bt, gfn_t gfn)
 }
 
 /**
- * kvmppc_bt_block - look up a huge page of the host's
+ * kvmppc_bt_block - look up a huge page of the host
  * @kvm: the VM; its mmu_lock and srcu are held
  * @gfn: a guest-physical page in it
  * @seq: kvm->mmu_invalidate_seq as it was read before this call
  *
- * A guest's one large entry becomes many here, each of which would walk the host's
- * tables to find the same huge page. What was found is right while no invalidation
- * came since and the memory slots are the same ones; the caller checks that none does
- * now, as ever. Returns NULL if it is not known, or what is to be used before mmu_lock
- * is given back: another vcpu may find another page then, and overwrite this one.
+ * A large entry of the guest becomes many here, and each would walk the host's tables to
+ * find the same huge page. A lookup's result is valid until there is an invalidation or
+ * the memory slots change; the caller checks for a concurrent invalidation as usual.
+ * Returns NULL if the page is not known. The result must be used before mmu_lock is
+ * released: another vcpu may then overwrite it.
  */
 const struct bt_block *kvmppc_bt_block(struct kvm *kvm, gfn_t gfn, unsigned long seq)
 {
@@ -333,8 +333,8 @@ bool kvmppc_bt_knows_block(struct kvm *kvm, gfn_t gfn)
 }
 
 /**
- * kvmppc_bt_note_block - remember a huge page of the host's, if the VM is translated
- * @kvm: the VM; its mmu_lock is held and no invalidation came since @seq
+ * kvmppc_bt_note_block - remember a huge page of the host, if the VM is translated
+ * @kvm: the VM; its mmu_lock is held and there was no invalidation since @seq
  * @slot: the memory slot, in which all of it must be
  * @gfn: a guest-physical page in it
  * @pfn: the host-physical page of @gfn
@@ -349,7 +349,7 @@ void kvmppc_bt_note_block(struct kvm *kvm, const struct kvm_memory_slot *slot, g
 	gfn_t first = block_start(gfn, tsize);
 
 	lockdep_assert_held(&kvm->mmu_lock);
-	/* Where it is not aligned to the guest's addresses, it is no one entry. */
+	/* If it is not aligned to the guest's addresses, one entry cannot map it. */
 	if (!kvmppc_bt_enabled(kvm) || ((gfn ^ pfn) & (tsize_pages(tsize) - 1)) || first < slot->base_gfn ||
 	    first + tsize_pages(tsize) > slot->base_gfn + slot->npages)
 		return;

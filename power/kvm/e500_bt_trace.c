@@ -10,18 +10,18 @@
  * pages get no more sites, and the guest executes it itself.
  *
  * lwarx is special. Emulated, it makes no reservation in the hardware, so the
- * stwcx. behind it would fail for ever, most often without an exit. Therefore the
- * emulation goes on from a lwarx, instruction by instruction, until the stwcx. is
- * done: it is a compare and exchange with what the lwarx read, which is what the
- * pair is for. The guest has one processor, which is not running, so no
+ * stwcx. after it would fail for ever, usually without an exit. Therefore the
+ * emulation continues from a lwarx, instruction by instruction, through the stwcx.,
+ * which it does as a compare and exchange with what the lwarx read. The guest has
+ * one processor, which is not running, so no other
  * guest code can intervene. If the emulation stops early (a fault, an instruction
  * that is not simple), the guest continues there; its stwcx. fails and it retries.
  * If that happens BT_LARX_STOPS times in a row at one lwarx, all sites of the block
  * are undone. The same is done for traced accesses between a lwarx and a stwcx. to
  * memory that is not traced: their exits clear the hardware's reservation.
  *
- * Cache maintenance of traced code is a load to the MMU. It is done for the guest,
- * by the host's address of the same line: dcbst and icbi act on physical lines.
+ * To the MMU, cache maintenance of traced code is a load. It is done for the guest,
+ * at the host's address of the same line: dcbst and icbi act on physical lines.
  */
 #include <linux/kvm_host.h>
 #include <asm/cache.h>
@@ -36,10 +36,10 @@
 
 /* The longest access: lmw and stmw of 32 registers. */
 #define BT_MAX_ACCESS		128
-/* Between a lwarx and its stwcx. there are a few; the rest is a mistake. */
+/* Only a few instructions lie between a lwarx and its stwcx.; more are an error. */
 #define BT_LARX_STEPS		32
 #define BT_LARX_STOPS		16
-/* The same for several accesses that take turns, which most often are no such loop. */
+/* The same for several alternating accesses, which usually are not such a loop. */
 #define BT_LARX_TURNS		256
 
 #define OP_31_XOP_LWARX		20
@@ -66,7 +66,7 @@ static enum outcome find(struct kvm_vcpu *vcpu, u32 ea, bool store, gpa_t *gpa)
 	int index = kvmppc_mmu_dtlb_index(vcpu, ea);
 	u32 esr = store ? ESR_ST : 0;
 
-	/* The data page is in no TLB of the guest's, and is for the hardware to access. */
+	/* No TLB entry of the guest maps the data page; the hardware must do the access. */
 	if (!(vcpu->arch.shared->msr & MSR_PR) && (ea & PAGE_MASK) == vcpu->arch.magic_page_ea)
 		return UNKNOWN_INST;
 	if (index < 0) {
@@ -81,11 +81,11 @@ static enum outcome find(struct kvm_vcpu *vcpu, u32 ea, bool store, gpa_t *gpa)
 		return GUEST_FAULT;
 	}
 	*gpa = kvmppc_mmu_xlate(vcpu, index, ea);
-	/* A device next to traced code: the effect of half an access is unknown. */
+	/* A device next to traced code: half an access has an unknown effect. */
 	return kvm_is_visible_gfn(vcpu->kvm, *gpa >> PAGE_SHIFT) ? DONE : UNKNOWN_INST;
 }
 
-/* An access of the guest, in two parts where it crosses a page. */
+/* An access of the guest, in two parts if it crosses a page boundary. */
 struct access {
 	gpa_t gpa[2];
 	unsigned int len[2];
@@ -300,7 +300,7 @@ static bool fetch(struct kvm_vcpu *vcpu, u32 *inst)
 		return false;
 	if (!site)
 		return true;
-	/* A patch is a load, or what it stands for is privileged: not simple. */
+	/* Only a load's patch can be continued from; a privileged instruction is not simple. */
 	if (!site->read || *inst != site->patched)
 		return false;
 	*inst = site->original;
@@ -314,7 +314,7 @@ static void set_cr0(struct pt_regs *regs, bool equal)
 	regs->ccr = (regs->ccr & 0x0fffffff) | cr0;
 }
 
-/* A stwcx. whose lwarx was native, or is long past: there is no reservation. */
+/* A stwcx. without an emulated lwarx just before it: there is no reservation. */
 static enum outcome lost_reservation(struct kvm_vcpu *vcpu)
 {
 	set_cr0(&vcpu->arch.regs, false);
@@ -348,7 +348,7 @@ static enum outcome store_conditional(struct kvm_vcpu *vcpu, const struct instru
 	return DONE;
 }
 
-/* From a lwarx to its stwcx.; what could not be finished is counted. */
+/* Emulate from a lwarx to its stwcx.; unfinished ones are counted. */
 static enum outcome reservation(struct kvm_vcpu *vcpu, const struct instruction_op *larx)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
@@ -388,7 +388,7 @@ static enum outcome reservation(struct kvm_vcpu *vcpu, const struct instruction_
 		if (emulate_access(vcpu, &op) != DONE)
 			break;
 	}
-	/* The lwarx and what came after it have been done, without a reservation. */
+	/* The lwarx and the instructions after it are done, without a reservation. */
 	bt->larx_stops = bt->larx_pc == larx_pc ? bt->larx_stops + 1 : 1;
 	bt->larx_pc = larx_pc;
 	return DONE;
@@ -410,7 +410,7 @@ static bool read_code(struct kvm_vcpu *vcpu, u32 ea, u32 *inst)
 }
 
 /*
- * Whether plain accesses repeatedly clear a reservation: for some time a single one, or
+ * Whether plain accesses repeatedly clear a reservation: for some time a single access, or
  * for longer a few close together, are the only traced accesses, and a lwarx precedes
  * them. A false positive costs some sites.
  */
@@ -452,8 +452,8 @@ static void count(struct kvmppc_bt *bt, const struct instruction_op *op)
  * kvmppc_bt_traced_access - emulate an access that tracing has forbidden
  * @vcpu: after a data storage interrupt, its instruction and address known
  *
- * Returns RESUME_GUEST_NV, or BT_PASS if the access is not tracing's: the guest's
- * own TLB forbids it, or nothing there is traced.
+ * Returns RESUME_GUEST_NV, or BT_PASS if tracing did not cause the exit: the guest's
+ * own TLB forbids the access, or nothing there is traced.
  */
 int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu)
 {

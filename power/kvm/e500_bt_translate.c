@@ -5,9 +5,9 @@
  *
  * Invariant: a translation has the effect of the instruction on the guest's
  * registers and memory, and no other, whenever the guest is in supervisor mode;
- * it changes no condition register, no XER, no LR and no CTR. An instruction that cannot
- * be translated so is not translated. A fragment has exactly one instruction with an
- * effect, its commit, which is a store, or for a load the load. If it is interrupted
+ * it changes no condition register, no XER, no LR and no CTR. Other instructions are
+ * not translated. A fragment has exactly one instruction with an effect, its commit,
+ * which is a store, or for a load the load. If it is interrupted
  * before the commit, the site is executed again; after the commit, the rest only
  * restores the scratch registers.
  *
@@ -94,7 +94,7 @@ static u32 based(u32 opcode, unsigned int rt, unsigned int ra, u32 displacement)
 	return opcode << 26 | rt << 21 | ra << 16 | (displacement & 0xffff);
 }
 
-/* Traps if the register is not zero, and needs no condition register to say so. */
+/* Traps if the register is not zero, without using a condition register. */
 static u32 twnei0(unsigned int ra)
 {
 	return 0x0c000000 | 24 << 21 | ra << 16;
@@ -110,10 +110,9 @@ static u32 twnei0(unsigned int ra)
 #define SHARED_LOW(field)	(SHARED(field) + 4)
 
 /*
- * Registers that are a word of the data page and nothing else: reading and writing
- * them there is all that emulation does, too. SPRG4 to 7 are not: the guest reads
- * them by numbers that do not trap. DEC, TSR, TCR, PID and what configures the
- * machine have side effects.
+ * Registers that are only a word of the data page: emulation, too, just reads or writes
+ * that word. SPRG4 to 7 are not among them: the guest reads them by numbers that do not
+ * trap. DEC, TSR, TCR, PID and the configuration registers have side effects.
  */
 static const struct {
 	u16 sprn;
@@ -170,7 +169,7 @@ static void emit(struct bt_code *code, u32 inst)
 	code->insn[code->n++] = inst;
 }
 
-/* Scratch registers are volatile ones: every exit has them saved and restored. */
+/* Scratch registers are volatile ones: every exit saves and restores them. */
 static void begin(struct bt_code *code, u32 data, unsigned int other)
 {
 	code->n = 0;
@@ -189,11 +188,11 @@ static enum bt_kind end(struct bt_code *code, u32 data)
 {
 	code->restore = code->n;
 	emit(code, lwz(code->scratch, data + BT_SAVE_OFFSET));
-	emit(code, 0); /* the branch back; where to is known when there is a slot */
+	emit(code, 0); /* the branch back; its target is known when there is a slot */
 	return BT_FRAGMENT;
 }
 
-/* An exit if an interrupt waits and @reg, the new MSR, lets it in. */
+/* Exit if an interrupt is pending and @reg, the new MSR, enables it. */
 static void exit_if_pending(struct bt_code *code, u32 data, unsigned int reg)
 {
 	unsigned int scratch = code->scratch;
@@ -233,8 +232,8 @@ static enum bt_kind write_ee(unsigned int rs, u32 data, struct bt_code *code)
 }
 
 /*
- * A bit other than EE and RI has side effects: the trap is before the commit. RI is a
- * bit that software keeps for itself; Linux sets it in each of its exception handlers.
+ * Changing another bit than EE and RI has side effects: it traps before the commit. RI
+ * is for software only; Linux sets it in each of its exception handlers.
  */
 static enum bt_kind write_msr(unsigned int rs, u32 data, struct bt_code *code)
 {
@@ -252,7 +251,7 @@ static enum bt_kind write_msr(unsigned int rs, u32 data, struct bt_code *code)
 }
 
 /**
- * kvmppc_bt_translate - find what an instruction becomes
+ * kvmppc_bt_translate - translate an instruction
  * @inst: the instruction
  * @data: effective address of the data page, in the first or last 32 KiB
  * @code: where the translation is put; its last branch is still to be made
@@ -288,7 +287,7 @@ enum bt_kind kvmppc_bt_translate(u32 inst, u32 data, struct bt_code *code)
 	return BT_NONE;
 }
 
-/* Loads: what they are with a displacement. Those that change RA are not among them. */
+/* Loads: the same with a displacement. Loads with update are not among them. */
 static u32 load_opcode(u32 inst)
 {
 	switch (get_op(inst)) {
@@ -318,8 +317,8 @@ static u32 load_opcode(u32 inst)
 }
 
 /*
- * A volatile register that the load does not write. It may be one that it reads: when
- * its address is known that is over.
+ * A volatile register that the load does not write. It may be one that it reads, as the
+ * address is computed before it is overwritten.
  */
 static unsigned int unwritten(u32 inst, unsigned int from)
 {
@@ -335,7 +334,7 @@ static u32 effective_address(unsigned int to, u32 inst)
 	return ra ? add(to, ra, rb) : ori(to, rb, 0);
 }
 
-/* Where the data cache has a slot's bytes. */
+/* The effective address of a slot's bytes in the data cache. */
 u32 kvmppc_bt_cached_ea(u32 data, unsigned int slot)
 {
 	return data + BT_CACHE_OFFSET + slot * sizeof(struct bt_cached) +
@@ -350,11 +349,11 @@ u32 kvmppc_bt_cached_ea(u32 data, unsigned int slot)
  * @ea: the one address whose bytes that slot has
  * @code: where the translation is put; its last branch is still to be made
  *
- * The load's address is compared without a condition: the words that are equal have 32
- * leading zeros in their difference, which is the one count with a bit for 32. That
- * bit, moved to be 4, chooses the word of the slot that is added to the address.
+ * The load's address is compared without a condition register: the difference of equal
+ * words has 32 leading zeros, and only that count has the bit for 32 set. That bit,
+ * moved to be 4, selects the word of the slot that is added to the address.
  *
- * Returns BT_FRAGMENT, or BT_NONE for what is no such load.
+ * Returns BT_FRAGMENT, or BT_NONE if it is not such a load.
  */
 enum bt_kind kvmppc_bt_translate_load(u32 inst, u32 data, unsigned int slot, u32 ea,
 				      struct bt_code *code)

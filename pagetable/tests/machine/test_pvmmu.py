@@ -75,7 +75,8 @@ def smp() -> Transcript:
 
     No switch is toggled while both CPUs work: QEMU 7.2 may then go on executing a breakpoint that the
     kernel's text patching has long replaced in memory, and the machine hangs. A stock kernel hangs in the
-    same way if its function tracer is toggled under a storm of forks. On one CPU switches are toggled under load.
+    same way if its function tracer is toggled under a storm of forks. On one CPU switches are toggled
+    under load.
     """
     return runner.run(
         MACHINES["xen-relaxed-smp"],

@@ -8,7 +8,7 @@
 
 #define MOST_WORDS	8
 
-/* In place; the words' count. */
+/* Splits in place. Return: the number of words. */
 static int split(char *text, char **words)
 {
 	int count = 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * All the runtime of the programs that workloads execute: how they start, and
+ * The whole runtime of the programs that workloads execute: their start code and
  * their system calls.
  *
- * Invariant: no instruction here or in what includes it is a floating-point one.
- * That is why there is no libc: this system's is built for a classic FPU, which
- * an e500v2 has not, and its start-up saves 18 of that FPU's registers, each of which
- * the kernel would emulate in what is measured as an exec.
+ * Invariant: there are no floating-point instructions in this file or in programs that
+ * include it. So there is no libc: this system's libc is built for a classic FPU, which
+ * an e500v2 does not have. Its start-up saves 18 registers of that FPU, and the kernel
+ * would emulate each of these instructions in what is measured as an exec.
  */
 #ifndef SMALL_H
 #define SMALL_H

@@ -138,8 +138,8 @@ def test_what_is_no_layout_is_refused_with_line_and_reason(recorded: power.Conso
     assert len(said) == len(found) + 2
     for reason in (
         "line 2: there is no such page",
-        "line 3: that is no size of an entry, in KB",
-        "line 3: the page is there twice",
+        "line 3: the size is not that of a TLB entry, in KB",
+        "line 3: the page is listed twice",
         "byte 6 is 0",
         "it must come in one write",
     ):
