@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The machine that a guest without an operating system finds.
+ * The machine, for a guest without an operating system.
  *
- * Invariant: the entry of TLB1 that the VMM made, 0, stays as it is; of the device
- * tree only the command line is read, within the tree's bounds.
+ * Invariant: entry 0 of TLB1, which the VMM made, is not changed; of the device tree
+ * only the command line is read, within the tree's bounds.
  */
 #include "board.h"
 
@@ -32,7 +32,7 @@
 #define HYPERCALL_ENABLE	((42 << 16) | 0x100)
 #define HYPERCALL_DISABLE	((42 << 16) | 0x101)
 
-/* The compiler calls it, to clear. */
+/* The compiler calls it to clear memory. */
 void *memset(void *to, int byte, unsigned long n)
 {
 	volatile u8 *at = to;
@@ -42,7 +42,7 @@ void *memset(void *to, int byte, unsigned long n)
 	return to;
 }
 
-/* The VMM's port takes a byte whenever it comes. */
+/* The VMM's serial port is always ready for a byte. */
 static void put(char c)
 {
 	*(volatile u8 *)SERIAL = c;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The machine that a guest without an operating system finds: the serial port, the
- * reset, the command line and the host's hypercalls.
+ * The machine, for a guest without an operating system: the serial port, the reset,
+ * the command line and the host's hypercalls.
  */
 #ifndef BOARD_H
 #define BOARD_H
@@ -11,10 +11,10 @@
 #define mfspr(n)	({ u32 value_; asm volatile("mfspr %0, %1" : "=r" (value_) : "i" (n)); value_; })
 #define mtspr(n, v)	asm volatile("mtspr %0, %1" : : "i" (n), "r" ((u32)(v)) : "memory")
 
-/* The data page: the last one there is, where this guest has nothing. */
+/* The data page: the last page of the address space, where this guest maps nothing. */
 #define DATA_PAGE	0xfffff000
 
-/* First of all: nothing can be printed before, and no reset done. */
+/* Call this first: printing and reset need it. */
 void map_devices(void);
 
 void print(const char *text);
@@ -28,7 +28,7 @@ u32 argument(const void *tree, const char *name, u32 otherwise);
 u32 enable_translation(u32 data, u32 execute, u32 pages);
 u32 disable_translation(void);
 
-/* One entry of TLB1: a page of 1 KiB * 4^tsize; without valid, none. */
+/* Write an entry of TLB1: a page of 1 KiB * 4^tsize, or an invalid entry. */
 void map(u32 entry, u32 ea, u32 pa, u32 tsize, u32 attributes, int valid);
 
 #define TSIZE_4K	1
@@ -37,7 +37,7 @@ void map(u32 entry, u32 ea, u32 pa, u32 tsize, u32 attributes, int valid);
 #define MAP_WRITE	0x04
 #define MAP_EXECUTE	0x10
 
-/* Make words that were stored the instructions that are fetched. */
+/* Synchronise the instruction cache with stored words. */
 void synchronize(u32 address, u32 words);
 
 __attribute__((noreturn)) void reset(void);

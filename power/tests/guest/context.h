@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What assembly and C must agree on: the two areas in the first 32 KiB of memory,
- * where an instruction can name an address without a register.
+ * Shared by assembly and C: the two areas in the first 32 KiB of memory, which an
+ * instruction can address without a register.
  *
  * Invariant: only enter, leave and the interrupt handlers write here.
  */
 #ifndef CONTEXT_H
 #define CONTEXT_H
 
-/* The state that a piece of code is entered with, and that it left. */
+/* The state with which a piece of code is entered, and then the one that it left. */
 #define CONTEXT		0x1000
 #define CONTEXT_GPR	(CONTEXT + 0)
 #define CONTEXT_CR	(CONTEXT + 128)
@@ -21,7 +21,7 @@
 #define CONTEXT_SPRS	22
 #define CONTEXT_STACK	(CONTEXT + 252)
 
-/* What the handlers save, and what they found. */
+/* What the handlers save, and what they record. */
 #define TRAP		0x1800
 #define TRAP_GPR	(TRAP + 0)
 #define TRAP_PC		(TRAP + 128)
@@ -35,7 +35,7 @@
 #define TICK_WRONG	(TRAP + 200)
 #define TICK_WRONG_PC	(TRAP + 204)
 #define TICK_WRONG_MSR	(TRAP + 208)
-/* Not zero: interrupts are raised by the code, and what they interrupt is summed. */
+/* Not zero: the code raises interrupts, and the interrupted addresses are summed. */
 #define TICK_RAISED	(TRAP + 212)
 #define TICK_SUM	(TRAP + 216)
 
@@ -81,7 +81,7 @@ struct trap {
 void enter(void);
 void leave(void);
 
-/* Never entered; what the host puts there is its own. */
+/* Never entered by this guest; the host writes fragments there. */
 extern char execute_pages[], execute_end[], image_end[];
 #endif
 

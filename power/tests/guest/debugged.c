@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A program of the host's that debugs a translated guest, and says what it finds in the
- * guest's memory where a privileged instruction has been replaced:
+ * A program for the host that debugs a translated guest, and prints what it finds in the
+ * guest's memory where a privileged instruction was replaced:
  *
  *   debugged	before, while and after the guest is debugged
  */

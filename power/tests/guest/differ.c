@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Runs random sequences of instructions and prints what became of all registers and
- * of the memory they can reach, as a checksum every BLOCK sequences.
+ * Runs random sequences of instructions and prints the state of all registers and of
+ * the memory that they can reach, as a checksum every BLOCK sequences.
  *
- * Invariant: what it prints depends on its arguments alone. So two hosts that
- * print different lines do not run the same machine. What depends on time, the
- * number of interrupts, is in a line of its own, after "time:".
+ * Invariant: what it prints depends on its arguments alone. So if the lines differ, the
+ * two hosts do not run the same machine. The number of interrupts, which depends on
+ * time, is in a line of its own, after "time:".
  *
  * Arguments: seed=, first=, count=: which sequences. interrupts=0: none come.
  * between=0: no loads between lwarx and stwcx., whose exits once made a livelock.
  * each=1: a checksum after each sequence.
- * trace=N: print the state after each run of sequence N. corrupt=1: after some
- * runs change one word of a live fragment in the execute pages: the lines must
- * then differ from those of an untranslated run, or this test is worth nothing.
- * corrupt=2: change what copies the data cache has, as a store does that the host
- * misses; the same must come of it.
+ * trace=N: print the state after each run of sequence N. Negative controls, with which
+ * the lines must differ from those of an untranslated run: corrupt=1 changes one word
+ * of a live fragment in the execute pages after some runs; corrupt=2 changes copies in
+ * the data cache, as if the host had missed a store.
  */
 #include "board.h"
 #include "encode.h"
@@ -23,7 +22,7 @@
 #define BLOCK		16
 #define RUNS		6
 #define NOISY_RUNS	12
-/* One block in so many has interrupts by the clock. */
+/* One block in so many has interrupts at times set by the clock. */
 #define TIMED_BLOCKS	4
 #define PAGE		4096
 #define ARENA_PAGES	16
@@ -51,7 +50,7 @@ static void fold(u32 word)
 	sum[1] = (sum[1] << 7 | sum[1] >> 25) + (word ^ sum[0]);
 }
 
-/* Read memory as code would: in registers in a row, or one by one. */
+/* Read memory as code would: with lmw, or word by word. */
 static void fold_memory(u32 address, u32 words, int one_by_one)
 {
 	u32 i, row[8];
@@ -114,7 +113,7 @@ static void place(struct sequence *s)
 	}
 }
 
-/* Remove the code of the sequence before, which may be patched, or leave it there. */
+/* Remove the previous sequence's code, which may be patched, or leave it there. */
 static void wipe(struct sequence *s)
 {
 	u32 i, kind = random_below(&s->random, 6);
@@ -145,7 +144,7 @@ static void fill(struct sequence *s)
 	synchronize(s->code, s->n);
 }
 
-/* The decrementer's event, once it is there, stays; TCR says when it interrupts. */
+/* The decrementer's event stays pending; TCR enables the interrupt. */
 static void allow_raising(void)
 {
 	mtspr(SPR_TCR, 0);
@@ -171,7 +170,7 @@ static void stop_interrupts(void)
 	mtspr(SPR_DEC, 0x7fffffff);
 }
 
-/* The slot's last instruction is a branch back: where to? */
+/* The site that the branch back, the slot's last instruction, leads to. */
 static u32 branches_to(u32 slot)
 {
 	u32 i, word, offset;
@@ -188,7 +187,7 @@ static u32 branches_to(u32 slot)
 	return 0;
 }
 
-/* In one fragment of this sequence, leave out the second store: its effect. */
+/* In one fragment of this sequence, leave out the second store, which is its effect. */
 static int corrupt(const struct sequence *s)
 {
 	u32 slot, i, stores;
@@ -345,7 +344,7 @@ static void field(const char *name, u32 value)
 	print_number(value);
 }
 
-/* None is expected but the decrementer's: whatever this is, it is not the same machine. */
+/* Only the decrementer's interrupt is expected: another one shows a different machine. */
 void trap(void)
 {
 	print("differ: unexpected interrupt ");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Instructions as words. Names are the assembler's; x is for what has three
- * registers, d for two and a displacement.
+ * Instructions as words. Names are the assembler's; x encodes instructions with three
+ * registers, d those with two and a displacement.
  */
 #ifndef ENCODE_H
 #define ENCODE_H

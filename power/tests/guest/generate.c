@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * A random sequence of instructions, in groups: each group can be entered at its
- * first word, and at others where that is harmless.
+ * first word, and at other words where that is harmless.
  *
- * What keeps the invariant of generate.h: branches go forward, but for the bdnz of
- * a loop that sets its own counter; a lwarx with a stwcx. is a loop until that
- * succeeds; MSR, SRR0 and SRR1 get random values only in the bits that do not
- * change where code and data are; base registers are written by update forms
- * alone, a few bytes each.
+ * The invariant of generate.h holds because: branches go forward, except the bdnz of
+ * a loop that sets its own counter; a lwarx with a stwcx. loops until that succeeds;
+ * MSR, SRR0 and SRR1 get random values only in bits that do not affect address
+ * translation; only update forms write base registers, by a few bytes each.
  */
 #include "encode.h"
 #include "generate.h"
@@ -15,7 +14,7 @@
 /* Longest group, and the end. */
 #define RESERVE		40
 #define MAX_MARKS	8
-/* Of branches that wait for their target. */
+/* Branches whose target is not known yet. */
 #define MAX_BRANCHES	4
 /* Together they stay within half of the data: 16 bytes an update, 64 a stmw. */
 #define DISPLACEMENT	96
@@ -44,16 +43,16 @@ static int is_base(const struct sequence *s, u32 reg)
 	       reg == s->raise;
 }
 
-/* Any register: to read. Fragments use r11 and r12, so these come more often. */
+/* A register to read: any. More often r11 and r12, which fragments use. */
 static u32 source(struct builder *b)
 {
 	return rnd(b, 4) ? rnd(b, 32) : 11 + rnd(b, 2);
 }
 
 /*
- * To write: none that holds an address, and not r1. While r1 is what the shared
- * page has for "critical", 0 without paravirt, KVM holds interrupts back until some
- * later exit, and when that is depends on the mode.
+ * A register to write: none that holds an address, and not r1. While r1 equals the
+ * shared page's "critical" field, 0 without paravirt, KVM delays interrupts until some
+ * later exit, whose time depends on the mode.
  */
 static u32 target(struct builder *b)
 {
@@ -75,7 +74,7 @@ static void patch_branch(struct sequence *s, u32 at, u32 to)
 	s->words[at] |= (4 * (to - at)) & 0xfffc;
 }
 
-/* A word that code may branch to, or be entered at. */
+/* A word at which code may be entered, also by a branch. */
 static void entry(struct builder *b, u32 word)
 {
 	struct sequence *s = b->s;
@@ -90,7 +89,7 @@ static void entry(struct builder *b, u32 word)
 	s->words[s->n++] = word;
 }
 
-/* One that is only reached from the word before. */
+/* A word that is only reached from the word before it. */
 static void inner(struct builder *b, u32 word)
 {
 	b->s->words[b->s->n++] = word;
@@ -123,7 +122,7 @@ static u32 read_spr(struct builder *b)
 	return PICK(b, read_sprs);
 }
 
-/* One instruction that is privileged and goes to the next one. */
+/* One privileged instruction that continues at the next one. */
 static u32 privileged(struct builder *b)
 {
 	if (b->s->raising && !rnd(b, 6))
@@ -212,7 +211,7 @@ static u32 access(struct builder *b)
 	}
 }
 
-/* Bases stay multiples of four, for lwarx. */
+/* Base registers stay multiples of four, for lwarx. */
 static u32 update(struct builder *b)
 {
 	static const u8 loads[] = { 33, 35, 41, 43 };
@@ -249,7 +248,7 @@ static u32 cache(struct builder *b)
 	return x(PICK(b, forms), 0, rnd(b, 2) ? b->s->index : 0, data_base(b));
 }
 
-/* A load of the code itself, behind and ahead. */
+/* A load of the code itself, before and after this point. */
 static u32 self_read(struct builder *b)
 {
 	static const u8 forms[] = { 32, 34, 40, 42 };
@@ -277,7 +276,7 @@ static void reserve(struct builder *b)
 	entry(b, NOP);
 	from = b->s->n;
 	inner(b, LWARX(t, index, base));
-	/* Code gets back what it was. */
+	/* Store to code the word that it has already. */
 	if (base != b->s->base_code) {
 		inner(b, ADDI(t, t, rnd(b, 65536)));
 		if (b->s->between && !rnd(b, 4))
@@ -288,7 +287,7 @@ static void reserve(struct builder *b)
 	inner(b, BC(BO_FALSE, CR0_EQ, 4 * (from - b->s->n)));
 }
 
-/* MSR by itself, changed where it does no harm. */
+/* mtmsr, changing only harmless bits. */
 static void move_msr(struct builder *b)
 {
 	u32 t = target(b);
@@ -359,8 +358,8 @@ static void loop(struct builder *b)
 }
 
 /*
- * One word, read again and again at one place, and written in between: what is read is
- * that of the last time, or what was written since. Sometimes another one is read.
+ * One place reads one word again and again, and the word is sometimes written in
+ * between. Sometimes it reads another word.
  */
 static void read_again(struct builder *b)
 {
@@ -384,7 +383,7 @@ static void read_again(struct builder *b)
 		inner(b, x(PICK(b, indexed), t, base, b->s->index));
 	}
 	inner(b, x(266, sum, sum, t));
-	/* Rarely, and not always at the same time. */
+	/* Rarely, and at varying times. */
 	inner(b, RLWINM(0, sum, 0, 31 - rnd(b, 3), 31) | 1);
 	skip = b->s->n;
 	inner(b, BC(BO_FALSE, CR0_EQ, 0));
@@ -438,7 +437,7 @@ static void link(struct builder *b)
 	inner(b, MFSPR(target(b), SPR_LR));
 }
 
-/* A word that is to be replaced, by this sequence or not. */
+/* A word that this or a later sequence may replace. */
 static void mark(struct builder *b)
 {
 	if (b->marks < MAX_MARKS)
@@ -492,7 +491,7 @@ static void self_modify(struct builder *b)
 		load_word(b, t, word, 1);
 		inner(b, ADDI(other, c, at));
 		from = b->s->n;
-		/* What it reads is of no use; that the store succeeds is. */
+		/* The value read does not matter, only that the store succeeds. */
 		inner(b, LWARX(31 == t || 31 == other ? 30 == t || 30 == other ? 29 : 30 : 31, 0, other));
 		inner(b, STWCX(t, 0, other));
 		inner(b, BC(BO_FALSE, CR0_EQ, 4 * (from - b->s->n)));
@@ -618,7 +617,7 @@ void generate(struct sequence *s)
 	groups = 8 + rnd(&b, 20);
 	while (groups-- && s->n < MAX_WORDS - RESERVE)
 		group(&b);
-	/* Every branch that still waits comes here. */
+	/* Every branch without a target yet leads here. */
 	for (i = 0; i < MAX_BRANCHES; i++) {
 		if (b.branch_skip[i])
 			patch_branch(s, b.branch[i], s->n);

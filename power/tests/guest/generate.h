@@ -3,9 +3,9 @@
  * A random sequence of instructions.
  *
  * Invariant: entered at any of its entries with its registers, it ends at leave
- * after a bounded number of instructions, and the state it ends with depends on
- * nothing but the state it began with: not on when interrupts come, nor on what
- * they do to SRR0, SRR1 and reservations.
+ * after a bounded number of instructions, and its final state depends only on its
+ * initial state: not on when interrupts come, nor on what they do to SRR0, SRR1 and
+ * reservations.
  */
 #ifndef GENERATE_H
 #define GENERATE_H
@@ -19,9 +19,9 @@
 
 struct sequence {
 	struct random random;
-	/* Interrupts come at any time: SRR0 and SRR1 are not the code's own. */
+	/* Interrupts come at any time, so the code must not rely on SRR0 and SRR1. */
 	int noisy;
-	/* The code raises interrupts: they come at once, or when MSR[EE] lets them in. */
+	/* The code raises interrupts: they come at once, or when MSR[EE] is set. */
 	int raising;
 	/* Loads of other memory between lwarx and stwcx. */
 	int between;
@@ -35,11 +35,11 @@ struct sequence {
 	u32 gpr[32];
 	/* The registers that only hold addresses, and an index. */
 	u8 base_code, base_near, base_far, index;
-	/* And one that holds what raises an interrupt, in TCR. */
+	/* And one that holds the value of TCR that raises an interrupt. */
 	u8 raise;
 };
 
-/* Fill in words, entries and registers for the addresses that are given. */
+/* Fill in words, entries and registers for the given addresses. */
 void generate(struct sequence *s);
 
 #endif /* GENERATE_H */

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A guest that does to its host's translator what no driver does: forged
- * registrations, garbage in the pages it gave, pages that go away under translated
- * code, jumps into fragments.
+ * A guest that attacks its host's translator: forged registrations, garbage in the
+ * registered pages, pages that are unmapped under translated code, jumps into fragments.
  *
- * Invariant: after each of these it either goes on or gets an interrupt of its own,
- * and whenever translation is as it should be again, or off, its code does what it
- * says. It prints what depends neither on time nor on whether the host translates;
- * what the host answered comes in lines that begin with "answer: ".
+ * Invariant: after each attack it either continues or gets an interrupt of its own, and
+ * once translation is set up correctly again, or is off, its code runs correctly. Its
+ * output depends neither on time nor on whether the host translates, except for the
+ * host's answers, in lines that begin with "answer: ".
  */
 #include "board.h"
 #include "encode.h"
 #include "random.h"
 
 #define PAGE		4096
-#define MEMORY_END	0x40000000	/* beyond any guest's */
-/* Where the execute pages are seen, beside where they are: they can go from here. */
+#define MEMORY_END	0x40000000	/* beyond any guest's memory */
+/* An alias of the execute pages, which can be unmapped. */
 #define WINDOW		0x01800000
 #define WINDOW_ENTRY	2
 #define WINDOW_PAGES	16
@@ -61,7 +60,7 @@ static void watchdog(int on)
 	mtspr(SPR_TCR, on ? TCR_DIE : 0);
 }
 
-/* Whatever came: back to where guarded code was called, with a machine state of our own. */
+/* After any interrupt: back to the caller of the guarded code, with a known machine state. */
 void trap(void)
 {
 	traps++;
@@ -73,7 +72,7 @@ void trap(void)
 /* Call it; false if it ended in an interrupt. */
 static int survives(void (*function)(void))
 {
-	/* Nothing is kept in registers over an interrupt that came anywhere. */
+	/* An interrupt may come anywhere, so no value may stay in a register. */
 	if (__builtin_setjmp(recovery))
 		return 0;
 	watchdog(1);
@@ -113,7 +112,7 @@ static u32 msr(void)
 	return value;
 }
 
-/* Hot enough to be translated, and then still right, read as it was written. */
+/* Run it until it is translated; it must then work, and read as it was written. */
 static int probe_is_right(void)
 {
 	u32 i, now = msr(), good = 1;
@@ -151,16 +150,16 @@ static void fill(u32 address, u32 words, u32 seed)
 		case 0:
 			word = 0;
 			break;
-		case 1:		/* into other slots' middle */
+		case 1:		/* branches into the middle of other slots */
 			word = word & 64 ? TRAP_ALWAYS : B(4 + 4 * (word & 15));
 			break;
-		case 2:		/* privileged, all of them */
+		case 2:		/* privileged instructions */
 			word = word & 64 ? MFMSR(word & 31) : WRTEE(word & 31);
 			break;
 		case 3:
 			word = word & 64 ? RFI : SYSTEM_CALL;
 			break;
-		default:	/* much, but nothing that stores, hangs or has no encoding */
+		default:	/* all kinds, except stores, endless loops and invalid words */
 			word = harmless[word >> 26 & 15] << 26 | (word & 0x03ffffff);
 			if (i % 64 == 63)
 				word = TRAP_ALWAYS;
@@ -207,7 +206,7 @@ static void forged_registrations(void)
 
 static void overlapping_registrations(void)
 {
-	/* Pages that are given already begin anew, as after a guest's reset. */
+	/* Registering pages again starts anew, as after a guest's reset. */
 	forge("four pages", DATA_PAGE, WINDOW, 4);
 	forge("the same again", DATA_PAGE, WINDOW, 4);
 	forge("an overlap", DATA_PAGE, WINDOW + 3 * PAGE, 2);
@@ -225,7 +224,7 @@ static void overlapping_registrations(void)
 	say("disabled", probe_is_right());
 	tell_answer("disable again", disable_translation());
 	say("disabled again", probe_is_right());
-	/* Only registered: this guest has memory of its own there. */
+	/* Only registered, not used: this guest has memory of its own there. */
 	forge("data page at 0", 0, WINDOW, 1);
 	disable_translation();
 	forge("data page at 0 again", 0, WINDOW, 1);
@@ -246,12 +245,12 @@ static void jump_into_fragments(void)
 {
 	static u32 at = WINDOW;
 
-	/* Each word of the first slots, with a link register that leads back. */
+	/* Jump to each word of the first slots; the link register leads back. */
 	while (at < WINDOW + JUMPS * 4) {
 		u32 to = at;
 
 		at += 4;
-		/* KVM ends a guest that has no instruction there. */
+		/* KVM ends a guest that executes a zero word. */
 		if (!word_at(to))
 			continue;
 		/* Zeros: a fragment's middle may take any register for the new MSR. */
@@ -262,7 +261,7 @@ static void jump_into_fragments(void)
 	}
 }
 
-/* Translated and hot, then this, then the probe; and all is right once it is over. */
+/* Translate the probe, fill the execute pages, run the probe; then all must be right again. */
 static void spoil(const char *what, u32 seed)
 {
 	enable(WINDOW, WINDOW_PAGES);
@@ -280,7 +279,7 @@ void main(const void *tree)
 	u32 i, seeds = argument(tree, "seeds", 24), last = argument(tree, "last", 1);
 
 	map_devices();
-	/* The decrementer is a watchdog here, an interrupt like the others. */
+	/* Here the decrementer's interrupt is a watchdog, handled like any other. */
 	mtspr(SPR_IVOR10, VECTORS + 11 * VECTOR_BYTES);
 	map(WINDOW_ENTRY, WINDOW, (u32)execute_pages, TSIZE_64K, MAP_READ | MAP_WRITE | MAP_EXECUTE, 1);
 	write_probe();
@@ -291,7 +290,7 @@ void main(const void *tree)
 	for (i = 0; i < seeds; i++)
 		spoil("spoiled fragments", i);
 
-	/* The pages go away, come back elsewhere, come back. */
+	/* Unmap the pages, map them elsewhere, map them again. */
 	enable(WINDOW, WINDOW_PAGES);
 	say("mapped", probe_is_right());
 	map(WINDOW_ENTRY, WINDOW, 0, TSIZE_64K, 0, 0);
@@ -315,7 +314,7 @@ void main(const void *tree)
 	say("after the jumps", probe_is_right());
 
 	if (last) {
-		/* Nothing of this guest needs to be right after it. */
+		/* Last: nothing has to work after it. */
 		enable(WINDOW, WINDOW_PAGES);
 		probe_only();
 		print("done\n");

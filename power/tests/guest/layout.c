@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A program of the host's that writes texts into bt_layout, good ones and others:
+ * A program for the host that writes valid and invalid texts to bt_layout:
  *
- *   layout texts        those that are wrong in one way each; the kernel says how
- *   layout fuzz COUNT   random ones, held against what this file takes for right
- *   layout control COUNT  the same, where this file takes a page twice for right
- *   layout busy         into the file of a VM that is being translated
+ *   layout texts        invalid in one way each; the kernel logs why
+ *   layout fuzz COUNT   random texts, compared with this file's own parser
+ *   layout control COUNT  the same, with a parser that accepts a page twice
+ *   layout busy         to the file of a VM that is being translated
  *
- * Invariant: what is refused leaves the layout as it was, and what is taken is read as
- * it was written, in the order of its pages. What is right is computed here without the
- * kernel's functions, byte by byte.
+ * Invariant: a refused text leaves the layout unchanged, and an accepted one is read
+ * back as it was written, sorted by page. The parser here uses none of the kernel's
+ * functions.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -29,7 +29,7 @@
 #define ROOM		(MOST_PAGES * 32)
 /* Of 36 bits of address. */
 #define PAGES		(1u << 24)
-/* A guest has sites long before this has passed. */
+/* A guest has sites long before this time has passed. */
 #define TRIES		3000
 #define TRY_US		10000
 
@@ -71,7 +71,7 @@ static void get(const char *path, char *text, size_t room)
 	close(file);
 }
 
-/* The file of a VM that has one vCPU and does not run. */
+/* Return the file of a new VM with one vCPU, which does not run. */
 static const char *own_layout(void)
 {
 	static char path[128];
@@ -128,7 +128,7 @@ static bool good_line(const char *at, const char *end, struct page *page)
 	return at == end || (end - at == 7 && !memcmp(at, " traced", 7));
 }
 
-/* How many pages a text has, sorted; -1 if it is wrong. */
+/* Parse a text. Return its number of pages, sorted; -1 if it is invalid. */
 static int model(const char *text, size_t length, struct page *pages, bool twice)
 {
 	const char *end = text + length;
@@ -167,7 +167,7 @@ static unsigned int below(unsigned int n)
 	return random() % n;
 }
 
-/* Good but for what the caller does to it; few pages, so that some are there twice. */
+/* Make a valid text, except that pages may repeat: there are few. */
 static size_t generate(char *text)
 {
 	int lines = below(8);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The code that hostile.c lets get hot: a copy of it runs elsewhere, so all of it is
- * independent of where it is.
+ * The code that hostile.c runs until it is translated. Copies of it run elsewhere, so it
+ * is position-independent.
  *
  * Invariant: called with n in r3 and MSR[EE] off it leaves MSR as it was and returns
  * n + (n + 1) + MSR at five points, at two of which EE is on.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A program of the host's whose guest has two vCPUs that read memory in huge pages:
+ * A program for the host whose guest has two vCPUs that read memory in huge pages:
  *
- *   race COUNT	so many loads each; says how many found another word than there is
+ *   race COUNT	so many loads each; prints how many read a wrong word
  *
- * Each load is by a new TLB entry, so that KVM has to find the page in the host each
- * time. Two huge pages take turns that KVM would remember in the same place. They are
- * APART for the guest, and side by side in the host: who mixes what is known of one with
- * what is known of the other finds memory of neither.
+ * Each load uses a new TLB entry, so that KVM has to find the page in the host each
+ * time. The loads alternate between two huge pages that KVM remembers in the same slot.
+ * They are APART for the guest, and adjacent in the host: a kernel that mixes the
+ * records of the two finds memory of neither.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@
 #define MAS0_TLB1	0x10020000u
 #define MAS1_VALID_16M	0x80000700u
 #define READ_EA		0x30000000u
-/* In each word that is read. */
+/* Part of each word that is read. */
 #define MARK		1u
 
 /*
@@ -79,7 +79,7 @@ static void mark(uint8_t *memory, uint32_t page)
 		*(uint32_t *)(memory + at) = at | MARK;
 }
 
-/* Who is touched first comes first in the host: the two that take turns do. */
+/* The host allocates pages in the order of the first access: first the alternating two. */
 static uint8_t *make_memory(void)
 {
 	uint8_t *memory = mmap(NULL, HUGE_PAGES * HUGE_BYTES, PROT_READ | PROT_WRITE,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Random numbers: the same ones for the same seed, whatever else runs.
+ * Pseudo-random numbers, determined by the seed.
  */
 #ifndef RANDOM_H
 #define RANDOM_H
@@ -15,7 +15,7 @@ static inline u32 random_word(struct random *r)
 {
 	u32 x = r->state;
 
-	/* Xorshift, which never leaves zero, and a product that spreads its low bits. */
+	/* Xorshift, for which the state must not be 0, and a product that spreads its low bits. */
 	x ^= x << 13;
 	x ^= x >> 17;
 	x ^= x << 5;

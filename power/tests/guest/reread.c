@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Loads that a host may have given a copy of what they read, after each of the ways in
- * which that copy can become wrong: the data are written, by this address or by another
- * one; the address leads elsewhere; it is one of the other address space.
+ * Loads for which a host may keep a copy of the data, after each event that makes such a
+ * copy wrong: the data are written, through this address or another one; the address is
+ * mapped elsewhere; the load is in the other address space.
  *
- * Invariant: what it prints depends on nothing. Each way has a load of its own, all in
- * one block of 64 KiB with translated code, and that load has read the data HOT times
- * before.
+ * Invariant: its output is always the same. Each event has a load of its own, all in one
+ * block of 64 KiB with translated code, and that load has read the data HOT times before.
  */
 #include "board.h"
 #include "encode.h"
@@ -16,7 +15,7 @@
 #define HOT		12
 #define LOAD_BYTES	64
 
-/* Where the block is seen once more, all of it or its page with data; and nothing else is. */
+/* Where the block, or only its page with data, is mapped a second time. */
 #define WINDOW		0x01800000
 #define ALIAS		0x01810000
 #define WINDOW_ENTRY	2
@@ -32,7 +31,7 @@
 static u8 block[BLOCK] __attribute__((section(".arena"), aligned(BLOCK)));
 static u8 other[BLOCK] __attribute__((section(".arena"), aligned(BLOCK)));
 
-/* In the block's pages: sites, loads, and data where no code is. */
+/* Offsets of pages in the block: sites, loads, and data without code. */
 #define SITES		((u32)block)
 #define LOADS		((u32)block + PAGE)
 #define DATA		(4 * PAGE)
@@ -40,7 +39,7 @@ static u8 other[BLOCK] __attribute__((section(".arena"), aligned(BLOCK)));
 
 static u32 loads;
 
-/* None is expected. */
+/* No interrupt is expected. */
 void trap(void)
 {
 	print("reread: unexpected interrupt\n");
@@ -56,7 +55,7 @@ static void put_code(u32 address, const u32 *words, u32 n)
 	synchronize(address, n);
 }
 
-/* Privileged instructions beside the data, until they are translated. */
+/* Run privileged instructions in a page until they are translated. */
 static void trace_page(u32 page)
 {
 	const u32 words[] = { MTSPR(272, 3), MFSPR(3, 272), 0x4e800020 /* blr */ };
@@ -67,7 +66,7 @@ static void trace_page(u32 page)
 		((u32 (*)(u32))page)(i);
 }
 
-/* A load that was never executed. */
+/* Write a new load. */
 static u32 new_load(void)
 {
 	const u32 words[] = { LWZ(3, 3, 0), 0x4e800020 /* blr */ };
@@ -91,7 +90,7 @@ static u32 hot(u32 address)
 	return load;
 }
 
-/* The same, and each time something is written before; not there. */
+/* The same, with a store elsewhere before each load. */
 static u32 hot_after(u32 address, u32 written)
 {
 	u32 load = new_load(), i;
@@ -140,7 +139,7 @@ static void written(void)
 	expect("its line", load, at, 0);
 }
 
-/* The data page's own entry by another address is small, and no code is in that page. */
+/* The second mapping of the data's page is small, and there is no code in it. */
 static void written_by_another_address(void)
 {
 	u32 at = (u32)block + DATA_ALONE, load;
@@ -175,8 +174,8 @@ static void mapped_elsewhere(void)
 }
 
 /*
- * Read data of the other address space, with code of that: KVM does not run a guest that
- * has one of MSR[IS] and MSR[DS] alone.
+ * Read data of the other address space, with code in that space, too: KVM does not run a
+ * guest with only one of MSR[IS] and MSR[DS] set.
  */
 static u32 read_in_other_space(u32 load, u32 address)
 {
@@ -225,7 +224,7 @@ static void other_space(void)
 	window((u32)block, 0);
 }
 
-/* The load itself becomes another one, and a site that is read is what was written. */
+/* The load is replaced by another one; a load of a site reads what was written there. */
 static void code(void)
 {
 	const u32 words[] = { LWZ(3, 3, 4) };
@@ -249,7 +248,7 @@ void main(const void *tree)
 	(void)tree;
 	map_devices();
 	enable_translation(DATA_PAGE, (u32)execute_pages, EXECUTE_PAGES);
-	/* Loads are not the only sites of their page, and so change no page's tracing. */
+	/* With other sites in their page, loads do not change which pages are traced. */
 	trace_page(SITES);
 	trace_page(LOADS);
 	written();

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The guest's entry, its interrupt vectors, and the way into and out of generated
- * code.
+ * The guest's entry, its interrupt vectors, and entry to and exit from generated code.
  *
- * Invariant: the decrementer's handler changes no state but what context.h gives
- * it, SRR0 and SRR1, so code that it interrupts cannot know. It checks what it is
- * told: never a program counter in the execute pages or outside of the image,
- * never an interrupt while MSR[EE] is off.
+ * Invariant: the decrementer's handler changes only its fields in context.h, SRR0 and
+ * SRR1, so the interrupted code cannot notice it. It checks its SRR0 and SRR1: the
+ * program counter must be inside the image and not in the execute pages, and MSR[EE] set.
  */
 #include "context.h"
 
@@ -72,7 +70,7 @@ trap_common:
 tick:
 	stmw	%r28, TICK_SAVE(0)
 	mfcr	%r28
-	/* A fragment of this handler's own, over whatever was interrupted. */
+	/* This handler uses a fragment, while another one may be interrupted. */
 	mfmsr	%r29
 	wrtee	%r29
 	mfspr	%r30, SPR_SRR0
@@ -103,7 +101,7 @@ tick:
 	lwz	%r29, TICK_RAISED(0)
 	cmpwi	%r29, 0
 	beq	4f
-	/* The event stays pending; it is only not let in. */
+	/* The event stays pending, but is disabled. */
 	li	%r29, 0
 	mtspr	SPR_TCR, %r29
 	lwz	%r29, TICK_SUM(0)

@@ -10,7 +10,7 @@
 
 #include "vm.h"
 
-/* As an e500v2 has them: TLB0 and TLB1. */
+/* The sizes of an e500v2: TLB0 and TLB1. */
 #define TLB0_ENTRIES	512
 #define TLB0_WAYS	4
 #define TLB1_ENTRIES	16
@@ -20,7 +20,7 @@
 #define MAS1_4K		(1u << 8)
 #define MAS1_64K	(3u << 8)
 #define MAS2_DEVICE	0x0a
-/* The supervisor executes, writes and reads. */
+/* The supervisor may execute, write and read. */
 #define MAS3_ALL	0x15
 
 _Noreturn void die(const char *what)
@@ -67,7 +67,7 @@ void vm_memory(const struct vm *vm, void *memory, size_t bytes)
 	add_memory(vm, 0, 0, memory, bytes);
 }
 
-/* A TLB that KVM shares: without one it takes the guest's for another processor's. */
+/* A TLB shared with KVM: without one KVM assumes the sizes of another processor. */
 static void give_tlb(int vcpu)
 {
 	const size_t bytes = TLB_ENTRIES * sizeof(struct kvm_book3e_206_tlb_entry);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A VM of a program's own on /dev/kvm, for what no VMM does: its guest is a few
- * instructions, which the program has in itself and copies into the VM's memory.
+ * A VM of a program's own on /dev/kvm, for tests that no VMM can do: its guest is a few
+ * instructions, which the program contains and copies into the VM's memory.
  *
- * Where things are, in effective and in guest-physical addresses:
+ * The effective and guest-physical addresses:
  *
  *	CODE_EA		CODE_GPA	64 KB of memory, in small pages
  *	EXIT_EA		EXIT_GPA	no memory: a store there ends vm_run()
@@ -21,7 +21,7 @@
 #define EXIT_EA		0xe0000000u
 #define EXIT_GPA	0x20000000u
 
-/* Of the last 4 KB of addresses, which a data page can have. */
+/* A data page can be in the last 4 KB of addresses. */
 #define DATA_EA		0xfffff000u
 
 #define checked(value)	({ __typeof__(value) v_ = (value); if (v_ < 0) die(#value); v_; })
@@ -39,17 +39,17 @@ struct vcpu {
 
 _Noreturn void die(const char *what);
 
-/* The program's: the guest's instructions, and one of them that matters. */
+/* Defined by the program: the guest's instructions, and the one under test. */
 extern const char guest_start[], guest_site[], guest_end[];
 
 void vm_make(struct vm *vm);
 /* Memory from guest-physical address 0 on. */
 void vm_memory(const struct vm *vm, void *memory, size_t bytes);
-/* At the guest's first instruction, in supervisor mode. */
+/* Start at the guest's first instruction, in supervisor mode. */
 void vcpu_make(const struct vm *vm, unsigned int number, struct vcpu *vcpu);
 struct kvm_regs vcpu_registers(const struct vcpu *vcpu);
 void vcpu_set_registers(const struct vcpu *vcpu, struct kvm_regs *registers);
-/* Until the guest stores to EXIT_EA; all else is a mistake. */
+/* Run until the guest stores to EXIT_EA; any other exit is an error. */
 void vcpu_run(const struct vcpu *vcpu);
 
 #endif /* VM_H */

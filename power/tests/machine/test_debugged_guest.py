@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Who debugs a translated guest finds in its memory what the guest wrote, and may put it back.
+"""A debugger of a translated guest finds in its memory what the guest wrote, and may write it back.
 
-The program is ``guest/debugged.c``, with a VM of its own. That it would see what is left there is shown by
-a kernel with that mistake, in test_two_vcpus.py.
+The program is ``guest/debugged.c``, with a VM of its own. The negative control, a kernel that leaves sites
+there, is in test_two_vcpus.py.
 """
 
 import pytest

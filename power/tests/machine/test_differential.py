@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Random instruction sequences, under KVM as it is and translated in place: the same machine, or not.
+"""Random instruction sequences under plain KVM and translated in place: both must be the same machine.
 
 The guest (``guest/differ.c``) prints a checksum of all its registers and memory after every few sequences;
-those of its lines that do not depend on time must be the same in every mode. KVM's own counters say that what
-was compared was in fact translated, and a guest that spoils one of its live fragments must be noticed.
+those of its lines that do not depend on time must be the same in every mode. KVM's own counters show that the
+compared code was in fact translated. In the negative control the guest corrupts one of its live fragments.
 
 A soak of a million sequences takes half a day: TRAPLESS_SOAK_SEEDS=64; without it there is one seed.
 """
@@ -23,7 +23,7 @@ TIMEOUT_S = 300
 
 COUNT = 512
 CONTROL_COUNT = 32
-# A boot that runs so many takes two minutes.
+# Two minutes of a boot.
 SOAK_COUNT = 2048
 SOAK_BOOTS = 8
 SOAK_SEEDS = range(1, 1 + int(os.environ.get("TRAPLESS_SOAK_SEEDS", "1")))
@@ -39,13 +39,13 @@ class Setting:
     threshold: int = 4
     cache_pages: int = 64
     backing: str = "hugetlb=64M"
-    # Traced loads before one looks in the data cache first. Entries are then of this size and never split:
-    # loads of what lies beside code go on to be traced.
+    # Traced loads of one address before the load looks in the data cache first. Entries then have this size
+    # and are never split, so that loads of data next to code remain traced.
     read_cache: int = 0
     first_kb: int = 4
 
     def script(self, arguments: str) -> list[str]:
-        """Return the lines of the host's script that run the guest so."""
+        """Return the lines of the host's script that run the guest in this setting."""
         values = {
             "bt_mode": self.mode,
             "bt_threshold": self.threshold,
@@ -66,7 +66,7 @@ class Setting:
 BASE = Setting("base", 0)
 TRANSLATED = (
     Setting("inplace", 2),
-    # So few slots that fragments of the sequence that runs are replaced.
+    # So few slots that fragments of the running sequence are evicted.
     Setting("small-cache", 2, threshold=2, cache_pages=1),
     Setting("singles", 1, threshold=2),
     Setting("small-pages", 2, threshold=1, backing="anonymous"),
@@ -74,7 +74,7 @@ TRANSLATED = (
 )
 
 
-# Its copies of what is read are made wrong.
+# The guest corrupts its copies of data.
 STALE = Setting("stale", 2, read_cache=2)
 
 
@@ -85,7 +85,7 @@ def run(runs: list[tuple[Setting, str]], timeout_s: float = TIMEOUT_S) -> power.
 
 
 def checksums(console: power.Console, setting: Setting) -> list[str]:
-    """Return what must not depend on the mode."""
+    """Return the output that must not depend on the mode."""
     lines = console.of(setting.label).text.splitlines()
     return [line for line in lines if not line.startswith("time: ")]
 
@@ -142,16 +142,16 @@ def test_interrupts_came(console: power.Console) -> None:
 
 
 @pytest.mark.machine
-def test_one_spoiled_fragment_is_seen(console: power.Console) -> None:
+def test_negative_control_a_corrupted_fragment_is_seen(console: power.Console) -> None:
     untouched, spoiled = Setting("control-base", 0), Setting("control", 2)
-    # Without fragments there is nothing to spoil, and corrupt=1 changes nothing.
+    # Without fragments corrupt=1 changes nothing.
     assert checksums(console, untouched)[:-1] == checksums(console, BASE)[: CONTROL_COUNT // 16]
     with pytest.raises(AssertionError, match="control differs"):
         require_same(console, spoiled, checksums(console, untouched))
 
 
 @pytest.mark.machine
-def test_copies_that_are_not_what_was_written_are_seen(console: power.Console) -> None:
+def test_negative_control_corrupted_copies_are_seen(console: power.Console) -> None:
     with pytest.raises(AssertionError, match="stale differs"):
         require_same(console, STALE, checksums(console, Setting("control-base", 0)))
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A Linux guest that changes its code while it is translated: modules that come and go in the same memory,
-jump labels, probes, code made at run time, translation ended and begun anew.
+"""A Linux guest that changes its code while it is translated: modules loaded in turn into the same memory,
+jump labels, probes, code generated at run time, translation disabled and enabled again.
 
-The modules (``module/*.c``) check what their code computes, each with a negative control that must refuse to
-be loaded: it is what old code would look like. Base KVM and translated guests load the same ones, and say the
-same but for where their memory was.
+The modules (``module/*.c``) check what their code computes. Each has a negative control, which behaves as if
+old code were executed and must refuse to be loaded. Guests under plain KVM and translated ones load the same
+modules and print the same, except for addresses.
 """
 
 import re
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.machine
 
 ONE, OTHER = "privileged", "privileged_other"
 MODULES = (ONE, OTHER, "labels", "generated", "probes", "renew")
-# The guest's allocator gives each sixth one the pages of the first.
+# The guest's allocator gives every sixth module the pages of the first.
 EXCHANGED = (ONE, OTHER, OTHER, ONE, ONE, OTHER, OTHER, ONE, ONE, OTHER, OTHER, ONE)
 CONTROLS = tuple(f"!{name}:stale=1" for name in ("privileged", "labels", "generated", "probes"))
 CHANGES = ("labels", "generated", "probes", "renew:execute=@trapless_bt_execute", "probes")
@@ -30,7 +30,7 @@ RUN = f"run=modules,fork,textsum modules={','.join(LOADED)}"
 
 MODE_NAMES = ("base", "inplace")
 
-# A module that runs, in rounds, what a host may translate; those of the first run are for that.
+# A module that runs, in rounds, what a host may translate; in the first run it gets translated.
 FEW, MANY = 8, 520
 LENGTHS = {"few": FEW, "many": MANY}
 LONG_MODES = ("singles", "inplace")
@@ -74,7 +74,7 @@ def console() -> power.Console:
 
 
 def test_modules_compute_the_same(console: power.Console) -> None:
-    """That they are loaded at all says that each value was right."""
+    """A module is loaded only if each value was right."""
     places = {"address", "pages", "answers"}
     base, translated = (
         [line for line in _printed(console, label) if line[1] not in places] for label in MODE_NAMES
@@ -84,8 +84,8 @@ def test_modules_compute_the_same(console: power.Console) -> None:
 
 
 @pytest.mark.parametrize("label", MODE_NAMES)
-def test_other_code_came_to_the_same_place(console: power.Console, label: str) -> None:
-    """To the same address, and to the same guest-physical page, both ways."""
+def test_other_code_was_loaded_at_the_same_place(console: power.Console, label: str) -> None:
+    """At the same address and in the same guest-physical page, in both orders."""
     loads = _loads(console, label)
     assert tuple(load.name for load in loads) == EXCHANGED
     followed = {
@@ -94,11 +94,11 @@ def test_other_code_came_to_the_same_place(console: power.Console, label: str) -
         for after in loads[i + 1 :]
         if before.address == after.address and before.pages == after.pages
     }
-    assert {(ONE, OTHER), (OTHER, ONE)} <= followed, "the guest's allocator has no such habit any more"
+    assert {(ONE, OTHER), (OTHER, ONE)} <= followed, "the guest's allocator no longer does so"
 
 
 def test_their_code_was_translated(console: power.Console) -> None:
-    """And after "renew", which gives no execute pages for modules, what needs some is counted."""
+    """After "renew", which registers no execute pages for modules, those that need some are counted."""
     exits = {label: console.statistics(label)["emulated_inst_exits"] for label in MODE_NAMES}
     assert exits["inplace"] < exits["base"] / 2
     assert console.statistics("inplace")["bt_out_of_range"] > 0
@@ -109,7 +109,7 @@ def test_their_code_was_translated(console: power.Console) -> None:
 def rounds() -> power.Console:
     """The same module for few rounds and for many, with fragments and without.
 
-    Huge pages come first: they take entries of TLB1, where the module's execute pages have theirs.
+    Huge pages come first: they need entries of TLB1, as do the module's execute pages.
     """
     vms = [
         Vm(f"{mode}-{length}", MODES[mode], f"run=huge_pages,modules modules={ONE}:rounds={count}")
@@ -129,9 +129,9 @@ def _exits_a_round(console: power.Console, mode: str) -> float:
 
 
 def test_modules_have_fragments(rounds: power.Console) -> None:
-    """None of a module's instructions exits when it has been translated; those of a kind need fragments.
+    """No instruction of a module exits once it is translated; some kinds need fragments.
 
-    If huge pages had taken the entry of these, the host would have given them up.
+    If a huge page had replaced the fragments' entry, the host would have undone them.
     """
     assert rounds.statistics("inplace-many")["bt_out_of_range"] == 0
     assert _exits_a_round(rounds, "inplace") < 1
@@ -153,7 +153,7 @@ def test_probes_are_hit_each_time(console: power.Console, label: str) -> None:
     assert sorted(hits) == [("expected_hits", PROBE_HITS)] * 2 + [("hits", PROBE_HITS)] * 2
 
 
-def test_translation_ends_and_begins_anew(console: power.Console) -> None:
+def test_translation_can_be_disabled_and_enabled_again(console: power.Console) -> None:
     said = {label: dict(line[1:] for line in _printed(console, label))["answers"] for label in MODE_NAMES}
     answers = {label: [int(word) for word in text.split()] for label, text in said.items()}
     granted = [SUCCESS, SUCCESS, SUCCESS, INVALID, SUCCESS, SUCCESS, SUCCESS]
@@ -163,6 +163,6 @@ def test_translation_ends_and_begins_anew(console: power.Console) -> None:
 
 
 def test_text_is_as_it_was(console: power.Console) -> None:
-    """Probes and labels are as they were, and so are all words that were replaced."""
+    """Probes and labels are restored, and so are all replaced words."""
     sums = [re.findall(r"^text .*$", console.of(label).text, re.MULTILINE) for label in MODE_NAMES]
     assert len(sums[0]) == 1 and sums[0] == sums[1]

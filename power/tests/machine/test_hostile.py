@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A guest that does its worst to the translator harms itself at most: the host's kernel does not complain,
-what the guest must get right it gets right, and guests after it run as ever.
+"""A guest that attacks the translator can harm only itself: the host's kernel does not warn, the guest's
+correct code gives correct results, and later guests run as usual.
 
 The guest is ``guest/hostile.c``. The lab's own check finds BUG, WARNING and Oops in the host's console.
 """
@@ -19,7 +19,7 @@ SPOILED = 24
 AFTER = "seed=1 count=32"
 
 SUCCESS, NO_MEMORY, INVALID, UNIMPLEMENTED = 0, 5, 8, 12
-# In the order of the guest's questions; all that is not here is INVALID.
+# In the order of the guest's hypercalls; the answer to all others is INVALID.
 GRANTED = {
     "four pages": SUCCESS,
     "the same again": SUCCESS,
@@ -58,13 +58,13 @@ def console() -> power.Console:
 
 @pytest.mark.machine
 @pytest.mark.parametrize("label", ["hostile-base", "hostile", "hostile-singles", "hostile-cached"])
-def test_its_code_does_what_it_says(console: power.Console, label: str) -> None:
+def test_its_correct_code_gives_correct_results(console: power.Console, label: str) -> None:
     said = [line for line in console.of(label).text.splitlines() if line.startswith("hostile: ")]
     assert len(said) > 2 * SPOILED and not [line for line in said if not line.endswith(": right")]
 
 
 @pytest.mark.machine
-def test_what_is_forged_is_refused(console: power.Console) -> None:
+def test_forged_registrations_are_refused(console: power.Console) -> None:
     for label in ("hostile", "hostile-singles", "hostile-cached"):
         answers = re.findall(r"^answer: (.*) (\d+)$", console.of(label).text, re.MULTILINE)
         assert len(answers) > len(GRANTED) + 12
@@ -84,12 +84,12 @@ def test_it_was_translated(console: power.Console) -> None:
 
 
 @pytest.mark.machine
-def test_the_host_says_nothing(console: power.Console) -> None:
-    """Nor may a guest fill its host's log."""
+def test_the_host_logs_nothing(console: power.Console) -> None:
+    """A guest must not be able to fill its host's log."""
     assert not re.findall(r"^.*(?:already present|Couldn't emulate).*$", console.text, re.MULTILINE)
 
 
 @pytest.mark.machine
-def test_the_next_guest_runs_as_ever(console: power.Console) -> None:
+def test_the_next_guest_runs_as_usual(console: power.Console) -> None:
     require_same(console, TRANSLATED[0], checksums(console, BASE))
     assert console.statistics(TRANSLATED[0].label)["bt_fragments"] > 0

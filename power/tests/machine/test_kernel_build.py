@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The kernel's build: patches that apply and are in good form, and a build that says what is wrong.
+"""The kernel's build: well-formed patches that apply, and errors that say what is wrong.
 
 The kernel itself is compiled by make; nothing here compiles one.
 """
@@ -17,12 +17,12 @@ from trapless_lab import artifacts, host
 
 POWER = Path(__file__).resolve().parents[2]
 PATCHES = sorted((POWER / "patches").glob("*.patch"))
-# What the series is built from stands apart from what is ours.
+# The first patches of the series fix stock KVM; only later ones may name our code.
 FIXES = 4
 
 
 def source() -> Path:
-    """Return the unpacked sources, which make has made."""
+    """Return the sources that make has unpacked."""
     path = artifacts.build_dir() / "power" / "kernel" / "source"
     if not path.exists():
         pytest.fail(f"{path} is missing; run make power")
@@ -46,7 +46,7 @@ def output(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def power(tmp_path: Path) -> Path:
-    """Return a copy of power/ that may be spoilt."""
+    """Return a copy of power/ that a test may change."""
     target = tmp_path / "power"
     for part in ("kernel", "patches", "kvm", "driver"):
         shutil.copytree(POWER / part, target / part)
@@ -70,7 +70,7 @@ def test_the_series_is_whole() -> None:
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda path: path.name[:4])
 def test_a_patch_is_in_the_form_maintainers_take(patch: Path) -> None:
     checkpatch = source() / "scripts" / "checkpatch.pl"
-    # From standard input: a file that git knows would be checked as a source.
+    # From standard input: checkpatch would check a file that git knows as a source.
     ran = subprocess.run(
         [checkpatch, "--no-tree", "--terse", "--show-types", "--ignore", "FILE_PATH_CHANGES", "-"],
         input=patch.read_text(),
@@ -82,7 +82,7 @@ def test_a_patch_is_in_the_form_maintainers_take(patch: Path) -> None:
     assert re.search(r"^Signed-off-by: ", patch.read_text(), re.MULTILINE)
 
 
-def test_fixes_touch_nothing_of_ours() -> None:
+def test_fixes_do_not_name_our_code() -> None:
     for patch in PATCHES[:FIXES]:
         assert "trapless" not in patch.read_text().lower()
         assert "_bt" not in patch.read_text()
@@ -104,7 +104,7 @@ def test_our_files_call_each_other_in_one_direction() -> None:
     found = calls()
     assert found["e500_bt_trace"] >= {"e500_bt_read", "e500_bt_site", "e500_bt_tlb"}
     TopologicalSorter(found).prepare()
-    # As it was once.
+    # A cycle must be found: negative control.
     found["e500_bt_tlb"].add("e500_bt_read")
     with pytest.raises(CycleError):
         TopologicalSorter(found).prepare()
@@ -132,8 +132,8 @@ def test_a_file_of_ours_does_not_replace_one_of_the_kernels(power: Path, output:
     assert "emulate.c is the kernel's own" in build(power, output)
 
 
-def test_what_no_patch_changes_any_more_is_compiled_again(power: Path, output: Path) -> None:
-    """And nothing else is: times decide, and the sources as unpacked have old ones."""
+def test_a_file_is_compiled_again_when_its_patch_is_removed(power: Path, output: Path) -> None:
+    """And nothing else is: kbuild compares times, and the unpacked sources have old ones."""
     config = power / "kernel" / "e500.config"
     config.write_text(config.read_text() + "CONFIG_NO_SUCH_THING=y\n")  # to stop before the compiler
     (power / "kvm" / "changing.c").write_text("int before;\n")

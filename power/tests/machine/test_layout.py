@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Layouts of traced blocks: recorded, replayed, forged; and what KVM refuses to take for one.
+"""Layouts of traced blocks: recorded, replayed, forged; and texts that KVM refuses.
 
-A replay splits nothing and traces hardly anything. Whatever the layout, a guest ends in the same state: here
-with random sizes. The texts are those of ``guest/layout.c``, which has a
-model of its own of what is a layout.
+A replay splits nothing and traces hardly anything. With any layout, here with random sizes, a guest ends in
+the same state. ``guest/layout.c`` makes the texts and has a parser of its own as the model.
 """
 
 import random
@@ -24,9 +23,9 @@ LIMITED = How(timeout_s=300)
 WRITER = "/bin/layout"
 FUZZED = 2000
 GUEST_PAGES = 64 << 20 >> 12
-# Not larger ones: too many of the loads and stores of a guest would be traced for a test.
+# No larger ones: too many of a guest's loads and stores would be traced for a test.
 SIZES = (4, 16, 64, 256)
-# Among them loops of lwarx, two traced loads and stwcx., which no splitting would end.
+# They include loops of lwarx, two traced loads and stwcx., which splitting would not end.
 SEQUENCES = "seed=3 count=400"
 EINVAL, EBUSY, EFBIG = 22, 16, 27
 
@@ -54,7 +53,7 @@ def wrong_layout() -> str:
 
 @pytest.fixture(scope="module")
 def recorded() -> power.Console:
-    """A guest whose blocks are split; and what is written into such files."""
+    """A guest whose blocks are split, and texts written to such files."""
     beside = replace(ADAPTIVE, label="beside")
     script = [
         *power.one_after_another([ADAPTIVE]),
@@ -71,7 +70,7 @@ def recorded() -> power.Console:
 
 @pytest.fixture(scope="module")
 def replayed(recorded: power.Console) -> power.Console:
-    """The same guest with the layout that was recorded, with an empty and with a wrong one."""
+    """The same guest with the recorded layout, with an empty one and with a wrong one."""
     layouts = {"replayed": recorded.layout(ADAPTIVE.label), "empty": "", "wrong": wrong_layout()}
     script = power.one_after_another([given(name) for name in layouts])
     script += BASE.script(SEQUENCES)
@@ -104,7 +103,7 @@ def test_a_replay_splits_nothing_and_traces_less(recorded: power.Console, replay
     assert replayed.statistics("replayed")["bt_splits"] == 0
     assert before
     assert all(after[page][0] == rest[0] for page, rest in before.items())
-    # What the file says is what was written into it; what was done with it is seen here.
+    # The file contains what was written to it; the counters show what KVM did with it.
     assert replayed.traced("replayed") < recorded.traced(ADAPTIVE.label) / 4
     assert started(replayed, "replayed") < started(recorded, ADAPTIVE.label)
 
@@ -116,7 +115,7 @@ def test_negative_control_an_empty_layout_is_slow(recorded: power.Console, repla
 
 
 def test_linux_runs_with_wrong_sizes(replayed: power.Console) -> None:
-    """That it said what it was to say, the fixture has seen."""
+    """The fixture has checked its output."""
     counts = replayed.statistics("wrong")
     assert counts["bt_sites"] > 50 and counts["bt_splits"] == 0
 
@@ -127,14 +126,14 @@ def test_sequences_end_in_the_same_state_with_wrong_sizes(replayed: power.Consol
     assert counts["bt_patched"] > 32 and counts["bt_splits"] == 0 and counts["bt_traced_loads"] > 32
 
 
-def test_what_is_no_layout_is_refused_with_line_and_reason(recorded: power.Console) -> None:
+def test_an_invalid_layout_is_refused_with_line_and_reason(recorded: power.Console) -> None:
     answers = re.findall(r"^texts\| text: (.*): (\d+) (.*)$", recorded.text, re.MULTILINE)
     found = {what: (int(why), then) for what, why, then in answers}
     assert found.pop("a good one") == found.pop("nothing at all") == (0, "changed")
     assert found.pop("too many bytes") == (EFBIG, "as it was")
     assert len(found) > 15 and set(found.values()) == {(EINVAL, "as it was")}
     said = re.findall(r"kvm: bt_layout: (.*)$", recorded.text, re.MULTILINE)
-    # The fuzzer's are not printed.
+    # Refusals of the fuzzer's texts are not printed.
     assert len(said) == len(found) + 2
     for reason in (
         "line 2: there is no such page",
@@ -155,7 +154,7 @@ def fuzzed(console: power.Console, label: str) -> tuple[int, ...]:
     return tuple(map(int, found.groups()))
 
 
-def test_random_texts_are_taken_or_refused_as_the_model_has_it(recorded: power.Console) -> None:
+def test_random_texts_are_accepted_or_refused_as_by_the_model(recorded: power.Console) -> None:
     texts, taken, differ = fuzzed(recorded, "fuzz")
     assert texts == FUZZED and FUZZED / 4 < taken < 3 * FUZZED / 4
     assert not differ, recorded.of("fuzz").text
@@ -166,6 +165,6 @@ def test_negative_control_a_model_with_one_mistake_differs(recorded: power.Conso
     assert differ > 0
 
 
-def test_a_vm_that_is_translated_takes_none(recorded: power.Console) -> None:
+def test_a_translated_vm_refuses_a_layout(recorded: power.Console) -> None:
     assert f"busy| text: while it runs: {EBUSY}" in recorded.text
     assert recorded.statistics("beside")["bt_splits"] > 3

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The Power machines boot, do what they are asked to, and do it the same way each time.
+"""The Power machines boot, run their scripts, and give the same results each time.
 
-Every workload in every mode is in the experiment power-exits; here is what all its figures rest on.
+The experiment power-exits runs every workload in every mode; these tests check what its figures depend on.
 """
 
 import pytest
@@ -38,7 +38,7 @@ def test_two_guests_at_once() -> None:
 
 
 def test_paravirt_turns_itself_on() -> None:
-    """What patches 0002 to 0004 are for: without them the guest stays as it was, or says why it failed."""
+    """Patches 0002 to 0004 are for this: without them the guest is unchanged, or says why patching failed."""
     vms = [Vm(name, MODES[name], "run=getppid ignore_loglevel") for name in ("base", "pv")]
     console = power.in_host(power.one_after_another(vms), how=LIMITED)
     patched = "KVM: Live patching for a fast VM worked"
@@ -54,14 +54,14 @@ def test_paravirt_turns_itself_on() -> None:
         ("rdinit=/no/init", "Kernel panic"),
     ],
 )
-def test_what_fails_is_not_passed_over(arguments: str, why: str) -> None:
+def test_a_failure_is_an_error(arguments: str, why: str) -> None:
     with pytest.raises(LabError, match=why):
         power.bare(arguments, how=LIMITED)
     with pytest.raises(LabError, match=f"guest bad(.|\n)*{why}"):
         power.in_host(power.one_after_another([Vm("bad", BASE, arguments)]), how=LIMITED)
 
 
-def test_who_has_ended_cannot_be_killed() -> None:
+def test_a_program_that_has_ended_cannot_be_killed() -> None:
     with pytest.raises(LabError, match=r"failed: .*: kill"):
         power.in_host(power.killed([Vm("short", BASE, "run=getppid")], 3000), how=LIMITED)
 

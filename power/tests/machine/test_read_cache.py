@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Loads of traced memory that find a copy of it: each way in which a copy can become wrong.
+"""Loads of traced memory that read a copy of it: each event that makes a copy wrong.
 
 The guest is ``guest/reread.c``. Random sequences with the same parameter are in test_differential.py, a whole
 kernel is in test_translated_guest.py.
@@ -15,7 +15,7 @@ from trapless_lab.power import machine as power
 pytestmark = pytest.mark.machine
 
 PLAIN = Setting("plain", 0)
-# All of the guest's arena has one TLB entry, and so has what lies beside code.
+# One TLB entry covers the whole arena of the guest, code and data.
 CACHED = Setting("cached", 2, read_cache=4, first_kb=64)
 WAYS = 18
 
@@ -31,13 +31,13 @@ def said(console: power.Console, setting: Setting) -> list[str]:
     return [line for line in console.of(setting.label).text.splitlines() if line.startswith("reread: ")]
 
 
-def test_what_is_read_is_what_is_there(console: power.Console) -> None:
+def test_loads_read_what_is_in_memory(console: power.Console) -> None:
     lines = said(console, CACHED)
     assert len(lines) == WAYS and not [line for line in lines if ": right " not in line]
     assert lines == said(console, PLAIN)
 
 
-def test_all_these_loads_had_a_copy(console: power.Console) -> None:
+def test_all_these_loads_had_copies(console: power.Console) -> None:
     counters = console.statistics(CACHED.label)
     # Where several lines are printed for one, or one that was dropped is not hot again.
     assert counters["bt_reads_made"] >= WAYS - 6

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A Linux guest that is translated: what it reads of itself, and that it is one of several.
+"""A translated Linux guest: it reads its own text unchanged, and several run at once.
 
-Single instructions and memory are for test_differential.py; here is a whole kernel with hundreds of sites.
+test_differential.py tests single instructions and memory; this is a whole kernel with hundreds of sites.
 """
 
 import re
@@ -14,9 +14,9 @@ from trapless_lab.power.machine import MODES, How, Vm
 pytestmark = pytest.mark.machine
 
 LIMITED = How(timeout_s=240)
-# Text is read while sites are there: they come with the first processes.
+# Text is read when there are sites, which are made during the first processes.
 RUN = "run=getppid,fork,textsum"
-# Blocks in which loads of the kernel's constants go on to be traced.
+# Blocks so large that loads of the kernel's constants remain traced.
 LARGE_BLOCKS = "kvm.bt_first_kb=4096 kvm.bt_faults_to_split=0"
 
 
@@ -26,7 +26,7 @@ def _sums(text: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def console() -> power.Console:
-    """One guest under base KVM, then one that is translated, and one whose loads are, too."""
+    """One guest under plain KVM, then a translated one, and one whose loads are translated, too."""
     vms = [Vm(name, MODES[name], RUN) for name in ("base", "inplace")]
     cached = [Vm("cached", MODES["inplace"], RUN)]
     script = [
@@ -41,12 +41,12 @@ def test_a_guest_reads_its_own_text_as_it_was(console: power.Console) -> None:
     base, translated = (_sums(console.of(name).text) for name in ("base", "inplace"))
     assert base["text"] == translated["text"]
     assert console.statistics("inplace")["bt_sites"] > 100
-    # By loads that the host has seen: a word of text each, or a line.
+    # By loads that the host has traced: each of a word of text, or of a cache line.
     assert console.statistics("inplace")["bt_traced_loads"] > 1000
 
 
 def test_negative_control_the_sum_sees_what_the_host_puts_there(console: power.Console) -> None:
-    """In the pages that the guest gave it."""
+    """In the execute pages."""
     base, translated = (_sums(console.of(name).text) for name in ("base", "inplace"))
     assert base["given"] != translated["given"]
 
@@ -71,7 +71,7 @@ def test_loads_that_find_a_copy_are_not_traced() -> None:
 
 
 def test_two_translated_guests_at_once() -> None:
-    """Each with its own sites; after them the host starts one more."""
+    """Each has its own sites; after them the host starts one more."""
     vms = [Vm(name, MODES["inplace"], RUN) for name in ("one", "other")]
     console = power.in_host(power.side_by_side(vms), how=LIMITED)
     sums = [_sums(console.of(vm.label).text)["text"] for vm in vms]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A guest with two vCPUs, on a host with two processors, reads its own memory and nobody else's.
+"""A guest with two vCPUs, on a host with two processors, reads only its own memory.
 
-The program is ``guest/race.c``, with a VM of its own; KVM's parameter bt_mode is what makes it remember huge
-pages. The host runs without a deterministic clock: two threads of QEMU race as two processors do.
+The program is ``guest/race.c``, with a VM of its own; KVM remembers huge pages only if its parameter bt_mode
+is set. The host runs without a deterministic clock: two threads of QEMU race like two processors.
 
 The kernel with deliberate mistakes is the negative control of this test and of test_debugged_guest.py. Both
 kernels are made by ``make -C power smp``.
@@ -22,11 +22,11 @@ from trapless_lab.power import machine as power
 
 pytestmark = [
     pytest.mark.machine,
-    pytest.mark.long("two kernels of its own are compiled, and a race is waited for"),
+    pytest.mark.long("two kernels of its own are compiled, and a race takes minutes to occur"),
 ]
 
 RACE = "/bin/race"
-# Old code is wrong once in some ten thousand or more; it takes a minute or two.
+# The mutant is wrong once in about ten thousand loads or more; this takes a minute or two.
 LOADS = 300_000
 TIMEOUT_S = 1500
 
@@ -53,7 +53,7 @@ def mistaken() -> power.Console:
 
 
 def wrong(console: power.Console) -> int:
-    """Return how many loads found another word than there is."""
+    """Return how many loads read a wrong word."""
     found = re.findall(r"^race: vCPU \d: (\d+) loads, (\d+) wrong", console.of("race").text, re.MULTILINE)
     assert [int(loads) for loads, _ in found] == [LOADS, LOADS], console.of("race").text
     return sum(int(count) for _, count in found)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A VM that ends leaves nothing in its host, though its execute pages were full and fragments made room for
-others: guests that reset themselves, and VMMs that are killed in the middle of a guest's work.
+"""A VM that ends leaves nothing in its host, although its execute pages were full and fragments were evicted:
+guests that reset themselves, and VMMs that are killed while their guest works.
 
-The host's own counts of pages are compared, when what it can do without is dropped. The negative control is a
-VM that has not ended: that much is what would be seen of one that left all behind.
+The host's own counts of pages are compared after its caches are dropped. The negative control is a VM that
+has not ended: it shows how much memory a leaked VM would hold.
 """
 
 import re
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.machine
 # The guest's kernel has hundreds of fragments; a page has room for 64.
 CACHE_PAGES = "/sys/module/kvm/parameters/bt_cache_pages"
 RUN = "run=getppid,fork"
-# It runs for a second of the host's clock, its execute pages being so few.
+# With so few execute pages it runs for a second of the host's clock.
 LONGER = "run=boot"
 IN_THE_MIDDLE_MS = 250
 HUGE_PAGES = "/sys/kernel/mm/hugepages/hugepages-65536kB/free_hugepages"
 PAGE_KIB = 4
 COUNTED = ("AnonPages", "Cached", "Slab", "KernelStack", "PageTables", "VmallocUsed")
-# What the host's allocators keep for the next one who asks: less than a page for each VM.
+# Free memory in the host's allocators' own lists: less than a page for each VM.
 SLACK = {"huge pages": 0, "slabs": 2, "pages": 2}
 
 
@@ -38,9 +38,9 @@ def _measure(label: str) -> list[str]:
 
 
 def _vms() -> list[str]:
-    """Two that end themselves, one of them in small pages, and one that is killed.
+    """Two VMs that end themselves, one of them with small pages, and one that is killed.
 
-    They have one name each time, for what a VMM writes into a file of that name is memory of the host's.
+    They always have the same names, as files that a VMM writes take memory of the host.
     """
     ended = [
         Vm("ended", MODES["inplace"], RUN),
@@ -75,7 +75,7 @@ def _memory(console: power.Console, label: str) -> dict[str, int]:
     lines = re.findall(r"^(\w+): +(\d+) kB$", console.of(label).text, re.MULTILINE)
     pages = {name: int(value) // PAGE_KIB for name, value in lines}
     zones = console.of(f"{label}.zones").text
-    # Those, too, that wait for who asks next, which MemFree leaves out.
+    # Including pages in per-CPU lists, which MemFree leaves out.
     free = sum(map(int, re.findall(r"^ +(?:nr_free_pages +|count: )(\d+)$", zones, re.MULTILINE)))
     return {
         "huge pages": int(console.of(f"{label}.huge-pages").text),
@@ -85,7 +85,7 @@ def _memory(console: power.Console, label: str) -> dict[str, int]:
 
 
 def _lost(before: dict[str, int], after: dict[str, int]) -> list[str]:
-    """What of the host's memory there is less of."""
+    """Return how many pages of the host's memory are lost."""
     return [name for name in before if before[name] - after[name] > SLACK[name]]
 
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Functions that are the instructions that they are given, to the word: what a test
- * says of an address in them is so. The argument and the result are in r3.
+ * Functions that consist of exactly the given instructions, so that a test knows the
+ * address of each. The argument and the result are in r3.
  *
- * Each is aligned to 128 bytes, and one that is no longer lies in one page: without
- * interrupts the guest has no exception of its own between its instructions.
+ * Each is aligned to 128 bytes, and lies in one page if it is no longer than that: with
+ * interrupts off the guest has no exception of its own between its instructions.
  */
 #ifndef TRAPLESS_TEST_FUNCTION_H
 #define TRAPLESS_TEST_FUNCTION_H

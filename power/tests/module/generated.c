@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Code that is made at run time, executed until a host has translated it, and made
- * anew in the same place, as a compiler at run time does it.
+ * Code that is generated at run time, executed until a host has translated it, and
+ * generated again at the same place, as a JIT compiler does.
  *
- * Invariant: what is executed is what was written last. What differs from that is a
- * failure to load.
+ * Invariant: the code executed is the code written last. Otherwise loading the module
+ * fails.
  */
 #include <linux/init.h>
 #include <linux/irqflags.h>
@@ -23,12 +23,12 @@ static const u16 registers[] = {
 	SPRN_MAS0, SPRN_MAS1, SPRN_MAS2, SPRN_MAS3, SPRN_MAS6,
 };
 
-/* Room for it. */
+/* Room for the code. */
 FUNCTION(generated, ".space 64");
 
 static bool stale;
 module_param(stale, bool, 0444);
-MODULE_PARM_DESC(stale, "Do not make it anew: a negative control");
+MODULE_PARM_DESC(stale, "Do not generate it again: a negative control");
 
 static unsigned int calls;
 module_param(calls, uint, 0444);

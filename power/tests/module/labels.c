@@ -3,9 +3,8 @@
  * Jump labels flipped again and again, in this module's code and in the kernel's
  * allocators, with privileged instructions around them that a host translates.
  *
- * Invariant: after each flip the code takes the way that the key says, at once. The
- * kernel's key is as it was when the module has been loaded. What differs from that
- * is a failure to load.
+ * Invariant: immediately after each flip the code takes the branch that the key selects.
+ * In the end the kernel's key has its initial value. Otherwise loading the module fails.
  */
 #include <linux/init.h>
 #include <linux/irqflags.h>
@@ -57,7 +56,7 @@ static int flip_own(bool on)
 	return 0;
 }
 
-/* The allocator gives zeroes while its key is on, else what was freed last. */
+/* The allocator returns zeroed memory while its key is on, else what was freed last. */
 static int allocates_zeroes(bool *zeroes)
 {
 	u8 *memory = kmalloc(BYTES, GFP_KERNEL);

@@ -5,11 +5,11 @@
  * "again", and fails if one of them does something else than its register says.
  *
  * Invariant: privileged_other.c is this module with another instruction at each
- * place that counts, and all else equal: after one is unloaded and the other loaded
- * where it was, what is still executed of the first gives a wrong value.
+ * tested place, and otherwise equal: after one is unloaded and the other loaded in its
+ * place, any instruction of the first that is still executed gives a wrong value.
  *
- * The functions are called without interrupts: Linux uses most of these registers in
- * its handlers, so none may come between a write and its read.
+ * The functions are called with interrupts off: Linux uses most of these registers in
+ * its handlers, so no interrupt may come between a write and its read.
  */
 #include <linux/init.h>
 #include <linux/irqflags.h>
@@ -60,11 +60,11 @@ WRITE_ONE(write_mas0, SPRN_MAS0, SPRN_MAS1);
 WRITE_ONE(write_mas2, SPRN_MAS2, SPRN_MAS3);
 WRITE_ONE(write_mas4, SPRN_MAS4, SPRN_MAS6);
 
-/* A privileged instruction where the other module has a plain one. */
+/* A privileged instruction where the other module has an unprivileged one. */
 FUNCTION(plain_there, MTSPR(SPRN_SPRG0, 3) PICK(MFSPR(3, SPRN_SPRG0), "li 3,77"));
 FUNCTION(plain_here, MTSPR(SPRN_SPRG0, 3) PICK("li 3,77", MFSPR(3, SPRN_SPRG0)));
 
-/* What MSR[EE] is after an instruction; 4 has it set, 5 not. */
+/* MSR[EE] after an instruction; 4 has it set, 5 not. */
 #define ENABLE(name, one, other) FUNCTION(name, \
 	"mfmsr 5\n\t" \
 	"ori 4,5,0x8000\n\t" \
@@ -107,7 +107,7 @@ static const struct {
 
 static bool stale;
 module_param(stale, bool, 0444);
-MODULE_PARM_DESC(stale, "Take the other module's code for right: a negative control");
+MODULE_PARM_DESC(stale, "Expect the other module's values: a negative control");
 
 static u32 expected(enum result result, u32 value)
 {
@@ -127,14 +127,14 @@ static u32 expected(enum result result, u32 value)
 	}
 }
 
-/* More than it takes until a host has translated it. */
+/* More rounds than a host needs to translate it. */
 static unsigned int rounds = 8;
 module_param(rounds, uint, 0444);
 
 static unsigned int calls;
 module_param(calls, uint, 0444);
 
-/* Where the code is: virtual, and in which page of the guest's memory each function. */
+/* The code's virtual address, and each function's guest-physical page. */
 static unsigned int address;
 module_param(address, uint, 0444);
 static unsigned int pages[ARRAY_SIZE(functions)];

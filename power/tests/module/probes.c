@@ -4,12 +4,12 @@
  * the kernel's, after they have run often enough for a host to have translated them.
  *
  * Invariant: a probe finds the instruction that the guest wrote, is hit each time,
- * changes nothing of what the code computes, and leaves the instruction as it was.
- * What differs from that is a failure to load.
+ * does not change what the code computes, and restores the instruction. Otherwise
+ * loading the module fails.
  *
- * Only instructions are probed that Linux emulates when it comes back from a probe,
- * of the privileged ones mfmsr. Any other one it executes elsewhere and steps over it,
- * and a guest that steps itself is one that KVM on e500v2 loses, translated or not.
+ * Only instructions that Linux emulates after a probe are probed; mfmsr is the only
+ * privileged one. Any other it single-steps in a copy, and KVM on e500v2 does not support
+ * guests that single-step themselves, translated or not.
  */
 #include <linux/init.h>
 #include <linux/kprobes.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ends translation of the guest that it runs in, and begins it anew: with and without
- * having ended it before, as a kernel does that another one has started in its place.
+ * Disables translation of the guest that it runs in, and enables it again; also without
+ * disabling it first, as a kernel does that was started by kexec.
  *
  * Invariant: the module is loaded if the kernel's code works at every step, whatever
- * the host answers; its parameter "answers" says what that was.
+ * the host answers; its parameter "answers" shows the answers.
  */
 #include <linux/init.h>
 #include <linux/kernel.h>
@@ -15,7 +15,7 @@
 
 #include "trapless_bt.h"
 
-/* As the driver has it. */
+/* Same as in the driver. */
 #define DATA_PAGE	(-4096UL)
 #define CALLS		32
 
@@ -40,7 +40,7 @@ static long ask(unsigned long nr, unsigned long pages)
 	return r3;
 }
 
-/* Code of the kernel's that disables interrupts and enables them again. */
+/* Run code of the kernel that disables interrupts and enables them again. */
 static bool works(void)
 {
 	DECLARE_WAIT_QUEUE_HEAD_ONSTACK(queue);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Prints what kvmppc_bt_branch() makes at the borders of its reach, a line each:
- * from, to, and the instruction or "none". Branches stand one after another, and then
- * again from the first, so that a disassembler can be given many at their place.
+ * Prints what kvmppc_bt_branch() makes at the limits of its reach, a line each: from,
+ * to, and the instruction or "none". Branches are at consecutive addresses, and then
+ * start over, so that a disassembler can read many at their addresses.
  */
 #include <stdio.h>
 

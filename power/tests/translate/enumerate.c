@@ -2,10 +2,10 @@
 /*
  * Prints every instruction that the translator translates, a line each: the word,
  * and how many instructions it becomes. All words with primary opcode 31 are tried;
- * of the other opcodes every 31st word, so that all values of all fields come. One
- * of those that is translated is an error.
+ * of the other opcodes every 31st word, so that all values of all fields occur. It is
+ * an error if one of those is translated.
  *
- * "enumerate loads" prints what kvmppc_bt_translate_load() takes, of all words with
+ * "enumerate loads" prints what kvmppc_bt_translate_load() accepts, of all words with
  * primary opcode 31 and every LOAD_STRIDEth of all.
  */
 #include <stdio.h>

@@ -1,32 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Translations are executed, on a processor that has the instructions they are made
- * of, and must leave all registers and the whole data page as the manual says.
+ * Executes translations, on a processor that has the instructions of which they
+ * consist; they must leave all registers and the whole data page as the manual says.
  *
  *   execute INSTRUCTIONS LOADS SEED
  *
- * INSTRUCTIONS has one a line, as the disassembler read it: word, operation,
+ * INSTRUCTIONS has one per line, as read by the disassembler: word, operation,
  * register, SPR or E. Each is made into a site and, if it needs one, a fragment, as
  * e500_bt_site.c makes them, for data pages at both ends of the addresses that a
  * displacement reaches. Then:
  *
- *  - it is executed with random registers. If it traps, kvmppc_bt_settle() says what
- *    the host then takes the guest to be: before the instruction, with nothing
- *    changed, or after it, with all of its effect. Which of these, or no trap at
- *    all, is the manual's to say;
- *  - it is interrupted before each of the fragment's instructions. What was settled
- *    must be one of the same two states, and after the site if nothing traps only
- *    once the effect is there. What is before the site is executed again, with
- *    rubbish where scratch registers are saved, and interrupted once more.
+ *  - it is executed with random registers. If it traps, kvmppc_bt_settle() must move
+ *    the guest to before the instruction, with nothing changed, or to after it, with
+ *    all of its effect. The manual says which of the two it must be, or no trap;
+ *  - it is interrupted before each of the fragment's instructions. The settled state
+ *    must again be one of these two; without a trap it may be after the site only once
+ *    the effect is complete. A guest before the site executes it again, with garbage
+ *    in the save area of scratch registers, and is interrupted once more.
  *
  * LOADS has loads: word, operation, register, base, and an index register ("r5") or a
- * displacement. Each is tried with a data cache that has another value for its address
- * than memory, which it must then read, and with one that is for another address, by
- * one bit.
+ * displacement. Each is run with a data cache that has another value for its address
+ * than memory, which it must read, and with one for an address that differs in one bit.
  *
- * Signals come while no register is the program's own. Their handler has its own
- * stack, uses no thread's data, and returns to machine_leave() with the registers
- * that were interrupted.
+ * Signals arrive while all registers are the guest's. Their handler has its own stack,
+ * uses no thread-local data, and returns to machine_leave() with the interrupted
+ * registers.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -47,7 +45,7 @@
 #define TRAP		0x7fe00008
 #define NOWHERE		(~0U)
 
-/* What is in front of it is the guest's: its registers. */
+/* The part before it holds the guest's registers. */
 _Static_assert(BT_SAVE_OFFSET >= PAGE / 2 && BT_SAVE_OFFSET < PAGE, "in the upper half");
 
 union page {
@@ -59,7 +57,7 @@ static struct machine *const machine = (void *)MACHINE;
 static u32 *const site_code = (void *)SITE;
 static u32 *const fragment_code = (void *)(AREA + SLOT * BT_SLOT_BYTES);
 
-/* Where the last run was stopped, and by what; 0 if it left by itself. */
+/* Where the last run was stopped, and by which signal; 0 if it ended by itself. */
 static volatile sig_atomic_t stopped_by;
 static volatile u32 stopped_at;
 
@@ -84,7 +82,7 @@ static void stopped(int number, siginfo_t *info, void *context)
 	registers[32] = (unsigned long)machine_leave;
 }
 
-/* What is tested, with all that is needed to name it when it fails. */
+/* A test case, with all that a failure's message needs. */
 struct trial {
 	struct instruction instruction;
 	u32 data;
@@ -95,11 +93,11 @@ struct trial {
 	struct bt_site *slots[SLOT + 1];
 	struct kvmppc_bt bt;
 	struct kvm kvm;
-	/* before; and as the manual has it afterwards */
+	/* before; and afterwards according to the manual */
 	struct machine before, after;
 	union page page_before, page_after;
 	enum ending ending;
-	/* a load's: the slot of the data cache, and the address that is there */
+	/* for a load: the slot of the data cache, and the cached address */
 	bool load;
 	unsigned int slot;
 	u32 cached;
@@ -226,7 +224,7 @@ static void expect(const struct trial *t, bool after, const char *when)
 			     i < 32 ? "register" : "CR, XER, LR, CTR from 32:", i, found[i],
 			     wanted[i]);
 	for (i = 0; i < PAGE / 4; i++) {
-		/* A fragment's own; nobody else may use it. */
+		/* The fragment's save area; nothing else may use it. */
 		if (t->kind == BT_FRAGMENT && i == BT_SAVE_OFFSET / 4)
 			continue;
 		if (t->load && i == BT_SAVE2_OFFSET / 4)
@@ -258,7 +256,7 @@ static void whole(struct trial *t, const char *when)
 	expect(t, after, when);
 }
 
-/* Execute the first @index instructions only. False if it is to be started again. */
+/* Execute the first @index instructions only. False if the site is to be executed again. */
 static bool interrupted(struct trial *t, unsigned int index, const char *when)
 {
 	u32 at = (u32)(fragment_code + index), pc;
@@ -306,7 +304,7 @@ static void fill(void *words, unsigned int n)
 static void random_machine(struct trial *t)
 {
 	fill(&t->before, sizeof(t->before) / 4);
-	t->before.xer &= 0xe000007f; /* the bits that there are */
+	t->before.xer &= 0xe000007f; /* the bits that exist */
 	fill(&t->page_before, PAGE / 4);
 	t->page_before.shared.int_pending &= 1;
 }
@@ -322,7 +320,7 @@ static void try(struct trial *t)
 		interruptions(t);
 }
 
-/* All of EE before and after, and an interrupt that waits; and each other bit of MSR. */
+/* Each EE before and after, with and without a pending interrupt; each other bit of MSR. */
 static void try_fragment(struct trial *t)
 {
 	unsigned int i;
@@ -361,7 +359,7 @@ static void try_single(struct trial *t)
 	}
 }
 
-/* Registers that make the load's address one of memory that is there. */
+/* Set registers so that the load's address is in mapped memory. */
 static u32 aim(struct trial *t)
 {
 	const struct instruction *load = &t->instruction;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the translator takes of the kernel, for programs: types, and as much of the
- * structures as e500_bt.h and kvmppc_bt_settle() name. Encodings, register numbers
+ * What the translator needs of the kernel, for programs: types, and the members of
+ * structures that e500_bt.h and kvmppc_bt_settle() use. Encodings, register numbers
  * and the data page's layout come from the kernel's own headers, not from here.
  *
- * The kernel's reg.h in C claims registers of the processor that it is compiled
- * for; as an assembler's header it has the same numbers and runs anywhere.
+ * In C the kernel's reg.h declares registers of the target processor; included as an
+ * assembler header it has the same numbers and compiles for any target.
  */
 #ifndef KERNEL_H
 #define KERNEL_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Into the machine and out of it: all registers are those at MACHINE from the first
- * instruction at SITE on, and all are put back there, whatever they were used for.
+ * Enters and leaves the machine: from the first instruction at SITE on all registers
+ * have the values at MACHINE, and all are stored there in the end.
  */
 #include "machine.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A machine of the guest: its registers, and where things are in this program.
- * These addresses are below 32 MiB, so that an absolute branch reaches them from
- * anywhere and needs no register; the registers' page is below 32 KiB, so that a
- * load or store needs none, either.
+ * The guest's machine: its registers, and the addresses of its parts in this program.
+ * They are below 32 MiB, so that an absolute branch reaches them from anywhere without
+ * a register; the registers' page is below 32 KiB, so that a load or store needs no
+ * register, either.
  */
 #ifndef MACHINE_H
 #define MACHINE_H
@@ -14,7 +14,7 @@
 #define LOADED		0x01020000	/* what loads read */
 #define LOADED_LOW	0x00005000	/* and those without a register */
 
-/* What struct machine has where, for assembler. */
+/* Offsets in struct machine, for assembler. */
 #define MACHINE_CR	128
 #define MACHINE_XER	132
 #define MACHINE_LR	136

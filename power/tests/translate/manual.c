@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Registers and instructions as the e500 core's manual and the EREF have them, over
+ * Registers and instructions as the e500 core's manual and the EREF define them, on
  * the data page's documented fields (Documentation/virt/kvm/ppc-pv.rst): numbers are
- * in decimal, as printed there, and not from the kernel's headers. The host's part,
- * which is when to leave the guest, is what e500_bt.h and the translator's comments
- * promise: for an interrupt that waits and may come, and for another bit of MSR
- * than EE.
+ * in decimal, as printed there, and not from the kernel's headers. When to leave the
+ * guest is the host's choice, as documented in e500_bt.h and the translator's comments:
+ * for an enabled pending interrupt, and for another bit of MSR than EE.
  */
 #include <stdlib.h>
 #include <asm/kvm_para.h>
@@ -98,7 +97,7 @@ enum ending manual(const struct instruction *instruction, struct machine *machin
 		*reg = read_spr(find(instruction->value, page));
 		return DONE;
 	case MTSPR:
-		/* BUCSR: the branch unit's, which changes no result. */
+		/* BUCSR: of the branch unit; it changes no result. */
 		if (instruction->value == 1013)
 			return DONE;
 		write_spr(find(instruction->value, page), *reg);

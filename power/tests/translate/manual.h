@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the manual says that an instruction does: the other opinion, which shares
- * nothing with the translator but the data page's layout.
+ * The effect of instructions according to the manual: an independent implementation,
+ * which shares only the data page's layout with the translator.
  */
 #ifndef MANUAL_H
 #define MANUAL_H
@@ -23,9 +23,9 @@ struct instruction {
 	bool indexed;
 };
 
-/* How a translation ends, if the data page is all that it may look at. */
+/* How a translation ends, as far as the data page decides it. */
 enum ending {
-	DONE,		/* it has the effect, and no more is to be done */
+	DONE,		/* it has the effect, and the guest continues */
 	EXIT_BEFORE,	/* it has no effect: the host emulates it */
 	EXIT_AFTER,	/* it has the effect, and the host gives the guest an interrupt */
 };
@@ -35,7 +35,7 @@ struct kvm_vcpu_arch_shared;
 enum ending manual(const struct instruction *instruction, struct machine *machine,
 		   struct kvm_vcpu_arch_shared *page);
 
-/* A load: where it reads, and what becomes of the bytes that are there. */
+/* A load: its address, and the register value that the bytes there become. */
 u32 manual_address(const struct instruction *instruction, const struct machine *machine);
 void manual_load(const struct instruction *instruction, struct machine *machine, const u8 *bytes);
 

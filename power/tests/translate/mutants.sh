@@ -20,14 +20,14 @@ try() {
 	kvm=$dir/source/power/kvm
 	if ! "$here/../../../scripts/mutant" power "$dir/source" "$1"; then
 		stale=$((stale + 1))
-	# What does not compile tests nothing: its programs are made first.
+	# Build the programs first: a mutant that does not compile tests nothing.
 	elif ! $make KVM="$kvm" MADE="$dir" MUTANT=-Wno-unused "$2-program" > "$dir/log" 2>&1; then
 		echo "translate: mutant $1 does not compile, see $dir/log"
 		stale=$((stale + 1))
 	elif $make KVM="$kvm" MADE="$dir" "$2" > "$dir/log" 2>&1; then
 		echo "translate: mutant $1 SURVIVED"
 		survived=$((survived + 1))
-	# Only what a test says of a word counts, and not that it could not run.
+	# Only a test's verdict on a word counts, not a failure to run.
 	elif ! head -n 1 "$dir/log" | grep -qE '^(witness: .*|)[0-9a-f]{8}[ :,]'; then
 		echo "translate: mutant $1: the test did not run, see $dir/log"
 		stale=$((stale + 1))

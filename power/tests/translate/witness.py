@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""binutils' disassembler as the witness of what an instruction is.
+"""binutils' disassembler as the witness for instructions.
 
     witness.py instructions INSTRUCTIONS
     witness.py loads LOADS
@@ -7,22 +7,21 @@
     witness.py decode-loads TRANSLATED
     witness.py branch BRANCHES
 
-instructions: writes all words that the disassembler, told that it looks at an e500,
-calls by the names below: the word, the operation, the register, and the SPR or E. It
-is asked about every word that could be one, and about some of every other extended
-opcode. `execute` takes them from this file: what the witness has read, and not the
-translator.
+instructions: writes all words that the disassembler, set to e500, gives one of the
+names below: the word, the operation, the register, and the SPR or E. It reads every
+word that could be one, and some of every other extended opcode. `execute` reads the
+instructions from this file, so they come from the witness, not from the translator.
 
 loads: writes some loads, for `execute`: the word, the operation, the register, the
 base, and an index register or a displacement.
 
-decode: TRANSLATED is what `enumerate` printed, all that the translator translates. It
-must be exactly those.
+decode: TRANSLATED is the output of `enumerate`, all that the translator translates. It
+must be exactly the instructions that the witness finds.
 
 decode-loads: the same for what `enumerate loads` printed.
 
-branch: BRANCHES is what `branch` printed. Every target in reach has a branch, which
-the witness reads as leading there, and no other has one.
+branch: BRANCHES is the output of `branch`. Exactly the targets in reach must have a
+branch, and the witness must read its target as that one.
 
 Nothing here is computed from the translator's sources; register numbers are those of
 the e500 core's manual.
@@ -52,7 +51,7 @@ NUMBERS = {name: number for number, name in (SPRS | WRITTEN_ONLY).items()}
 MFSPR, MTSPR, MFMSR, MTMSR, WRTEE, WRTEEI = 339, 467, 83, 146, 131, 163
 REACH = range(-(1 << 25), 1 << 25, 4)
 
-# Loads that leave their base alone, by opcodes.
+# Loads without update, by opcodes.
 LOADS = {"lwz": 32, "lbz": 34, "lhz": 40, "lha": 42}
 INDEXED_LOADS = {"lwzx": 23, "lbzx": 87, "lhzx": 279, "lhax": 343}
 LOAD_OPERANDS = re.compile(r"r(\d+),(?:(-?\d+)\((?:r(\d+)|0)\)|(?:r(\d+)|0),r(\d+))")
@@ -64,7 +63,7 @@ Case = tuple[str, int, int]
 
 
 def fail(text: str) -> None:
-    """End with what is wrong."""
+    """Print the error and exit."""
     sys.exit(f"witness: {text}")
 
 
@@ -103,10 +102,10 @@ def special(mnemonic: str, operands: str) -> Case | None:
 
 
 def read(mnemonic: str, operands: str) -> Case | None:
-    """What is to be translated, as the witness reads it: operation, register, SPR or E."""
+    """An instruction to be translated, as the witness reads it: operation, register, SPR or E."""
     match mnemonic:
         case "mfmsr" | "mtmsr" | "wrtee":
-            # With a second operand it is another processor's: the e500 has that bit reserved.
+            # The form with a second operand is for other processors: on the e500 that bit is reserved.
             return None if "," in operands else (mnemonic, int(operands.removeprefix("r")), 0)
         case "wrteei":
             return (mnemonic, 0, int(operands))
@@ -114,7 +113,7 @@ def read(mnemonic: str, operands: str) -> Case | None:
 
 
 def candidates() -> Iterator[int]:
-    """Words that could be one of these: all fields that count, reserved ones with all that they can be."""
+    """Words that could be one of these: all values of all fields, also of reserved ones."""
     rng = random.Random(1)
     for extended in (MFSPR, MTSPR):
         for rest in range(1 << 15):
@@ -130,7 +129,7 @@ def candidates() -> Iterator[int]:
 
 
 def instructions(path: Path) -> None:
-    """Write what the witness calls by these names."""
+    """Write the instructions to which the witness gives these names."""
     lines, registers = [], set()
     for word, mnemonic, operands in disassemble(sorted(set(candidates()))):
         case = read(mnemonic, operands)
@@ -187,7 +186,7 @@ def loads(path: Path) -> None:
 
 
 def decode_loads(translated: Path) -> None:
-    """What is translated as a load is one for the witness, and the other way round."""
+    """Exactly the words that the translator treats as loads are loads for the witness."""
     ours = {int(line.split()[0], 16) for line in translated.read_text().splitlines()}
     rng = random.Random(3)
     codes = INDEXED_LOADS.values()
@@ -218,7 +217,7 @@ def lead_there(block: dict[int, tuple[int, int]]) -> None:
 
 
 def branch(branches: Path) -> None:
-    """Each branch leads where it was to lead, and exists exactly if that is in reach."""
+    """Each branch has the right target, and there is one exactly if the target is in reach."""
     blocks: list[dict[int, tuple[int, int]]] = []
     refused = made = before = 0
     for line in branches.read_text().splitlines():
@@ -244,7 +243,7 @@ def branch(branches: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description="binutils as the witness of what an instruction is")
+    parser = argparse.ArgumentParser(description="binutils as the witness for instructions")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, files in (
         ("instructions", ["instructions"]),

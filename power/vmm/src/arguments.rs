@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is asked for. Everything that can be known to be wrong without the machine is refused here.
+//! The command line. All errors that can be found without the machine are refused here.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use clap::Parser;
 
 use crate::layout;
 
-/// Of a small page of the host.
+/// The size of a small page of the host.
 const PAGE: u64 = 4096;
 
 /// Boot a Linux kernel on KVM on an e500v2
@@ -27,25 +27,25 @@ pub struct Arguments {
     /// The kernel's command line; the console is the serial port, ttyS0
     #[arg(long, default_value = "console=ttyS0 panic=-1", value_parser = command_line)]
     pub append: String,
-    /// What the memory is made of: anonymous, hugetlb=SIZE (pages of that size), or devmem=ADDRESS (physical memory
-    /// that the host's kernel leaves alone, see mem=)
+    /// What backs the memory: anonymous, hugetlb=SIZE (pages of that size), or devmem=ADDRESS (physical memory that
+    /// the host's kernel does not use, see mem=)
     #[arg(long, default_value = "anonymous")]
     pub backing: Backing,
-    /// Offer KVM's hypercalls, with which the guest's own paravirtualization turns on
+    /// Offer KVM's hypercalls, which turn on the guest's own paravirtualization
     #[arg(long)]
     pub paravirt: bool,
     /// Tell the guest's driver to register its pages for in-place translation
     #[arg(long)]
     pub driver: bool,
-    /// At the end write KVM's statistics of this guest, a line each, to this file
+    /// At the end write KVM's statistics of this guest to this file, one per line
     #[arg(long)]
     pub statistics: Option<PathBuf>,
-    /// Give KVM the layout of traced blocks in this file, as its bt_layout was read, instead of splitting them
+    /// Give KVM the layout of traced blocks in this file, a copy of a bt_layout, instead of splitting them
     #[arg(long)]
     pub bt_layout: Option<PathBuf>,
 }
 
-/// What the guest's memory is made of.
+/// What backs the guest's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Small pages.
@@ -64,18 +64,18 @@ impl FromStr for Backing {
             None if text == "anonymous" => Ok(Self::Anonymous),
             Some(("hugetlb", size)) => match number(size)? {
                 size if size.is_power_of_two() && size > PAGE => Ok(Self::Hugetlb(size)),
-                _ => Err(format!("{size} is no size of a huge page")),
+                _ => Err(format!("{size} is not the size of a huge page")),
             },
             Some(("devmem", address)) => match number(address)? {
                 at if at.is_multiple_of(PAGE) => Ok(Self::Devmem(at)),
-                _ => Err(format!("{address} is not at a page")),
+                _ => Err(format!("{address} is not page-aligned")),
             },
-            _ => Err("neither anonymous, hugetlb=SIZE nor devmem=ADDRESS".into()),
+            _ => Err("not anonymous, hugetlb=SIZE or devmem=ADDRESS".into()),
         }
     }
 }
 
-/// A number, decimal or after 0x hexadecimal, maybe in K, M or G.
+/// Parse a number: decimal, or hexadecimal after 0x, with an optional suffix K, M or G.
 fn number(text: &str) -> Result<u64, String> {
     let (digits, scale) = match text.as_bytes().last() {
         Some(b'K') => (&text[..text.len() - 1], 1 << 10),
@@ -87,17 +87,17 @@ fn number(text: &str) -> Result<u64, String> {
         Some(hex) => u64::from_str_radix(hex, 16),
         None => digits.parse(),
     };
-    let parsed = parsed.map_err(|error| format!("{text} is no number: {error}"))?;
+    let parsed = parsed.map_err(|error| format!("{text} is not a number: {error}"))?;
     parsed.checked_mul(scale).ok_or_else(|| format!("{text} is too large"))
 }
 
 fn memory(text: &str) -> Result<u32, String> {
     let size = number(text)?;
     if !(layout::MEMORY_MIN..=layout::MEMORY_MAX).contains(&size) {
-        return Err("the guest's memory is 16M to 1G".into());
+        return Err("the guest's memory must be 16M to 1G".into());
     }
     if !size.is_multiple_of(1 << 20) {
-        return Err("the guest's memory is whole MiB".into());
+        return Err("the guest's memory must be whole MiB".into());
     }
     u32::try_from(size).map_err(|error| error.to_string())
 }
@@ -105,9 +105,10 @@ fn memory(text: &str) -> Result<u32, String> {
 fn command_line(text: &str) -> Result<String, String> {
     match text.len() {
         0..layout::COMMAND_LINE_SIZE => Ok(text.into()),
-        length => {
-            Err(format!("{length} bytes, and the kernel takes less than {}", layout::COMMAND_LINE_SIZE))
-        }
+        length => Err(format!(
+            "it has {length} bytes, and the kernel accepts less than {}",
+            layout::COMMAND_LINE_SIZE
+        )),
     }
 }
 
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_defaults() {
+    fn omitted_arguments_have_defaults() {
         let arguments = parse(&[]).unwrap();
         assert_eq!((arguments.memory, arguments.backing), (64 << 20, Backing::Anonymous));
         assert!(!arguments.paravirt && !arguments.driver && arguments.initramfs.is_none());
@@ -135,15 +136,15 @@ mod tests {
         assert_eq!(backing("devmem=0x10000000"), Ok(Backing::Devmem(0x1000_0000)));
         assert_eq!(backing("devmem=256M"), Ok(Backing::Devmem(256 << 20)));
         for (wrong, why) in [
-            ("", "neither anonymous"),
-            ("hugetlb", "neither anonymous"),
-            ("anonymous=1", "neither anonymous"),
-            ("hugetlb=", "no number"),
-            ("hugetlb=3M", "no size of a huge page"),
-            ("hugetlb=4K", "no size of a huge page"),
-            ("hugetlb=0", "no size of a huge page"),
-            ("devmem=1", "not at a page"),
-            ("devmem=-1", "no number"),
+            ("", "not anonymous"),
+            ("hugetlb", "not anonymous"),
+            ("anonymous=1", "not anonymous"),
+            ("hugetlb=", "is not a number"),
+            ("hugetlb=3M", "not the size of a huge page"),
+            ("hugetlb=4K", "not the size of a huge page"),
+            ("hugetlb=0", "not the size of a huge page"),
+            ("devmem=1", "not page-aligned"),
+            ("devmem=-1", "is not a number"),
             ("devmem=0xffffffffffffffffG", "too large"),
         ] {
             let error = backing(wrong).unwrap_err();
@@ -161,9 +162,9 @@ mod tests {
             ("16383K", "16M to 1G"),
             ("2G", "16M to 1G"),
             ("17000K", "whole MiB"),
-            ("M", "no number"),
-            ("64m", "no number"),
-            ("99999999999999999999", "no number"),
+            ("M", "is not a number"),
+            ("64m", "is not a number"),
+            ("99999999999999999999", "is not a number"),
         ] {
             let error = memory(wrong).unwrap_err();
             assert!(error.contains(why), "{wrong}: {error}");
@@ -171,9 +172,9 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_is_not_cut() {
+    fn a_too_long_command_line_is_refused() {
         let append = |length| parse(&["--append", &"x".repeat(length)]);
         assert!(append(layout::COMMAND_LINE_SIZE - 1).is_ok());
-        assert!(append(layout::COMMAND_LINE_SIZE).unwrap_err().contains("takes less than"));
+        assert!(append(layout::COMMAND_LINE_SIZE).unwrap_err().contains("accepts less than"));
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What answers at physical addresses that are not memory and not the interrupt controller, which is KVM's.
+//! The devices at physical addresses that are not memory or the interrupt controller, which KVM emulates.
 //!
-//! The guest chooses the address, the width and the data: any of them gets an answer.
+//! The guest chooses the address, the width and the data: every access gets an answer.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::layout;
 const SERIAL: u64 = layout::SOC as u64 + layout::SERIAL as u64;
 const SERIAL_LAST: u64 = SERIAL + 7;
 const RSTCR: u64 = layout::SOC as u64 + layout::RSTCR as u64;
-/// In RSTCR: resets the chip.
+/// The bit of RSTCR that resets the chip.
 const RESET_REQUEST: u32 = 2;
-/// A guest that goes astray does not fill the host's log.
+/// A faulty guest must not fill the host's log.
 const PRINT_AT_MOST: u32 = 8;
 
-/// What an access did beside the data.
+/// The effect of an access besides its data.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
@@ -40,7 +40,7 @@ impl<W: Write> Board<W> {
         Self { console, printed: 0 }
     }
 
-    /// The guest writes. Where nothing is, it has no effect.
+    /// A write of the guest. Without a device at the address it has no effect.
     ///
     /// # Errors
     /// A device could not do its work.
@@ -56,7 +56,7 @@ impl<W: Write> Board<W> {
         Ok(Effect::None)
     }
 
-    /// The guest reads. Where nothing is, there are zeros.
+    /// A read of the guest. Without a device at the address it returns zeros.
     ///
     /// # Errors
     /// A device could not do its work.
@@ -73,7 +73,9 @@ impl<W: Write> Board<W> {
     fn print(&mut self, what: &str, address: u64, length: usize) {
         self.printed = self.printed.saturating_add(1);
         if self.printed <= PRINT_AT_MOST {
-            eprintln!("trapless-power-vmm: the guest {what} {address:#x}, {length} bytes, where nothing is");
+            eprintln!(
+                "trapless-power-vmm: the guest {what} {address:#x}, {length} bytes, where there is no device"
+            );
         }
         if self.printed == PRINT_AT_MOST {
             eprintln!("trapless-power-vmm: further accesses of this kind are not printed");

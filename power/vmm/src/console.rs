@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The serial port and what is at its other end.
+//! The serial port, and the input and output connected to it.
 //!
-//! The device and its interrupt line change together, under one lock, by the vCPU's thread and the one that feeds
-//! input. The line is a level: up exactly while an interrupt is pending and enabled. Input that the guest does not
-//! take yet sleeps until the guest touches the device.
+//! The vCPU's thread and the input thread change the device and its interrupt line together, under one lock. The
+//! line is level-triggered: up exactly while an interrupt is pending and enabled. While the guest does not accept
+//! input, the input thread sleeps until the guest accesses the device.
 
 use std::io::{self, Read, Write};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -16,12 +16,12 @@ const PANICKED: &str = "a thread panicked, which ends the process";
 /// Longer lines are written in parts.
 const LINE: usize = 1024;
 
-/// Interrupts, in the register that enables them and (shifted) in the one that identifies them.
+/// Interrupts in the interrupt enable register and in the interrupt identification register.
 const ENABLE_RECEIVED: u8 = 1;
 const ENABLE_EMPTY: u8 = 2;
 const PENDING_EMPTY: u8 = 2;
 const PENDING_RECEIVED: u8 = 4;
-/// In the register that controls a modem.
+/// Bits of the modem control register.
 const REQUEST_TO_SEND: u8 = 2;
 const INTERRUPTS_OUT: u8 = 8;
 const READY: u8 = REQUEST_TO_SEND | INTERRUPTS_OUT;
@@ -29,7 +29,7 @@ const READY: u8 = REQUEST_TO_SEND | INTERRUPTS_OUT;
 /// Sets the interrupt line.
 pub type Line = Box<dyn Fn(bool) -> io::Result<()> + Send>;
 
-/// The device says when an interrupt begins, not when it ends; the line follows its state instead.
+/// The crate reports when an interrupt begins, not when it ends; we set the line from its state instead.
 struct Unused;
 
 impl Trigger for Unused {
@@ -40,7 +40,7 @@ impl Trigger for Unused {
     }
 }
 
-/// Output, in lines if nobody types: a guest writes bytes, and each would be a system call.
+/// Output, in lines unless input is a terminal: a guest writes single bytes, and each would be a system call.
 struct Output<W> {
     to: W,
     by_line: bool,
@@ -61,7 +61,7 @@ impl<W: Write> Write for Output<W> {
         Ok(bytes.len())
     }
 
-    /// The device does so after each byte.
+    /// Called by the device after each byte.
     fn flush(&mut self) -> io::Result<()> {
         if !self.by_line || self.pending.ends_with(b"\n") || self.pending.len() >= LINE {
             return self.finish();
@@ -75,7 +75,7 @@ struct Port<W: Write> {
     line: Line,
     /// What the line was last set to.
     up: bool,
-    /// The output was lost once, which is said once.
+    /// Output was lost, which is reported once.
     lost: bool,
     /// Input waits for the guest.
     waiting: bool,
@@ -95,15 +95,15 @@ impl<W: Write> Port<W> {
         Ok(())
     }
 
-    /// How many bytes the guest takes. What comes before its driver is ready would be lost: it enables the interrupt
-    /// for a moment when it looks for the device (RTS may be up then, from an early console), and drops what it has
-    /// received while the device is opened (OUT2 is up then). Afterwards both are.
+    /// Offer input and return how many bytes the guest accepts. Input before its driver is ready would be lost: the
+    /// driver briefly enables the interrupt when it probes the device (RTS may be up then, from an early console), and
+    /// drops what it has received while it opens the device (OUT2 is up then). Afterwards RTS and OUT2 are both up.
     fn offer(&mut self, bytes: &[u8]) -> Result<usize> {
         let state = self.serial.state();
         if state.interrupt_enable & ENABLE_RECEIVED == 0 || state.modem_control & READY != READY {
             return Ok(0);
         }
-        // A full queue is the one error, as the trigger has none.
+        // A full queue is the only possible error, as the trigger returns none.
         let taken = self.serial.enqueue_raw_bytes(bytes).unwrap_or(0);
         self.update()?;
         Ok(taken)
@@ -128,17 +128,17 @@ impl<W: Write> Console<W> {
         self.port.lock().expect(PANICKED)
     }
 
-    /// The guest has touched the device.
+    /// The guest has accessed the device.
     fn settle(&self, mut port: MutexGuard<'_, Port<W>>) -> Result<()> {
         port.update()?;
-        // Waking is a system call even if nobody sleeps.
+        // Waking is a system call even if no thread sleeps.
         if port.waiting {
             self.touched.notify_one();
         }
         Ok(())
     }
 
-    /// The guest writes to a register. Output that nobody takes (a closed pipe) is lost.
+    /// The guest writes to a register. Output that cannot be written (to a closed pipe) is lost.
     ///
     /// # Errors
     /// The interrupt could not be set.
@@ -149,7 +149,7 @@ impl<W: Write> Console<W> {
                 port.lost = true;
                 eprintln!("trapless-power-vmm: the guest's output is lost: {error}");
             }
-            // The trigger has no errors, and only input fills the queue.
+            // The trigger returns no errors, and only input fills the queue.
             _ => {}
         }
         self.settle(port)
@@ -169,7 +169,7 @@ impl<W: Write> Console<W> {
     /// Feed input to the guest, when it listens, until the input ends.
     ///
     /// # Errors
-    /// It cannot be read, or the interrupt not be set.
+    /// The input cannot be read, or the interrupt cannot be set.
     pub fn feed(&self, mut input: impl Read) -> Result<()> {
         let mut buffer = [0; 64];
         loop {
@@ -193,10 +193,10 @@ impl<W: Write> Console<W> {
         }
     }
 
-    /// Write what still waits for the end of its line.
+    /// Write an unfinished line.
     ///
     /// # Errors
-    /// Nobody takes it, or did not take what came before.
+    /// It cannot be written, or earlier output was lost.
     pub fn finish(&self) -> Result<()> {
         let mut port = self.port();
         port.serial.writer_mut().finish().context("the guest's last output is lost")?;
@@ -217,7 +217,7 @@ mod tests {
     const MODEM: u8 = 4;
     const STATUS: u8 = 5;
 
-    /// Where tests see it: the output in the parts it was written in, and the line's changes.
+    /// For tests: the output in the parts in which it was written, and the line's changes.
     #[derive(Clone, Default)]
     struct Seen(Arc<Mutex<(Vec<String>, Vec<bool>)>>);
 
@@ -279,14 +279,14 @@ mod tests {
         let console = seen.console(true);
         print(&console, "polled");
         assert!(seen.line().is_empty());
-        // The transmitter is empty as soon as somebody asks.
+        // The transmitter is always empty.
         console.write(ENABLE, ENABLE_EMPTY).unwrap();
         print(&console, "ab");
         assert_eq!(seen.line(), [true]);
         assert_eq!(console.read(IDENTIFY).unwrap() & 0xf, PENDING_EMPTY);
         assert_eq!(seen.line(), [true, false]);
         print(&console, "c");
-        // Disabled, it is down although it is pending.
+        // When disabled, the line is down although the interrupt is pending.
         console.write(ENABLE, 0).unwrap();
         assert_eq!(seen.line(), [true, false, true, false]);
     }
@@ -318,7 +318,7 @@ mod tests {
         let sent: Vec<u8> = (0..LENGTH).map(|i| i as u8).collect();
         let input = sent.clone();
         let feeder = thread::spawn(move || feeder.feed(&input[..]));
-        // The guest listens late, and takes a byte when there is one.
+        // The guest is ready late, and reads a byte when there is one.
         while !console.port().waiting {
             thread::yield_now();
         }

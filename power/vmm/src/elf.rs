@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel's image. Whatever the file says, what is returned lies within the file and within the guest's memory.
+//! The kernel's image. For any file the returned ranges lie within the file and within the guest's memory.
 
 use object::BigEndian;
 use object::elf::{EM_PPC, ET_DYN, ET_EXEC, FileHeader32, PT_LOAD};
@@ -11,9 +11,9 @@ use thiserror::Error;
 pub struct Segment<'a> {
     /// Its physical address.
     pub address: u32,
-    /// What is there; zeros follow.
+    /// Its contents; zeros follow.
     pub data: &'a [u8],
-    /// With the zeros.
+    /// Its size including the zeros.
     pub size: u32,
 }
 
@@ -28,13 +28,13 @@ pub struct Kernel<'a> {
     pub end: u32,
 }
 
-/// Why a file is no kernel for this guest.
+/// Why a file is not a kernel for this guest.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// Of the format.
-    #[error("it is no 32-bit big-endian ELF file")]
+    /// Wrong format.
+    #[error("it is not a 32-bit big-endian ELF file")]
     Format(#[from] object::read::Error),
-    /// Of another machine, or no program.
+    /// For another machine, or not a program.
     #[error("it is not a program for 32-bit PowerPC (type {kind}, machine {machine})")]
     Machine {
         /// ET_*.
@@ -42,10 +42,10 @@ pub enum Error {
         /// EM_*.
         machine: u16,
     },
-    /// It has nothing in it.
+    /// It has no contents.
     #[error("it has nothing to load")]
     Empty,
-    /// A piece has no place.
+    /// A piece does not fit.
     #[error(
         "its segment of {size} bytes at {address:#x} does not fit into the guest's memory of {memory} bytes"
     )]
@@ -54,16 +54,16 @@ pub enum Error {
         address: u32,
         /// In memory.
         size: u32,
-        /// All of it.
+        /// The size of the memory.
         memory: u32,
     },
-    /// A piece is not in the file.
-    #[error("its segment at {address:#x} is not all in the file; was it cut short?")]
+    /// A piece is beyond the end of the file.
+    #[error("its segment at {address:#x} is not completely in the file; is it truncated?")]
     Truncated {
         /// Physical.
         address: u32,
     },
-    /// A piece has more in the file than in memory.
+    /// A piece is larger in the file than in memory.
     #[error("its segment at {address:#x} has {file} bytes in the file and only {size} in memory")]
     Longer {
         /// Physical.
@@ -73,7 +73,7 @@ pub enum Error {
         /// In memory.
         size: u32,
     },
-    /// It begins nowhere.
+    /// Its entry point is in no piece.
     #[error("its entry point {0:#x} is in none of its segments")]
     Entry(u32),
 }
@@ -81,7 +81,7 @@ pub enum Error {
 /// Read a kernel's image.
 ///
 /// # Errors
-/// It is not one, or does not fit into `memory` bytes.
+/// It is not a kernel, or does not fit into `memory` bytes.
 pub fn parse(image: &[u8], memory: u32) -> Result<Kernel<'_>, Error> {
     let header = FileHeader32::<BigEndian>::parse(image)?;
     let endian = header.endian()?;
@@ -104,7 +104,7 @@ pub fn parse(image: &[u8], memory: u32) -> Result<Kernel<'_>, Error> {
         if data.len() > size as usize {
             return Err(Error::Longer { address, file: data.len(), size });
         }
-        // The kernel is linked at virtual addresses, but starts before it has set them up.
+        // The kernel is linked at virtual addresses, but starts at a physical one, before it has mapped them.
         let offset = virtual_entry.wrapping_sub(program.p_vaddr(endian));
         if (offset as usize) < data.len() && entry.is_none() {
             entry = Some(address + offset);
@@ -165,7 +165,7 @@ mod tests {
         image(&[(0x1000, b"code", 4), (0x2000, b"data", 0x800)], 0xc000_1000)
     }
 
-    /// Whether what `parse` promises is so.
+    /// Whether the guarantees of `parse` hold.
     fn is_sound(kernel: &Kernel<'_>, memory: u32) -> bool {
         let inside = |segment: &Segment<'_>| {
             let end = u64::from(segment.address) + u64::from(segment.size);
@@ -203,16 +203,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kernel_is_refused() {
+    fn other_files_are_refused() {
         let changed = |at: usize, value: u8| {
             let mut image = good();
             image[at] = value;
             refused(&image, MEMORY)
         };
-        assert!(refused(b"", MEMORY).contains("no 32-bit big-endian ELF"));
-        assert!(refused(b"\x27\x05\x19\x56 a uImage", MEMORY).contains("no 32-bit big-endian ELF"));
-        assert!(changed(4, 2).contains("no 32-bit big-endian ELF"), "64 bits");
-        assert!(changed(5, 1).contains("no 32-bit big-endian ELF"), "little-endian");
+        assert!(refused(b"", MEMORY).contains("not a 32-bit big-endian ELF"));
+        assert!(refused(b"\x27\x05\x19\x56 a uImage", MEMORY).contains("not a 32-bit big-endian ELF"));
+        assert!(changed(4, 2).contains("not a 32-bit big-endian ELF"), "64 bits");
+        assert!(changed(5, 1).contains("not a 32-bit big-endian ELF"), "little-endian");
         assert!(changed(17, 1).contains("(type 1, machine 20)"), "an object file");
         assert!(changed(19, 21).contains("(type 2, machine 21)"), "64-bit PowerPC");
         assert!(refused(&image(&[], 0), MEMORY).contains("nothing to load"));

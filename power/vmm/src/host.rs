@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the guest shares with the host: the frequency of the timebase, which KVM does not virtualize, and a seed
-//! for random numbers.
+//! Properties of the host that the guest gets: the frequency of the timebase, which KVM does not virtualize, and a
+//! seed for random numbers.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,7 +13,7 @@ const RANDOM: &str = "/dev/urandom";
 /// Ticks of the timebase a second.
 ///
 /// # Errors
-/// The host's kernel does not say.
+/// The host's kernel does not report it.
 pub fn timebase() -> Result<u32> {
     let text =
         fs::read_to_string(CPUINFO).with_context(|| format!("cannot read {CPUINFO}; is /proc mounted?"))?;
@@ -25,7 +25,7 @@ fn timebase_in(cpuinfo: &str) -> Option<u32> {
     fields.filter(|(name, _)| name.trim() == "timebase").find_map(|(_, value)| value.trim().parse().ok())
 }
 
-/// For the guest's random numbers.
+/// A seed for the guest's random numbers.
 ///
 /// # Errors
 /// The host has none.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! KVM's interface for e500v2: what of linux/kvm.h and asm/kvm.h is used here, and calls that are safe to make.
+//! KVM's interface for e500v2: the part of linux/kvm.h and asm/kvm.h that is used here, and safe wrappers of its calls.
 //!
-//! Structures have fields of fixed width only, so that they are the same on the host that tests them; a test
-//! compares them, and all numbers, with what the cross compiler makes of the kernel's headers (tests/abi.c).
+//! Structures have only fields of fixed width, so that they are the same on the host that tests them; a test
+//! compares them, and all numbers, with the kernel's headers as cross-compiled (tests/abi.c).
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -35,7 +35,7 @@ const DEV_MPIC_GRP_IRQ_ACTIVE: u32 = 3;
 const MMU_FSL_BOOKE_NOHV: u32 = 0;
 const PVINFO_FLAGS_EV_IDLE: u32 = 1;
 
-/// Numbers of calls, as PowerPC has them: the direction is in three bits, and "none" is one of them.
+/// Numbers of ioctls on PowerPC: the direction has three bits, one of which means "none".
 const fn number(direction: u32, call: u32, size: usize) -> u32 {
     direction << 29 | (size as u32) << 16 | 0xae << 8 | call
 }
@@ -186,20 +186,20 @@ struct Run {
     detail: Detail,
 }
 
-/// Make a call.
+/// Make an ioctl.
 ///
 /// # Safety
 /// `argument` is what this call takes, and what it points to is as large as the call says and lives as long as KVM
 /// uses it.
 unsafe fn call(fd: BorrowedFd<'_>, number: u32, argument: usize) -> io::Result<i32> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), number as libc::Ioctl, argument) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Make a call that takes a number, and no address.
+/// Make an ioctl whose argument is a number, not an address.
 fn call_with(fd: BorrowedFd<'_>, number: u32, argument: usize) -> io::Result<i32> {
-    // SAFETY: the calls that are made so take a number.
+    // SAFETY: all callers use ioctls that take a number.
     unsafe { call(fd, number, argument) }
 }
 
@@ -208,9 +208,9 @@ fn address<T: ?Sized>(of: &T) -> u64 {
     ptr::from_ref(of).cast::<u8>().addr() as u64
 }
 
-/// Take a descriptor that a call returned.
+/// Take ownership of a descriptor that an ioctl returned.
 fn taken(fd: RawFd) -> File {
-    // SAFETY: it is new, so nobody else has it.
+    // SAFETY: it is new, so it has no other owner.
     unsafe { File::from_raw_fd(fd) }
 }
 
@@ -221,12 +221,13 @@ impl Kvm {
     /// Open it.
     ///
     /// # Errors
-    /// It is not there, or not the one that is needed.
+    /// There is no KVM, or not the right one.
     pub fn open() -> Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(DEVICE);
-        let kvm = Self(file.with_context(|| format!("cannot open {DEVICE}; has the kernel KVM_E500V2?"))?);
+        let kvm =
+            Self(file.with_context(|| format!("cannot open {DEVICE}; does the kernel have KVM_E500V2?"))?);
         let version = call_with(kvm.0.as_fd(), GET_API_VERSION, 0)?;
-        ensure!(version == API_VERSION, "KVM's interface has version {version}, and {API_VERSION} is needed");
+        ensure!(version == API_VERSION, "KVM's interface has version {version}, but {API_VERSION} is needed");
         for (capability, name) in [
             (CAP_SW_TLB, "SW_TLB (KVM_E500V2)"),
             (CAP_DEVICE_CTRL, "DEVICE_CTRL"),
@@ -241,9 +242,9 @@ impl Kvm {
     /// Make a VM.
     ///
     /// # Errors
-    /// KVM's.
+    /// KVM returns an error.
     pub fn create_vm(&self) -> Result<Vm> {
-        let fd = call_with(self.0.as_fd(), CREATE_VM, 0).context("KVM creates no VM")?;
+        let fd = call_with(self.0.as_fd(), CREATE_VM, 0).context("KVM does not create a VM")?;
         let run_size = call_with(self.0.as_fd(), GET_VCPU_MMAP_SIZE, 0)?;
         let run_size = run_size as usize;
         ensure!(run_size >= size_of::<Run>(), "KVM shares only {run_size} bytes of a vCPU");
@@ -260,7 +261,7 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Its descriptor, of which debugfs makes a name.
+    /// Its descriptor, whose number is part of its name in debugfs.
     pub fn descriptor(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -268,10 +269,10 @@ impl Vm {
     /// Its memory, from address 0 on.
     ///
     /// # Errors
-    /// KVM's.
+    /// KVM returns an error.
     ///
     /// # Safety
-    /// It stays mapped as long as a vCPU may run.
+    /// The memory stays mapped as long as a vCPU may run.
     pub unsafe fn set_memory(&self, memory: &Mapping) -> Result<()> {
         let region = MemoryRegion {
             slot: 0,
@@ -280,34 +281,34 @@ impl Vm {
             memory_size: memory.len() as u64,
             userspace_addr: memory.address().addr().get() as u64,
         };
-        // SAFETY: KVM copies the structure; that the memory stays is the caller's promise.
+        // SAFETY: KVM copies the structure; the caller guarantees that the memory stays.
         unsafe { call(self.fd.as_fd(), SET_USER_MEMORY_REGION, address(&region) as usize) }
-            .context("KVM does not take the guest's memory")?;
+            .context("KVM does not accept the guest's memory")?;
         Ok(())
     }
 
-    /// How the guest calls KVM.
+    /// The guest's hypercall instructions.
     ///
     /// # Errors
-    /// It cannot.
+    /// KVM does not offer them.
     pub fn hypercall(&self) -> Result<Hypercall> {
         ensure!(self.pvinfo, "this kernel's KVM has no hypercalls");
         let mut info = PvInfo { flags: 0, hcall: [0; 4], pad: [0; 108] };
         // SAFETY: KVM fills the structure, which is as large as the call's number says.
         unsafe { call(self.fd.as_fd(), PPC_GET_PVINFO, ptr::from_mut(&mut info).addr()) }
-            .context("KVM does not give its hypercall instruction")?;
+            .context("KVM does not report its hypercall instruction")?;
         Ok(Hypercall { instructions: info.hcall, idle: info.flags & PVINFO_FLAGS_EV_IDLE != 0 })
     }
 
     /// Make its interrupt controller, with registers at `base`.
     ///
     /// # Errors
-    /// KVM's.
+    /// KVM returns an error.
     pub fn create_mpic(&self, base: u64) -> Result<Mpic> {
         let mut device = CreateDevice { kind: DEV_TYPE_FSL_MPIC_20, fd: 0, flags: 0 };
         // SAFETY: KVM fills the structure, which is as large as the call's number says.
         unsafe { call(self.fd.as_fd(), CREATE_DEVICE, ptr::from_mut(&mut device).addr()) }
-            .context("KVM creates no interrupt controller")?;
+            .context("KVM does not create an interrupt controller")?;
         let mpic = Mpic(taken(device.fd as RawFd));
         mpic.set(DEV_MPIC_GRP_MISC, DEV_MPIC_BASE_ADDR, &base)
             .with_context(|| format!("KVM does not place the interrupt controller at {base:#x}"))?;
@@ -317,9 +318,9 @@ impl Vm {
     /// Make the vCPU, connected to the interrupt controller, with a TLB that has `first` in TLB1.
     ///
     /// # Errors
-    /// KVM's.
+    /// KVM returns an error.
     pub fn create_vcpu(&self, mpic: &Mpic, first: TlbEntry) -> Result<Vcpu> {
-        let fd = taken(call_with(self.fd.as_fd(), CREATE_VCPU, 0).context("KVM creates no vCPU")?);
+        let fd = taken(call_with(self.fd.as_fd(), CREATE_VCPU, 0).context("KVM does not create a vCPU")?);
         let run =
             Mapping::shared(fd.as_fd(), 0, self.run_size).context("KVM does not share the vCPU's state")?;
         let vcpu = Vcpu { tlb: tlb(&fd, first)?, fd, run };
@@ -337,12 +338,12 @@ impl Mpic {
     /// Set an interrupt's line.
     ///
     /// # Errors
-    /// KVM's.
+    /// KVM returns an error.
     pub fn set_line(&self, source: u32, up: bool) -> io::Result<()> {
         self.set(DEV_MPIC_GRP_IRQ_ACTIVE, source.into(), &u32::from(up))
     }
 
-    /// `value` has the width that the attribute asks for.
+    /// `value` has the width of the attribute.
     fn set<T>(&self, group: u32, attr: u64, value: &T) -> io::Result<()> {
         let attr = DeviceAttr { flags: 0, group, attr, addr: address(value) };
         // SAFETY: KVM copies the structure, and what it points to.
@@ -353,7 +354,7 @@ impl Mpic {
 
 impl TlbEntry {
     const VALID: u32 = 1 << 31;
-    /// The supervisor executes, writes and reads.
+    /// The supervisor may execute, write and read.
     const SUPERVISOR: u64 = 0x15;
 
     /// A page at 0, in both address spaces; `size` is a power of two.
@@ -388,13 +389,13 @@ pub enum Exit {
         /// At most 8.
         length: usize,
     },
-    /// KVM does not know, and says this.
+    /// For an unknown reason; this is the hardware's.
     Unknown(u64),
     /// A reason that e500v2 does not have.
     Other(u32),
 }
 
-/// A vCPU. Its descriptor goes first, then what is shared with it.
+/// A vCPU. Its descriptor is closed first, then the shared memory is unmapped.
 pub struct Vcpu {
     fd: File,
     run: Mapping,
@@ -406,14 +407,14 @@ impl Vcpu {
     /// # Safety
     /// The arguments are what the capability takes.
     unsafe fn enable(&self, cap: u32, args: [u64; 4]) -> io::Result<()> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe { enable(self.fd.as_fd(), cap, args) }
     }
 
-    /// Let it run until it stops. It stops without a reason too: call again after `Interrupted` or `WouldBlock`.
+    /// Run it until it stops. It may stop without a reason: call again after `Interrupted` or `WouldBlock`.
     ///
     /// # Errors
-    /// KVM's.
+    /// KVM returns an error.
     pub fn run(&mut self) -> io::Result<()> {
         call_with(self.fd.as_fd(), RUN, 0).map(drop)
     }
@@ -425,7 +426,7 @@ impl Vcpu {
     /// Why it stopped.
     ///
     /// # Errors
-    /// KVM says what cannot be.
+    /// KVM reports an impossible access.
     pub fn exit(&self) -> Result<Exit> {
         let run = self.shared();
         // SAFETY: the mapping is at least that large (see `create_vm`), page-aligned, and KVM writes to it in `run`
@@ -450,7 +451,7 @@ impl Vcpu {
         }
     }
 
-    /// What a read finds.
+    /// Set the result of a read.
     pub fn answer(&mut self, data: [u8; 8]) {
         // SAFETY: as in `exit`.
         unsafe { (&raw mut (*self.shared()).detail.mmio.data).write_volatile(data) };
@@ -459,7 +460,7 @@ impl Vcpu {
     /// Its registers.
     ///
     /// # Errors
-    /// KVM's.
+    /// KVM returns an error.
     pub fn registers(&self) -> io::Result<Registers> {
         let mut registers = Registers::default();
         // SAFETY: KVM fills the structure, which is as large as the call's number says.
@@ -470,7 +471,7 @@ impl Vcpu {
     /// Change its registers.
     ///
     /// # Errors
-    /// KVM's.
+    /// KVM returns an error.
     pub fn set_registers(&mut self, registers: &Registers) -> io::Result<()> {
         // SAFETY: KVM copies the structure.
         unsafe { call(self.fd.as_fd(), SET_REGS, address(registers) as usize) }.map(drop)
@@ -481,15 +482,15 @@ impl Vcpu {
 /// The arguments are what the capability takes.
 unsafe fn enable(vcpu: BorrowedFd<'_>, cap: u32, args: [u64; 4]) -> io::Result<()> {
     let enable = EnableCap { cap, flags: 0, args, pad: [0; 64] };
-    // SAFETY: KVM copies the structure; the arguments are the caller's promise.
+    // SAFETY: KVM copies the structure; the caller guarantees the arguments.
     unsafe { call(vcpu, ENABLE_CAP, address(&enable) as usize) }.map(drop)
 }
 
-/// Give a vCPU a TLB that is shared with KVM. Without one KVM takes the guest's entries for those of a CPU that
-/// has other sizes, and the guest loops.
+/// Give a vCPU a TLB that is shared with KVM. Without one KVM assumes a CPU with TLBs of other sizes, and the guest
+/// loops.
 fn tlb(vcpu: &File, first: TlbEntry) -> Result<Mapping> {
     let length = TLB_ENTRIES * size_of::<TlbEntry>();
-    // Shared, so that a page of it is never copied away from KVM.
+    // MAP_SHARED, so that copy-on-write never replaces a page that KVM uses.
     let array = Mapping::anonymous(length, libc::MAP_SHARED).context("cannot map a TLB")?;
     // SAFETY: it is mapped, and page-aligned; the first entry of TLB1 is in it.
     unsafe { array.address().cast::<TlbEntry>().add(TLB_SIZES[0] as usize).write(first) };
@@ -502,7 +503,7 @@ fn tlb(vcpu: &File, first: TlbEntry) -> Result<Mapping> {
     };
     // SAFETY: KVM copies the structures, and pins the array, which is as long as KVM is told.
     unsafe { enable(vcpu.as_fd(), CAP_SW_TLB, [address(&config), 0, 0, 0]) }
-        .context("KVM does not take a TLB")?;
+        .context("KVM does not accept a TLB")?;
     let bitmap = [u32::MAX; TLB_ENTRIES.div_ceil(32)];
     let dirty = DirtyTlb { bitmap: address(&bitmap), num_dirty: TLB_ENTRIES as u32 };
     // SAFETY: KVM copies the structure, and what it points to: a bit for each entry.
@@ -511,7 +512,7 @@ fn tlb(vcpu: &File, first: TlbEntry) -> Result<Mapping> {
     Ok(array)
 }
 
-// What KVM writes has to be where it is read.
+// The layout must match what KVM writes.
 const _: () = assert!(offset_of!(Run, detail) == 32);
 
 #[cfg(test)]
@@ -522,7 +523,7 @@ mod tests {
 
     const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/abi.c");
 
-    /// What the kernel's headers say, each line of the assembly being `->name value`.
+    /// The values of the kernel's headers, from lines `->name value` of the assembly.
     fn headers() -> BTreeMap<String, u64> {
         let compiler = Command::new("powerpc-linux-gnu-gcc-12").args(["-S", "-o", "-", SOURCE]).output();
         let output = compiler.expect("the cross compiler is installed");
@@ -534,7 +535,7 @@ mod tests {
         pairs.map(|(name, value)| (name.into(), value.parse::<i64>().unwrap() as u32 as u64)).collect()
     }
 
-    /// What this file says.
+    /// The values of this file.
     fn ours() -> BTreeMap<String, u64> {
         let mut table = BTreeMap::new();
         let mut put =
@@ -611,7 +612,7 @@ mod tests {
     fn the_headers_say_the_same() {
         let headers = headers();
         assert_eq!(ours(), headers);
-        // The comparison sees one that is wrong, and one that is missing.
+        // Negative control: a wrong value and a missing one are found.
         let mut wrong = headers.clone();
         *wrong.get_mut("KVM_DIRTY_TLB").unwrap() += 1;
         assert_ne!(ours(), wrong);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where everything is in the guest's physical memory, and what of it two files have to agree on.
+//! The layout of the guest's physical memory, and constants that several files share.
 //!
-//! From 0 on: the kernel, the device tree, the initial root file system; nothing overlaps and all lies within the
-//! memory. The devices are where the board that the kernel knows as `fsl,qemu-e500` has them.
+//! From 0 on: the kernel, the device tree, the initial root file system, without overlaps and within the memory.
+//! The devices have the addresses of the board that the kernel knows as `fsl,qemu-e500`.
 
 use std::ops::Range;
 
@@ -10,9 +10,9 @@ use thiserror::Error;
 
 /// The least memory.
 pub const MEMORY_MIN: u64 = 16 << 20;
-/// The most: one page of an e500 has to hold what is loaded, and a 32-bit process has to map it.
+/// The most memory: one page of an e500 must cover all that is loaded, and a 32-bit process must map it.
 pub const MEMORY_MAX: u64 = 1 << 30;
-/// The kernel's COMMAND_LINE_SIZE, with the final zero: it would cut what is longer.
+/// The kernel's COMMAND_LINE_SIZE, with the final zero: it would truncate a longer one.
 pub const COMMAND_LINE_SIZE: usize = 2048;
 
 /// The registers of the devices.
@@ -33,10 +33,10 @@ pub const MPIC_SIZE: u32 = 0x4_0000;
 pub const GUTS: u32 = 0xe_0000;
 /// Their size.
 pub const GUTS_SIZE: u32 = 0x1000;
-/// Their register that resets the chip, below `SOC`.
+/// The register of the global utilities that resets the chip, below `SOC`.
 pub const RSTCR: u32 = GUTS + 0xb0;
 
-/// For the device tree, which is built when the places are known.
+/// Room for the device tree, which is built when all addresses are known.
 pub const TREE_ROOM: u32 = 64 << 10;
 const TREE_ALIGN: u64 = 1 << 20;
 const INITRAMFS_ALIGN: u64 = 4096;
@@ -48,11 +48,11 @@ pub struct Layout {
     pub tree: u32,
     /// The initial root file system.
     pub initramfs: Option<Range<u32>>,
-    /// Of the page at 0 that the kernel starts with: it holds everything above.
+    /// The size of the page at 0 with which the kernel starts: it covers everything above.
     pub initial_page: u32,
 }
 
-/// Why there is no place.
+/// Why it does not fit.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error(
     "the kernel ({kernel} bytes), its device tree and initramfs ({initramfs} bytes) need {needed} bytes, and the guest's memory has {memory}"
@@ -64,7 +64,7 @@ pub struct TooSmall {
     memory: u32,
 }
 
-/// Find places behind a kernel that ends at `kernel`.
+/// Choose addresses behind a kernel that ends at `kernel`.
 ///
 /// # Errors
 /// They do not fit into the memory.
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(u64::from(page_that_holds(MEMORY_MAX as u32)), MEMORY_MAX);
     }
 
-    /// Whether a layout keeps its promises.
+    /// Whether a layout has its guarantees.
     fn holds(layout: &Layout, kernel: u32, initramfs: Option<u64>, memory: u32) -> bool {
         let tree_end = layout.tree.saturating_add(TREE_ROOM);
         let end = layout.initramfs.as_ref().map_or(tree_end, |range| range.end);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_promises_can_be_broken() {
+    fn the_check_of_layouts_can_fail() {
         let good = || place(5 << 20, Some(1 << 20), 16 << 20).unwrap();
         let kept = |layout: &Layout| holds(layout, 5 << 20, Some(1 << 20), 16 << 20);
         assert!(kept(&good()));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn too_small_says_how_much() {
+    fn an_error_says_how_much_is_needed() {
         let error = place(15 << 20, Some(1 << 20), 16 << 20).unwrap_err().to_string();
         assert!(error.contains("need 16842752 bytes") && error.contains("has 16777216"), "{error}");
         assert!(place(0, Some(u64::MAX), 16 << 20).is_err());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The machine: builds it from what was asked for, and runs it until the guest resets it.
+//! The machine: builds it from the arguments, and runs it until the guest resets it.
 //!
-//! All that can fail for the operator's mistake is done before the guest runs its first instruction.
+//! Everything that can fail because of wrong arguments is done before the guest's first instruction.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal};
@@ -20,12 +20,12 @@ use crate::mapping::Mapping;
 use crate::statistics::{self, Statistics};
 use crate::{elf, host, memory, replay, tree};
 
-/// In r6, says that r3 to r7 are as ePAPR has them.
+/// ePAPR's magic number, passed in r6.
 const EPAPR_MAGIC: u64 = 0x4550_4150;
-/// Signals and the like: the guest goes on.
+/// For example signals: the guest continues.
 const GO_ON: [io::ErrorKind; 2] = [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock];
 
-/// Fields go in this order: KVM uses the memory until the last of its descriptors is closed.
+/// Fields are dropped in this order: KVM uses the memory until the last of its descriptors is closed.
 struct Machine {
     vcpu: Vcpu,
     #[expect(dead_code, reason = "its statistics end with it")]
@@ -37,7 +37,7 @@ struct Machine {
 /// Boot a guest, and return when it resets the machine.
 ///
 /// # Errors
-/// It could not be booted, or broke down.
+/// It could not be booted, or it failed.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let kvm = Kvm::open()?;
     let vm = kvm.create_vm()?;
@@ -50,14 +50,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     unsafe { vm.set_memory(&memory) }?;
     let mpic = vm.create_mpic(u64::from(layout::SOC + layout::MPIC))?;
     let mut vcpu = vm.create_vcpu(&mpic, TlbEntry::page_at_0(start.initial_page))?;
-    vcpu.set_registers(&start.registers).context("KVM does not take the vCPU's registers")?;
+    vcpu.set_registers(&start.registers).context("KVM does not accept the vCPU's registers")?;
     if let Some(file) = &arguments.bt_layout {
         replay::give(&statistics::directory(vm.descriptor()), file)?;
     }
     let mut machine = Machine { vcpu, vm, memory };
 
     let line = Box::new(move |up| mpic.set_line(layout::SERIAL_IRQ, up));
-    // Who types wants to see each byte.
+    // At a terminal each byte must be visible at once.
     let console = Arc::new(Console::new(io::stdout(), !io::stdin().is_terminal(), line));
     feed(Arc::clone(&console))?;
     let result = machine.run(&mut Board::new(Arc::clone(&console)));
@@ -65,13 +65,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     result.and(finished).and(statistics.map_or(Ok(()), Statistics::keep))
 }
 
-/// How the vCPU begins.
+/// The vCPU's initial state.
 struct Start {
     registers: Registers,
     initial_page: u32,
 }
 
-/// Put everything into the guest's memory.
+/// Fill the guest's memory.
 fn load(arguments: &Arguments, hypercall: Option<tree::Hypercall>, memory: &mut [u8]) -> Result<Start> {
     let image = fs::read(&arguments.kernel)
         .with_context(|| format!("cannot read the kernel {}", arguments.kernel.display()))?;
@@ -113,7 +113,7 @@ fn open(path: &Path) -> Result<(File, u64)> {
     opened.with_context(|| format!("cannot open the initramfs {}", path.display()))
 }
 
-/// As ePAPR has them at the start of a client program.
+/// The registers that ePAPR specifies for the start of a client program.
 fn registers(entry: u32, layout: &Layout) -> Registers {
     let mut registers = Registers::default();
     registers.pc = entry.into();
@@ -123,7 +123,7 @@ fn registers(entry: u32, layout: &Layout) -> Registers {
     registers
 }
 
-/// Input reaches the guest from a thread of its own, which ends with the process.
+/// Start the thread that passes input to the guest; it ends with the process.
 fn feed(console: Arc<Console<io::Stdout>>) -> Result<()> {
     let feed = move || {
         if let Err(error) = console.feed(io::stdin()) {
@@ -166,14 +166,14 @@ impl Machine {
     }
 }
 
-/// What an exit means that nothing can be done about.
+/// Describe an exit that cannot be handled.
 fn explain(exit: &Exit) -> String {
     match *exit {
-        // How KVM for Book E says that it could not emulate an instruction.
+        // In this form KVM for Book E reports that it could not emulate an instruction.
         Exit::Unknown(hardware) if hardware >> 32 == 0xffff_ffff => {
             format!("KVM cannot emulate the instruction {:#010x}", hardware as u32)
         }
-        Exit::Unknown(hardware) => format!("KVM knows no reason, hardware reason {hardware:#x}"),
+        Exit::Unknown(hardware) => format!("KVM reports an unknown exit, hardware reason {hardware:#x}"),
         Exit::Other(reason) => format!("KVM_EXIT reason {reason} is not one of e500v2's"),
         Exit::Write { .. } | Exit::Read { .. } => format!("{exit:?}"),
     }

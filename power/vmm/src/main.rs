@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `trapless-power-vmm`: boots a Linux kernel on KVM on an e500v2. Nothing is global: each guest is a process.
+//! `trapless-power-vmm`: boots a Linux kernel on KVM on an e500v2. There is no global state: each guest is a process.
 //!
-//! Standard output is the guest's serial port, byte for byte, and standard input feeds it; what the VMM itself
-//! has to say goes to standard error. Exit codes: 0 the guest reset the machine, 1 it could not be run or broke
-//! down, with one message that says why, 2 wrong arguments. A kernel that panics with `panic=-1` resets the
-//! machine too: only its console shows which.
+//! Standard output is the guest's serial port, byte for byte, and standard input feeds it; the VMM's own messages
+//! go to standard error. Exit codes: 0 the guest reset the machine, 1 it could not be run or failed, with one
+//! message that says why, 2 wrong arguments. A kernel that panics with `panic=-1` resets the machine, too: only its
+//! console shows the difference.
 
 mod arguments;
 mod board;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory from the kernel, returned to it when dropped. It may be shared with KVM or a guest, so nobody borrows it
+//! Memory from the kernel, unmapped when dropped. It may be shared with KVM or a guest, so it must not be borrowed
 //! while the guest runs.
 
 use std::io;
@@ -17,18 +17,18 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Zeros of no file; `flags` besides MAP_ANONYMOUS.
+    /// Map zeros, without a file; `flags` are added to MAP_ANONYMOUS.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The system call fails.
     pub fn anonymous(length: usize, flags: c_int) -> io::Result<Self> {
         Self::map(length, flags | libc::MAP_ANONYMOUS, -1, 0)
     }
 
-    /// What a file has at `offset`, shared with it.
+    /// Map a file from `offset` on, shared.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The system call fails.
     pub fn shared(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<Self> {
         let offset = offset.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
         Self::map(length, libc::MAP_SHARED, file.as_raw_fd(), offset)
@@ -46,14 +46,14 @@ impl Mapping {
         Ok(Self { start, length })
     }
 
-    /// Where it begins; for the kernel, and for what changes behind the compiler's back.
+    /// Its address, for the kernel, and for memory that changes without the compiler's knowledge.
     pub fn address(&self) -> NonNull<u8> {
         self.start
     }
 
     /// Its bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: it is mapped while `self` lives, and nothing runs in the guest or KVM while it is borrowed.
+        // SAFETY: it is mapped while `self` lives, and the guest does not run while it is borrowed.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 
@@ -65,7 +65,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and borrows of it have ended. It can only fail for arguments that mmap did not give.
+        // SAFETY: it is ours, and borrows of it have ended. It fails only for arguments that mmap did not return.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

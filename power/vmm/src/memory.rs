@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guest's memory: made of what was asked for, zero at first, and filled within its bounds only.
+//! The guest's memory: backed as requested, zero at first, and written only within its bounds.
 
 use std::fs::{self, OpenOptions};
 use std::io::Read;
@@ -12,13 +12,13 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::arguments::Backing;
 use crate::mapping::Mapping;
 
-/// What is where in the host's physical memory.
+/// The map of the host's physical memory.
 const IOMEM: &str = "/proc/iomem";
 
 /// Map `size` bytes.
 ///
 /// # Errors
-/// The host does not have them, in words that say what to change.
+/// The host does not have that memory; the message says what to change.
 pub fn map(backing: Backing, size: u32) -> Result<Mapping> {
     let length = size as usize;
     match backing {
@@ -55,19 +55,19 @@ fn physical(address: u64, length: usize) -> Result<Mapping> {
     let file = OpenOptions::new().read(true).write(true).open("/dev/mem").context("cannot open /dev/mem")?;
     let mut mapping = Mapping::shared(file.as_fd(), address, length)
         .with_context(|| format!("cannot map {length} bytes of physical memory at {address:#x}"))?;
-    // What another guest left there is not for this one.
+    // Clear what another guest has left there.
     mapping.bytes_mut().fill(0);
     Ok(mapping)
 }
 
-/// A piece of the host's own memory that overlaps `length` bytes at `address`.
+/// Return a part of the host's own memory that overlaps `length` bytes at `address`, if any.
 fn used_by_host(map: &str, address: u64, length: u64) -> Option<&str> {
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
     let overlaps = |range: &str| {
         let (first, last) = range.split_once('-')?;
         Some(hex(first)? < address.saturating_add(length) && address <= hex(last)?)
     };
-    // What cannot be read might be it.
+    // A line that cannot be parsed might be such a part.
     let mut ranges = map.lines().filter_map(|line| line.trim_start().strip_suffix(" : System RAM"));
     ranges.find(|range| overlaps(range).unwrap_or(true))
 }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_memory_is_left_alone() {
+    fn the_hosts_own_memory_is_refused() {
         let map = "00000000-0fffffff : System RAM\n  00001000-00001fff : Kernel\n20000000-2000ffff : System RAM\n\
                    fe0004500-fe00045ff : serial\n";
         let used = |address, length| used_by_host(map, address, length);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The layout of traced blocks that KVM is to keep, instead of splitting them as it goes.
+//! A layout of traced blocks for KVM to keep, instead of splitting blocks while the guest runs.
 //!
-//! It is given after the first vCPU is made and before that runs: KVM has the file from then on, and takes none
-//! once the guest's driver has called.
+//! It is written after the first vCPU is created, when KVM creates the file, and before it runs: KVM refuses a
+//! layout once the guest's driver has enabled translation.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Give the VM that KVM shows in `directory` the layout in a file.
+/// Write the layout in a file to the VM that KVM shows in `directory`.
 ///
 /// # Errors
 /// The file cannot be read, the VM is not to be translated, or KVM refuses the layout.
@@ -21,11 +21,16 @@ pub fn give(directory: &Path, file: &Path) -> Result<()> {
         .write(true)
         .open(&into)
         .with_context(|| format!("no {}; is the parameter bt_mode of kvm 0?", into.display()))?;
-    // KVM takes it as a whole.
+    // In one write: KVM accepts only a whole layout.
     let taken = to
         .write(&text)
         .with_context(|| format!("KVM refuses the layout {}, and its log says why", file.display()))?;
-    ensure!(taken == text.len(), "KVM took {taken} of {} bytes of the layout {}", text.len(), file.display());
+    ensure!(
+        taken == text.len(),
+        "KVM accepted {taken} of {} bytes of the layout {}",
+        text.len(),
+        file.display()
+    );
     Ok(())
 }
 

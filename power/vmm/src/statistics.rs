@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! KVM's statistics of one guest. They are gone from debugfs with the guest, so it falls to the VMM to keep them.
+//! KVM's statistics of one guest. They disappear from debugfs with the guest, so the VMM saves them.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -11,17 +11,17 @@ use std::process;
 use anyhow::{Context, Result};
 
 const KVM: &str = "/sys/kernel/debug/kvm";
-/// A VM has statistics of its own and of its vCPUs, one level below.
+/// Levels of directories: the VM's statistics, and those of its vCPUs below.
 const DEPTH: u32 = 1;
 
-/// Where statistics come from and go to, both known to be there before the guest runs.
+/// Source and destination of the statistics, both opened before the guest runs.
 pub struct Statistics {
     directory: PathBuf,
     file: File,
 }
 
 impl Statistics {
-    /// Of the VM with this descriptor, to a file.
+    /// For the VM with this descriptor, to be written to a file.
     ///
     /// # Errors
     /// There are none, or the file cannot be written.
@@ -55,7 +55,7 @@ fn collect(directory: &Path, prefix: &str, depth: u32, text: &mut String) -> io:
     for entry in entries {
         let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
         if entry.file_type()?.is_file() {
-            // Some are for writing only.
+            // Some files are write-only.
             for line in fs::read_to_string(entry.path()).unwrap_or_default().lines() {
                 writeln!(text, "{name}:{line}").expect("a String takes all");
             }

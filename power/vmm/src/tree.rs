@@ -8,26 +8,26 @@ use vm_fdt::{Error, FdtWriter};
 
 use crate::layout;
 
-/// Of the interrupt controller.
+/// The interrupt controller's handle.
 const MPIC_PHANDLE: u32 = 1;
 /// An interrupt that is active while its line is high.
 const LEVEL_HIGH: u32 = 2;
 const CACHE_SIZE: u32 = 32 << 10;
 const CACHE_LINE: u32 = 32;
 
-/// How the guest calls KVM.
+/// The guest's hypercalls.
 #[derive(Debug)]
 pub struct Hypercall {
-    /// The instructions that do it.
+    /// The instructions that make one.
     pub instructions: [u32; 4],
-    /// It may call when it has nothing to do.
+    /// Whether it may make one when it is idle.
     pub idle: bool,
 }
 
 /// What differs between guests.
 #[derive(Debug)]
 pub struct Description<'a> {
-    /// Its size, from 0 on.
+    /// The size of its memory, from 0 on.
     pub memory: u32,
     /// Where it is.
     pub initramfs: Option<Range<u32>>,
@@ -37,7 +37,7 @@ pub struct Description<'a> {
     pub timebase: u32,
     /// For random numbers.
     pub seed: &'a [u8],
-    /// For paravirtualization.
+    /// For paravirtualization, if offered.
     pub hypercall: Option<Hypercall>,
     /// Whether the guest's driver is to register its pages.
     pub driver: bool,
@@ -111,7 +111,7 @@ fn processor(tree: &mut FdtWriter, timebase: u32) -> Result<(), Error> {
         tree.property_u32(&format!("{cache}-line-size"), CACHE_LINE)?;
     }
     tree.property_u32("timebase-frequency", timebase)?;
-    // Nothing of the guest depends on these two; the kernel prints them, and complains if they are missing.
+    // The guest does not depend on these two; the kernel prints them, and warns if they are missing.
     tree.property_u32("clock-frequency", timebase)?;
     tree.property_u32("bus-frequency", timebase)?;
     tree.end_node(cpu)?;
@@ -163,7 +163,7 @@ mod tests {
 
     const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest.dts");
 
-    /// Everything there is.
+    /// All options set.
     fn all() -> Description<'static> {
         Description {
             memory: 64 << 20,
@@ -193,7 +193,7 @@ mod tests {
         output.stdout
     }
 
-    /// Sorted, so that the order in the tree is all the same.
+    /// Sorted, so that the order in the tree does not matter.
     fn decompiled(blob: &[u8]) -> String {
         String::from_utf8(dtc(&["-I", "dtb", "-O", "dts"], blob)).unwrap()
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * What the kernel's headers say about the interface that src/kvm.rs writes
- * down: compiled for powerpc to assembly, in which lines "->name value" are
- * to be found, and compared by its tests. Never linked.
+ * The values in the kernel's headers of the interface in src/kvm.rs: compiled for
+ * powerpc to assembly with lines "->name value", which its tests compare. Never
+ * linked.
  */
 #include <stddef.h>
 #include <linux/kvm.h>
