@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where a command writes: the FILE of an option.
+//! The destination of a command's output: the FILE of an option.
 //!
 //! Invariants:
 //! - `-` is standard output.
-//! - What is no regular file (a device, a pipe, a terminal) is opened and written, and stays what it is.
-//! - A link stays a link: what it leads to is written.
-//! - A regular file that is *replaced* is the whole new one or the one before, at any time and for every reader.
+//! - Anything but a regular file (a device, a pipe, a terminal) is opened and written, never replaced.
+//! - A link stays a link: its target is written.
+//! - A regular file is *replaced* atomically: every reader sees the whole old file or the whole new one.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// What a FILE stands for.
+/// The kind of a FILE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Destination {
     /// Standard output.
@@ -23,7 +23,7 @@ enum Destination {
     File(PathBuf),
 }
 
-/// What a new file may be for others.
+/// The permissions of a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readers {
     /// As the umask says, or as the old file was.
@@ -32,10 +32,10 @@ pub enum Readers {
     All,
 }
 
-/// Write `content`: in place of what a regular file has, all at once.
+/// Write `content`; a regular file is replaced atomically.
 ///
 /// # Errors
-/// When it cannot be written; a regular file is then as it was.
+/// When it cannot be written; a regular file is then unchanged.
 pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
     match find(path)? {
         Destination::Output => write_all(&mut io::stdout().lock(), content),
@@ -44,7 +44,7 @@ pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> 
     }
 }
 
-/// Begin a file that grows; an old one is refused, or with `force` emptied.
+/// Begin a file that grows; an existing one is refused, or truncated with `force`.
 ///
 /// # Errors
 /// `AlreadyExists`, or when it cannot be written.
@@ -62,7 +62,7 @@ pub fn has_content(path: &Path) -> bool {
     matches!(find(path), Ok(Destination::File(path)) if path.exists())
 }
 
-/// How a message calls it.
+/// Its name in messages.
 pub fn name(path: &Path) -> String {
     if path.as_os_str() == "-" { "standard output".into() } else { path.display().to_string() }
 }
@@ -85,8 +85,8 @@ fn find(path: &Path) -> io::Result<Destination> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// Whether it is a link of procfs to an open file (`/dev/stdout`): who opened that file wants it written, and not
-/// another one in its place.
+/// Whether it is a link of procfs to an open file (`/dev/stdout`): the open file itself must be written, not
+/// replaced by another one.
 fn is_descriptor(path: &Path) -> bool {
     folder(path).canonicalize().is_ok_and(|folder| folder.starts_with("/proc"))
 }
@@ -100,7 +100,7 @@ fn replace_file(path: &Path, content: &[u8], readers: Readers) -> io::Result<()>
         Readers::All => Some(Permissions::from_mode(0o644)),
         Readers::Usual => std::fs::metadata(path).ok().map(|old| old.permissions()),
     };
-    // A name that no collector of files takes for one of its own.
+    // A name that no collector of files picks up.
     let mut new = tempfile::Builder::new()
         .prefix(".trapless.")
         .suffix(".new")
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
-    /// Of its own, so that the system's is not what a failure costs; only root can make one.
+    /// A new device node, so that a failure does not damage the system's; only root can make one.
     #[test]
     fn a_device_stays_one() {
         let folder = folder();
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(
             io::read_to_string(&mut reader).unwrap(),
             "old",
-            "who reads meanwhile sees one or the other"
+            "a concurrent reader sees one or the other"
         );
         assert_eq!(std::fs::read_dir(path("far")).unwrap().count(), 1, "nothing else is left there");
         // To nothing yet.

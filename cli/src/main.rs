@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The `trapless` command: what the accelerators of this project can do on a real host.
 //!
-//! Exit codes, kept by every sub-command: 0 it ran to its end (a target that exits and a reader that goes away
-//! are ends like any other), 1 it could not, with one message that says why, 2 wrong arguments.
+//! Exit codes of every sub-command: 0 it ran to its end (also if the target exits or output is a closed pipe), 1 it
+//! failed, with one message that says why, 2 wrong arguments.
 
 mod destination;
 mod dirty;
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-/// What was asked.
+/// The command line.
 #[derive(Debug, Parser)]
 #[command(name = "trapless", version, about = "Fewer traps: page tables, dirty pages, exits", long_about = None)]
 struct Arguments {
@@ -29,7 +29,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// What works on this host, and why the rest does not
+    /// Show what works on this host, and why the rest does not
     Doctor(doctor::Arguments),
     /// Watch, record and measure the tracking of dirty pages
     #[command(subcommand)]

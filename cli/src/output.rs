@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lines on standard output, and what is safe to print there.
+//! Lines on standard output, and the sanitising of names for it.
 
 use std::io::{self, Write};
 
-/// Print a line at once. A reader that went away is an error like any other; see [`reader_went_away`].
+/// Print a line at once. A closed pipe is an error like any other; see [`reader_went_away`].
 ///
 /// # Errors
 /// Those of `write(2)`.
@@ -14,17 +14,17 @@ pub fn line(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Whether the error is that the reader of standard output is gone: that ends the command, and is not a failure.
+/// Whether the error is a closed pipe on standard output: that ends the command, and is not a failure.
 pub fn reader_went_away(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A name from the system (a file, a program) without what a terminal or XML would take for more than text.
+/// A name from the system (a file, a program) without characters that have a meaning for a terminal or XML.
 pub fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() || c == '\u{fffe}' || c == '\u{ffff}' { '?' } else { c }).collect()
 }
 
-/// The last `longest` characters of a name: the end of a path says more than its beginning.
+/// The last `longest` characters of a name: the end of a path is more specific than its beginning.
 pub fn tail(name: &str, longest: usize) -> String {
     let length = name.chars().count();
     if length <= longest {

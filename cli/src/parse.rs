@@ -10,12 +10,12 @@ use libdirty::{BackendKind, page_size};
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     if !(0.001..=86_400.0).contains(&seconds) {
-        return Err("seconds go from 0.001 to 86400".into());
+        return Err("seconds must be from 0.001 to 86400".into());
     }
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// A back end's name; `auto` is to say nothing.
+/// A back end's name; `auto` is the same as no option.
 pub fn backend(name: &str) -> Result<BackendKind, String> {
     name.parse()
 }
@@ -27,12 +27,12 @@ pub fn size(text: &str) -> Result<usize, String> {
     let bytes = usize::try_from(size.as_u64()).map_err(|_| "more than the address space".to_owned())?;
     let least = 1024 * page_size();
     if !(least..=1 << 44).contains(&bytes) {
-        return Err(format!("sizes go from {} to 16TiB", ByteSize::b(least as u64)));
+        return Err(format!("sizes must be from {} to 16TiB", ByteSize::b(least as u64)));
     }
     Ok(bytes / page_size() * page_size())
 }
 
-/// The part of the pages that is written, as every n-th page.
+/// The share of the pages that is written, as every n-th page.
 pub fn density(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(density) if (0.001..=1.0).contains(&density) => Ok(density),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! SIGINT, SIGTERM and SIGHUP ask for an end: the loop that waits here sees it, and leaves the target as it
-//! should. Nothing happens in the handler but a byte in a pipe, which is never taken out: stopped is for good.
+//! SIGINT, SIGTERM and SIGHUP request the end: the loop that waits here notices it, and cleans up. The handler only
+//! writes a byte to a pipe, which is never read, so the request is permanent.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// Listens for the request to stop, from its making on.
+/// Listens for the request to stop, from its creation on.
 #[derive(Debug)]
 pub struct Stop {
     asked: UnixStream,
@@ -19,9 +19,9 @@ pub struct Stop {
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// The time has come.
+    /// The time is over.
     Time,
-    /// A signal asked for an end.
+    /// A signal requested the end.
     Stop,
     /// This one of the other descriptors is ready.
     Ready(usize),
@@ -64,7 +64,7 @@ impl Stop {
     }
 }
 
-/// Whether the program that started us wants the signal ignored, as `nohup` does.
+/// Whether the parent process has the signal ignored, as `nohup` does.
 fn is_ignored(signal: i32) -> bool {
     // SAFETY: the struct is plain data, for which zero is a value.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What unit tests share.
+//! Shared by unit tests.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -11,10 +11,10 @@ fn wrong_arguments_are_usage_errors() {
     for (arguments, says) in [
         (&["dirty", "watch", "x"][..], "invalid value 'x'"),
         (&["dirty", "watch", "0"], "'0'"),
-        (&["dirty", "watch", "1", "--interval", "0"], "seconds go from"),
+        (&["dirty", "watch", "1", "--interval", "0"], "seconds must be from"),
         (&["dirty", "watch", "1", "--backend", "magic"], "no back end is called \"magic\"; there are epml"),
         (&["dirty", "record", "1"], "--output"),
-        (&["dirty", "bench", "--size", "1"], "sizes go from"),
+        (&["dirty", "bench", "--size", "1"], "sizes must be from"),
         (&["dirty", "bench", "--density", "2"], "from 0.001 to 1"),
         (&["dirty", "fly"], "fly"),
         (&["pagetable", "load", "--only", "kernel"], "payload, pool, pvmmu"),
@@ -99,7 +99,7 @@ fn shells_complete_it() {
     }
 }
 
-/// Pictures and metrics go where a FILE says, whatever it is.
+/// Pictures and metrics are written to a FILE of any kind.
 #[test]
 fn a_file_may_be_standard_output_or_a_link() {
     let metrics = run(&["pagetable", "status", "--prometheus", "-"]).stdout;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The systemd units: systemd takes them, and the tool takes the commands in them.
+//! The systemd units: systemd accepts them, and the tool accepts the commands in them.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn their_commands_are_ours() {
     assert_eq!(
         run(&["pagetable", "load", "--wrong", "--help"]).status.code(),
         Some(2),
-        "as it is said above"
+        "the arguments are accepted"
     );
 }
 
@@ -41,7 +41,7 @@ fn systemd_takes_them() {
     let copies: Vec<PathBuf> = units()
         .iter()
         .map(|unit| {
-            // Not installed here: systemd looks whether the program exists.
+            // Not installed here, but systemd checks that the program exists.
             let text = std::fs::read_to_string(unit).unwrap();
             let copy = folder.path().join(unit.file_name().unwrap());
             std::fs::write(

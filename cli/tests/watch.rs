@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! However `watch` and `record` end, the target goes on untracked.
+//! However `watch` and `record` end, the target continues untracked.
 //!
-//! The negative control is in each test that ends the tool: before, the target is seen to be tracked.
+//! The negative control is in each test that ends the tool: before that, the target must be tracked.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn back_ends() -> Vec<String> {
     usable.map(|b| b["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Intervals in which a writer that the host lets run writes all of its pages at least once.
+/// Intervals in which a writer with enough CPU time writes all of its pages at least once.
 const ENOUGH: usize = 100;
 
 /// Watch for three intervals or, on a busy host, until the writes were seen.
@@ -139,7 +139,7 @@ fn records_and_draws() {
     // Cut short, it is drawn up to there.
     std::fs::write(&file, &text[..text.len() - 10]).unwrap();
     let output = run(&["dirty", "plot", &file, "-o", &picture]);
-    assert!(output.status.success() && String::from_utf8_lossy(&output.stderr).contains("cut short"));
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stderr).contains("is truncated"));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn refuses_what_it_cannot_track() {
     assert!(!folder.path().join("x").exists(), "a file without a recording");
 }
 
-/// As another user, where this one can become another.
+/// As another user, if this one can become another.
 #[test]
 fn refuses_a_process_of_another_user() {
     // SAFETY: asks for a number.

@@ -26,14 +26,14 @@ pub enum Command {
     Record(record::Arguments),
     /// Draw a recording
     Plot(plot::Arguments),
-    /// What tracking costs on this host
+    /// Measure what tracking costs on this host
     Bench(bench::Arguments),
 }
 
 /// Run one.
 ///
 /// # Errors
-/// Whatever kept it from its end.
+/// The reason why the sub-command failed.
 pub fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Watch(arguments) => watch::run(&arguments),

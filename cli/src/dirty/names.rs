@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which mapping an address lies in, for display: `/proc/PID/maps` as it was just after the collect.
+//! The mapping of an address, for display: from `/proc/PID/maps` just after the collect.
 //!
-//! Neighbours of one name (the segments of a library, a heap in two protections) are one. Pages that were dirty and
-//! are not mapped any more by then are listed under [`UNMAPPED`].
+//! Adjacent mappings of one name (the segments of a library, a heap with two protections) are merged. Dirty pages
+//! that are no longer mapped by then are listed under [`UNMAPPED`].
 
 use libdirty::{Dirty, PageRange, Reason};
 use procfs::process::{MMapPath, Process};
@@ -10,7 +10,7 @@ use procfs::process::{MMapPath, Process};
 use super::sample::{Address, MappingSample};
 use crate::output::printable;
 
-/// The name of what is gone.
+/// The name for pages that are no longer mapped.
 const UNMAPPED: &str = "(unmapped)";
 
 /// The mappings of a process by address.
@@ -18,7 +18,7 @@ const UNMAPPED: &str = "(unmapped)";
 pub struct Names(Vec<(usize, usize, String)>);
 
 impl Names {
-    /// Read them; none where the process is gone.
+    /// Read them; none if the process is gone.
     pub fn read(process: &Process) -> Self {
         let mut names: Vec<(usize, usize, String)> = Vec::new();
         for map in process.maps().map(|maps| maps.0).unwrap_or_default() {
@@ -35,7 +35,7 @@ impl Names {
         Names(names)
     }
 
-    /// Share what a collect found among the mappings.
+    /// Attribute a collect's pages to the mappings.
     pub fn share(&self, dirty: &Dirty) -> Vec<MappingSample> {
         let mut shares: Vec<MappingSample> = Vec::new();
         let mut give = |start: usize, end: usize, name: &str, range: PageRange, reason: Reason| {
@@ -104,7 +104,7 @@ mod tests {
         let mut tracker = Tracker::builder().own().unwrap();
         tracker.watch(range).unwrap();
         for page in [1, 2, 5] {
-            // SAFETY: within the vector, which nobody else reads or writes meanwhile.
+            // SAFETY: within the vector, which no other code uses meanwhile.
             unsafe { ((first + page * page_size()) as *mut u8).write_volatile(2) };
         }
         let mut dirty = Dirty::new();
@@ -113,7 +113,7 @@ mod tests {
         let own = Names::read(&Process::myself().unwrap()).share(&dirty);
         assert_eq!(own.iter().map(|share| share.written).sum::<u64>(), 3);
         assert!(own.iter().all(|share| share.start.0 <= first && first < share.end.0), "{own:?}");
-        // Where nothing is mapped now.
+        // Pages that are not mapped now.
         let none = Names::default().share(&dirty);
         assert_eq!(none.iter().map(|share| share.written).sum::<u64>(), 3);
         assert!(none.iter().all(|share| share.name == UNMAPPED));

@@ -33,16 +33,16 @@ const BUSIEST: usize = 8;
 /// Draw.
 ///
 /// # Errors
-/// The recording is none (with the line), or the picture cannot be written.
+/// The recording is invalid (with the line), or the picture cannot be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let name = arguments.input.display();
     let input = File::open(&arguments.input).with_context(|| format!("cannot read {name}"))?;
     let recording = recording::read(BufReader::new(input)).with_context(|| format!("{name}"))?;
     if recording.is_cut {
-        eprintln!("trapless: {name} was cut short; its unfinished last line is left out");
+        eprintln!("trapless: {name} is truncated; its unfinished last line is left out");
     }
     if recording.samples.is_empty() {
-        return Err(anyhow!("{name}: there is no interval in it to draw"));
+        return Err(anyhow!("{name}: it has no interval to draw"));
     }
     let picture = draw(&recording)?;
     destination::replace(&arguments.output, picture.as_bytes(), Readers::Usual)
@@ -148,7 +148,7 @@ fn steps(recording: &Recording, value: impl Fn(usize) -> f64) -> Vec<(f64, f64)>
     points
 }
 
-/// The mappings with the most pages written, by name, and the rest together.
+/// The mappings with the most written pages, by name, and the sum of the others.
 fn bands(recording: &Recording) -> Vec<Band> {
     let mut totals: std::collections::BTreeMap<&str, f64> = std::collections::BTreeMap::new();
     for mapping in recording.samples.iter().flat_map(|sample| &sample.mappings) {
@@ -194,7 +194,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Whatever a recording may hold can be drawn, into XML.
+        /// Every valid recording can be drawn, as XML.
         #[test]
         fn draws_every_recording(samples in recording::tests::samples(), command in "\\PC{0,9}") {
             let header = Header::new(1, command, "<&>".into(), 1.0, 10.0, 0.0);

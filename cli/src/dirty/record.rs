@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `trapless dirty record`: samples into a file, a line at a time.
+//! `trapless dirty record`: writes samples to a file, one per line.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -33,15 +33,15 @@ pub struct Arguments {
     /// Replace the file if it exists
     #[arg(long)]
     force: bool,
-    /// Seconds to record [default: until something else ends it]
+    /// Seconds to record [default: until a signal or the end of the process]
     #[arg(long, value_name = "S", value_parser = parse::seconds)]
     duration: Option<Duration>,
 }
 
-/// Record until an end.
+/// Record until the end.
 ///
 /// # Errors
-/// No such process, no permission, no back end; or the file cannot be written: what it has is readable.
+/// No such process, no permission, no back end; or the file cannot be written: its contents remain readable.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let path = &arguments.output;
     if !arguments.force && destination::has_content(path) {
@@ -84,7 +84,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Write a line in one piece, so that no reader ever sees a half where the file has room.
+/// Write a line with one call, so that no reader sees a part of it unless the file system is full.
 fn append(file: &mut dyn Write, path: &Path, line: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A recording: lines of JSON, a header and then a sample each ([`FORMAT`]).
 //!
-//! A line is written in one piece, so that a recording that was cut short is a valid recording but perhaps for its
-//! last line, which has no newline then. That line alone may be damaged: anything else is refused, by its number.
+//! A line is written with one call, so a truncated recording is valid except perhaps for its last line, which then
+//! has no newline. Only that line may be damaged: any other damage is refused, with the line's number.
 
 use std::io::BufRead;
 
@@ -29,11 +29,11 @@ Each other line is an interval; counts are pages:
   working_set  distinct pages seen written within the window
   mappings     start, end (hexadecimal), name, written, assumed
   gone         only on the last line, where the process went away: \"exited\" or \"exec\"
-A recording that was cut short, by kill -9 or a full disk, can be read up to there.";
+A recording that is truncated, by kill -9 or a full disk, can be read up to there.";
 
 const KIND: &str = "trapless dirty";
 const VERSION: u32 = 1;
-/// Longer lines are not ours: refuse them before they fill the memory.
+/// Longer lines are never ours: refuse them before they fill the memory.
 const LONGEST: u64 = 64 << 20;
 
 /// The first line.
@@ -82,14 +82,14 @@ impl Header {
 pub struct Recording {
     pub header: Header,
     pub samples: Vec<Sample>,
-    /// Its last line was cut off, and left out.
+    /// Its last line is truncated and was left out.
     pub is_cut: bool,
 }
 
 /// Read a recording.
 ///
 /// # Errors
-/// The number of the first line that is not what it should be, and why.
+/// The number of the first invalid line, and why it is invalid.
 pub fn read(mut input: impl BufRead) -> Result<Recording> {
     let mut header: Option<Header> = None;
     let mut samples: Vec<Sample> = Vec::new();
@@ -190,7 +190,7 @@ pub(in crate::dirty) mod tests {
     }
 
     proptest! {
-        /// What is written is read; cut anywhere behind the header, it still is, up to the cut.
+        /// What is written can be read; truncated anywhere behind the header, up to there.
         #[test]
         fn reads_what_was_written_and_what_was_cut(samples in samples(), cut: prop::sample::Index) {
             let whole = text(&header(), &samples);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What one interval brought. The same object is a line of `watch --json` and a line of a recording.
+//! The results of one interval. The same object is a line of `watch --json` and a line of a recording.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ pub struct Sample {
     pub seconds: f64,
     /// Pages seen written.
     pub written: u64,
-    /// Pages that count as dirty for another reason, such as a mapping that is new or cannot be tracked.
+    /// Pages that count as dirty for another reason, such as a new mapping or one that cannot be tracked.
     pub assumed: u64,
     /// The same by reason.
     pub assumed_why: BTreeMap<String, u64>,
@@ -24,7 +24,7 @@ pub struct Sample {
     pub working_set: u64,
     /// Mappings with at least one of these pages, in order of addresses.
     pub mappings: Vec<MappingSample>,
-    /// Set on the last sample of a process that is gone.
+    /// Set in the last sample if the process is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone: Option<Gone>,
 }
@@ -40,7 +40,7 @@ pub struct MappingSample {
     pub assumed: u64,
 }
 
-/// How the memory of the process went away.
+/// Why the process's memory is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Gone {
@@ -75,7 +75,7 @@ impl TryFrom<String> for Address {
     fn try_from(text: String) -> Result<Self, String> {
         usize::from_str_radix(&text, 16)
             .map(Address)
-            .map_err(|_| format!("{text:?} is no address in hexadecimal"))
+            .map_err(|_| format!("{text:?} is not a hexadecimal address"))
     }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One process under tracking, sampled at intervals: what `watch` and `record` have in common.
+//! A process that is tracked and sampled at intervals, for `watch` and `record`.
 //!
-//! Invariant: however the session ends (a signal, an error, the reader of our output going away), the tracker is
-//! dropped, and that leaves the target untracked. A kill -9 leaves it to the kernel, with the same result.
+//! Invariant: however the session ends (a signal, an error, a closed pipe on our output), the tracker is dropped,
+//! which leaves the target untracked. After a kill -9 the kernel does the same.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,7 +28,7 @@ pub struct Arguments {
     /// The process, which the caller must be permitted to ptrace
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: i32,
-    /// Seconds between two looks
+    /// Seconds between two samples
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse::seconds)]
     pub interval: Duration,
     /// Seconds over which the working set is counted
@@ -39,12 +39,12 @@ pub struct Arguments {
     pub backend: Option<BackendKind>,
 }
 
-/// Why the wait for the next sample ended.
+/// The reason for the end of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Take one.
+    /// It is time for the next sample.
     Sample,
-    /// A signal asked for an end, or the time is over.
+    /// A signal requested the end, or the time is over.
     Stop,
     /// The descriptor that was passed is ready.
     Ready,
@@ -66,7 +66,7 @@ pub struct Session {
     began: Instant,
     last: Instant,
     due: Instant,
-    /// When it ends by itself.
+    /// When it ends without a signal.
     end: Option<Instant>,
 }
 
@@ -74,9 +74,9 @@ impl Session {
     /// Begin to track everything in the process.
     ///
     /// # Errors
-    /// No such process, no permission, no back end that works; the target is then as it was.
+    /// No such process, no permission, no back end that works; the target is then unchanged.
     pub fn begin(arguments: &Arguments) -> Result<Self> {
-        // Signals first: from here on none of them ends us while the target is half prepared.
+        // Signals first: from here on they cannot end us while the target is only partly prepared.
         let stop = Stop::new().context("cannot listen for signals")?;
         let mut builder = Tracker::builder();
         if let Some(kind) = arguments.backend {
@@ -107,12 +107,12 @@ impl Session {
         })
     }
 
-    /// End this long after the beginning, as if a signal had asked for it.
+    /// End this long after the beginning, as after a signal.
     pub fn end_after(&mut self, most: Duration) {
         self.end = Some(self.began + most);
     }
 
-    /// The back end at work.
+    /// The back end in use.
     pub fn backend(&self) -> BackendKind {
         self.tracker.backend()
     }
@@ -132,7 +132,7 @@ impl Session {
         })
     }
 
-    /// What was written since the last call.
+    /// The pages written since the last call.
     ///
     /// # Errors
     /// When the mappings of the process cannot be read.
@@ -142,7 +142,7 @@ impl Session {
         let seconds = now.duration_since(self.last).as_secs_f64().max(1e-6);
         let t = now.duration_since(self.began).as_secs_f64();
         self.last = now;
-        // Late by more than an interval: those are left out, not made up for in a rush.
+        // If late by more than an interval, skip intervals instead of taking several samples at once.
         self.due += self.interval;
         if self.due < now {
             self.due = now + self.interval;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The live view of `watch` on a terminal.
 //!
-//! Invariant: the terminal is put back whatever happens, a panic included. Pausing stops the picture alone:
-//! samples are still taken, for a longer interval would be another measurement.
+//! Invariant: the terminal is restored in every case, also after a panic. Pausing stops only the display: samples
+//! are still taken, because a longer interval would be another measurement.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
@@ -20,10 +20,10 @@ use super::sample::{Address, Sample};
 use super::session::{Next, Session};
 use crate::output::{bytes, grouped, tail};
 
-/// Rates that the sparkline can show; wider terminals are rare.
+/// The number of rates for the sparkline; wider terminals are rare.
 const HISTORY: usize = 512;
 
-/// Columns of the terminal that the table needs beside a mapping's name.
+/// Columns of the terminal for the table without a mapping's name.
 const BEFORE_NAME: usize = 12 + 14 + 12 + 26 + 4 + 2;
 
 /// The order of the mappings.
@@ -52,7 +52,7 @@ impl Order {
     }
 }
 
-/// What a mapping has shown so far.
+/// A mapping's figures so far.
 #[derive(Debug, Clone, Default)]
 struct Written {
     end: usize,
@@ -100,7 +100,7 @@ impl Screen {
     }
 }
 
-/// Show samples until an end; returns the last sample.
+/// Show samples until the end; returns the last sample.
 ///
 /// # Errors
 /// Those of the session and of the terminal.
@@ -129,7 +129,7 @@ fn watch(terminal: &mut DefaultTerminal, session: &mut Session, window: Duration
                 }
             }
             Next::Ready => {
-                // There may be less than a whole event.
+                // The input may be an incomplete event.
                 while event::poll(Duration::ZERO)? {
                     let Event::Key(key) = event::read()? else { continue };
                     if key.kind == KeyEventKind::Release {

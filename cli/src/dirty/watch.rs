@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `trapless dirty watch`: what a process writes, as it happens, for a person or for a program.
+//! `trapless dirty watch`: shows live what a process writes, for a person or for a program.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Watch until an end.
+/// Watch until the end.
 ///
 /// # Errors
 /// No such process, no permission, no back end; or the output cannot be written.
@@ -76,7 +76,7 @@ fn lines(session: &mut Session, json: bool) -> Result<Option<Sample>> {
     Ok(last)
 }
 
-/// A sample on a line, with the three mappings that were written most.
+/// A sample on one line, with the three most written mappings.
 fn plain(sample: &Sample) -> String {
     let mut busiest: Vec<_> = sample.mappings.iter().filter(|mapping| mapping.written > 0).collect();
     busiest.sort_by_key(|mapping| std::cmp::Reverse(mapping.written));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The working set: the distinct pages written within a window that slides.
+//! The working set: the distinct pages written within a sliding window.
 //!
-//! Each interval of the window keeps its pages as a compressed bitmap (Roaring): at most about one bit a page of
-//! the 256 MiB stretches that were written in it, two bytes a page where they are few, next to nothing for runs.
-//! A window of 10 intervals in each of which 1 GiB was written takes at most 10 times 32 KiB.
+//! Each interval of the window has its pages as a compressed bitmap (Roaring): at most about one bit a page for
+//! each 256 MiB stretch with written pages, two bytes a page if these are few, and very little for runs. A window
+//! of 10 intervals with 1 GiB written in each takes at most 10 times 32 KiB.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ impl WorkingSet {
 
     /// Add the interval that ended at `t` and return how many distinct pages the window has.
     ///
-    /// An interval belongs to the window as a whole while its end does.
+    /// A whole interval belongs to the window as long as its end does.
     pub fn add(&mut self, t: f64, dirty: &Dirty) -> u64 {
         let mut pages = RoaringTreemap::new();
         for extent in dirty.extents().iter().filter(|extent| extent.reason == Reason::Written) {
@@ -38,7 +38,7 @@ impl WorkingSet {
 
     fn push(&mut self, t: f64, pages: RoaringTreemap) -> u64 {
         self.intervals.push_back((t, pages));
-        // The newest stays, however short the window is.
+        // Keep the newest, even if the window is shorter.
         while self.intervals.len() > 1 && self.intervals[0].0 <= t - self.window {
             self.intervals.pop_front();
         }

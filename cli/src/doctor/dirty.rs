@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Dirty-page tracking: which back ends work here, which one `auto` takes, and what each can and cannot do.
+//! Dirty-page tracking: the back ends that work here, the one that `auto` selects, and the limits of each.
 
 use std::fmt::Write as _;
 
@@ -26,7 +26,7 @@ pub fn section() -> Result<Section> {
         }
     }
     let auto = format!(
-        "auto takes {} for the own process, {} for another",
+        "auto selects {} for the own process, {} for another",
         name(own).unwrap_or("nothing"),
         name(other).unwrap_or("nothing")
     );

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The host: kernel, processors, and the settings that decide what a tracker may do.
+//! The host: kernel, processors, and the settings that limit trackers.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Section, hanging};
 
-/// What a reader of figures needs to know of the host.
+/// The properties of the host that figures depend on.
 #[derive(Debug, Serialize)]
 pub struct Host {
     pub kernel: String,
@@ -18,18 +18,18 @@ pub struct Host {
     pub settings: Vec<Setting>,
 }
 
-/// A sysctl, or that it is not there.
+/// A sysctl, which may be missing.
 #[derive(Debug, Serialize)]
 pub struct Setting {
     pub name: &'static str,
     pub value: Option<String>,
-    /// What this value means for tracking.
+    /// The value's effect on tracking.
     pub means: &'static str,
 }
 
 impl Host {
     /// # Errors
-    /// When the kernel does not say how many processors there are.
+    /// When the kernel does not report the number of processors.
     pub fn look() -> Result<Self> {
         let uname = rustix::system::uname();
         Ok(Host {

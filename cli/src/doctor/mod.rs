@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `trapless doctor`: what works on this host, and why the rest does not.
 //!
-//! One section an accelerator, after the host's own; each is found anew by trying. A person gets a few lines and,
-//! with `--verbose`, all that is known, 80 columns wide; a program gets all of it as JSON.
+//! After the host's section there is one for each accelerator, each determined by trying. A person gets a few lines
+//! and, with `--verbose`, everything, 80 columns wide; a program gets everything as JSON.
 
 pub mod dirty;
 pub mod host;
@@ -25,7 +25,7 @@ pub struct Arguments {
     /// Print one JSON object, a key a section
     #[arg(long)]
     json: bool,
-    /// Say why, and what each back end sees
+    /// Show the reasons, and the limits of each back end
     #[arg(short, long, conflicts_with = "json")]
     verbose: bool,
 }
@@ -35,15 +35,15 @@ const WIDTH: usize = 80;
 /// Of the sections' names.
 const INDENT: usize = 11;
 
-/// What is to be said of one accelerator, or of the host.
+/// The report on one accelerator, or on the host.
 pub struct Section {
     /// Key in the JSON and heading of the text.
     pub name: &'static str,
-    /// It works, or has nothing to do here.
+    /// It works, or is not needed here.
     pub works: bool,
-    /// What matters most, a line or two.
+    /// The most important facts, in a line or two.
     pub summary: Vec<String>,
-    /// All of it.
+    /// The whole report.
     pub text: String,
     pub json: Value,
 }
@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if sections.iter().all(|section| section.works) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// `text` in lines of at most `width` characters, cut at spaces where there are some.
+/// `text` in lines of at most `width` characters, wrapped at spaces if possible.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

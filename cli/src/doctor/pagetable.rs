@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Page tables of Xen PV: whether this host gains anything, and what keeps it from that.
+//! Page tables of Xen PV: whether this host gains anything, and what prevents it.
 
 use std::fmt::Write as _;
 
@@ -37,7 +37,7 @@ pub fn section() -> Result<Section> {
     }
     let mut summary = vec![printable(&survey.host)];
     if survey.refusals.is_empty() {
-        let there = "everything that is to be loaded is there: trapless pagetable load";
+        let there = "everything that load needs is installed: trapless pagetable load";
         let _ = writeln!(text, "  {there}");
         summary.push(there.into());
     } else if survey.benefits {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The modules' control files: reading and writing them, and what their errors mean.
+//! The modules' control files: reading, writing, and the meaning of their errors.
 //!
 //! docs/pagetable-abi.md is the authority on the files.
 
@@ -14,15 +14,15 @@ use super::part::{POOL_FILES, SWITCH_FILES};
 /// The pool's levels, from the lowest to the highest.
 pub const LEVELS: [&str; 5] = ["pte", "pmd", "pud", "pgd", "user_pgd"];
 
-/// How the pool shrinks of itself.
+/// The pool's shrinking policy.
 pub const POLICIES: [&str; 5] = ["none", "number", "proportion", "both", "adaptive"];
 
-/// What names the pool among the switches.
+/// The pool's name among the switches.
 pub const POOL: &str = "pool";
-/// What names every switch.
+/// The name for all switches.
 pub const ALL: &str = "all";
 
-/// The policy's settings; those that are none stay as they are.
+/// The policy's settings; those that are `None` are not changed.
 #[derive(Debug, Default, Clone)]
 pub struct Settings {
     pub policy: Option<String>,
@@ -50,13 +50,13 @@ impl std::str::FromStr for Amount {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| match text.parse::<u32>() {
             Ok(number) if text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(u64::from(number)),
-            _ => Err("write a number of tables, or a part of them such as 50%".to_owned()),
+            _ => Err("write a number of tables, or a percentage such as 50%".to_owned()),
         };
         match text.strip_suffix('%') {
             None => Ok(Amount::Tables(number(text)?)),
             Some(text) => match number(text)? {
                 percent @ 0..=100 => Ok(Amount::Percent(percent)),
-                _ => Err("a part goes from 0% to 100%".to_owned()),
+                _ => Err("a percentage is from 0% to 100%".to_owned()),
             },
         }
     }
@@ -71,13 +71,13 @@ impl std::fmt::Display for Amount {
     }
 }
 
-/// Put the settings in force.
+/// Apply the settings.
 ///
 /// # Errors
 /// When the pool is not loaded or refuses one.
 pub fn set(host: &Host, settings: &Settings) -> Result<()> {
     let pool = pool(host)?;
-    // The limits first: a policy never works with those of before.
+    // The limits first, so that a new policy never uses the old ones.
     for (name, value) in [
         ("limit_number", settings.limit_number.map(|n| n.to_string())),
         ("limit_percent", settings.limit_percent.map(|n| n.to_string())),
@@ -90,10 +90,10 @@ pub fn set(host: &Host, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Turn switches on or off: the pool's, those of trapless_pvmmu by name, or all; which were written.
+/// Turn switches on or off: the pool's, those of trapless_pvmmu by name, or all. Returns the written ones.
 ///
 /// # Errors
-/// For the first that cannot be turned; those before it are.
+/// For the first that cannot be turned; those before it have been.
 pub fn turn(host: &Host, names: &[String], on: bool) -> Result<Vec<String>> {
     let mut files: Vec<(String, PathBuf)> = Vec::new();
     let names = if names.is_empty() { &[POOL.to_owned()][..] } else { names };
@@ -108,7 +108,7 @@ pub fn turn(host: &Host, names: &[String], on: bool) -> Result<Vec<String>> {
             }
             _ => {
                 let all = switches(host);
-                ensure!(!all.is_empty(), "trapless_pvmmu is not loaded, which has the switch {name}");
+                ensure!(!all.is_empty(), "trapless_pvmmu is not loaded, so there is no switch {name}");
                 let known = || all.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
                 let file = all.iter().find(|(known, _)| known == name);
                 files.push(
@@ -137,7 +137,7 @@ pub fn switches(host: &Host) -> Vec<(String, PathBuf)> {
     files
 }
 
-/// Give cached tables back, of one level or over all; how many went meanwhile, as the module counts them.
+/// Give cached tables back, of one level or of all. Returns how many, by the module's count.
 ///
 /// # Errors
 /// When the pool is not loaded or refuses.
@@ -145,7 +145,7 @@ pub fn shrink(host: &Host, amount: Amount, level: Option<&str>) -> Result<u64> {
     let pool = pool(host)?;
     let before = number(&pool.join("shrunk"))?;
     if let Some(level) = level {
-        // This file takes how many may stay.
+        // This file expects how many may stay.
         let file = pool.join(level).join("cached");
         let cached = number(&file)?;
         let to_go = match amount {
@@ -174,7 +174,7 @@ fn pool(host: &Host) -> Result<PathBuf> {
 /// When it cannot be read or holds something else.
 pub fn number(file: &Path) -> Result<u64> {
     let text = std::fs::read(file).map_err(|error| explained(file, &error))?;
-    parse_number(&text).with_context(|| format!("{}: this is no number", file.display()))
+    parse_number(&text).with_context(|| format!("{}: this is not a number", file.display()))
 }
 
 /// Whether a switch's file says 1.
@@ -185,7 +185,7 @@ pub fn is_on(file: &Path) -> Result<bool> {
     match number(file)? {
         0 => Ok(false),
         1 => Ok(true),
-        other => bail!("{}: {other} is no switch's value", file.display()),
+        other => bail!("{}: {other} is not the value of a switch", file.display()),
     }
 }
 
@@ -210,12 +210,12 @@ pub fn put(file: &Path, value: &str) -> io::Result<()> {
 fn explained(file: &Path, error: &io::Error) -> anyhow::Error {
     let means = match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => "only root may",
-        Some(libc::EINVAL) => "the module does not take this value; nothing has changed",
+        Some(libc::EINVAL) => "the module refuses this value; nothing has changed",
         Some(libc::ENOENT) => "the loaded module does not have this file: is it of another version?",
-        Some(libc::ENODEV) => "the payload is not in force",
+        Some(libc::ENODEV) => "the payload is not applied",
         Some(libc::ENOMEM) => "no page could be made semi-writable, or no memory",
         Some(libc::EBUSY) => {
-            "somebody else holds what it needs (a BPF program, a kernel livepatch), or a page is in use; see dmesg"
+            "a BPF program or a kernel livepatch holds a function that it needs, or a page is in use; see dmesg"
         }
         Some(libc::EINTR | libc::ERESTART) => "a signal came first",
         _ => "see dmesg",
@@ -302,7 +302,7 @@ mod tests {
         fake.remove(&format!("{POOL_FILES}/shrink"));
         says(shrink(&host, Amount::Tables(1), None).unwrap_err(), "is it of another version?");
         fake.write(&format!("{POOL_FILES}/shrunk"), b"many\n");
-        says(shrink(&host, Amount::Tables(1), None).unwrap_err(), "this is no number");
+        says(shrink(&host, Amount::Tables(1), None).unwrap_err(), "this is not a number");
         assert!(!fake.path(&format!("{POOL_FILES}/shrink")).exists(), "nothing is created in its place");
     }
 
@@ -311,7 +311,7 @@ mod tests {
         for (errno, what) in [
             (libc::EACCES, "only root"),
             (libc::EINVAL, "nothing has changed"),
-            (libc::ENODEV, "payload is not in force"),
+            (libc::ENODEV, "payload is not applied"),
             (libc::ENOMEM, "semi-writable"),
             (libc::EBUSY, "BPF"),
             (libc::EIO, "see dmesg"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A host of files for unit tests: sysfs, procfs, a xen-livepatch that keeps its state in files below `/state`
-//! (tests/fake/xen-livepatch), and a kernel that loads modules by making their directories. Faults are asked for
-//! by fields and by files.
+//! (tests/fake/xen-livepatch), and a kernel that loads modules by making their directories. Fields and files
+//! request faults.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub struct State {
     pub broken: BTreeMap<&'static str, i32>,
     /// Modules that cannot be removed, by error number.
     pub stuck: BTreeMap<&'static str, i32>,
-    /// Somebody pressed Ctrl-C.
+    /// A signal has requested the end.
     pub is_asked_to_stop: bool,
     /// Every module loaded or removed, in order.
     pub done: Vec<String>,
@@ -124,7 +124,7 @@ impl Fake {
         self.path("/usr/lib/trapless/4.17.7-1/trapless_pagetable.livepatch")
     }
 
-    /// Which parts are loaded now.
+    /// The parts that are loaded now.
     pub fn loaded(&self) -> Vec<&'static str> {
         let mut loaded = Vec::new();
         if self.read("/state/payload").is_some() {

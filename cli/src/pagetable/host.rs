@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The host as this command sees it: files below a root, and a kernel that is asked to do things.
+//! The host for this command: files below a root, and a kernel with operations.
 //!
 //! Every path of the system goes through [`Host::path`], and everything that is not a file through [`Kernel`]:
 //! the tests put a tree of their own and a kernel of their own in place of both.
@@ -16,7 +16,7 @@ pub struct Host {
     pub kernel: Box<dyn Kernel>,
 }
 
-/// What a kernel and its hypervisor do for the tool.
+/// Operations of the kernel and its hypervisor.
 pub trait Kernel {
     fn is_root(&self) -> bool;
     /// Release of the running kernel, as `uname -r` prints it.
@@ -27,9 +27,9 @@ pub trait Kernel {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// The command line that Xen was booted with.
     fn xen_command_line(&self) -> Result<String, Unasked>;
-    /// What the payload says of itself; nothing if Xen has none that answers this domain.
+    /// The payload's state; nothing if Xen has none that answers this domain.
     fn payload(&self) -> Result<Option<Payload>, Unasked>;
-    /// Wait this long, or until a signal asks for an end. Returns whether one did.
+    /// Wait this long, or until a signal requests the end. Returns whether one did.
     fn stopped(&self, within: Duration) -> bool;
 }
 
@@ -37,7 +37,7 @@ pub trait Kernel {
 #[derive(Debug)]
 pub struct NotInserted {
     pub error: io::Error,
-    /// What the kernel's log says of it, a line each.
+    /// The lines of the kernel's log about it.
     pub said: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl Host {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// A small file without the white space at its ends; nothing if it cannot be read.
+    /// A small file's contents, trimmed; nothing if it cannot be read.
     pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let bytes = std::fs::read(self.path(path)).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())

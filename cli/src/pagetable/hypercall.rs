@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Questions to Xen, through its own stable library.
+//! Queries of Xen, through its own stable library.
 //!
-//! libxencall is looked for when there is something to ask: this tool also runs where there is no Xen. The
-//! numbers are those of Xen's public headers and of pagetable/abi/trapless_pagetable.h; only questions are
-//! asked here, nothing is changed.
+//! libxencall is loaded on demand: this tool also runs where there is no Xen. The numbers are those of Xen's public
+//! headers and of pagetable/abi/trapless_pagetable.h; these calls only query, and change nothing.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::fs::OpenOptions;
@@ -25,10 +24,10 @@ const DEVICE: &str = "/dev/xen/privcmd";
 /// The largest answer: Xen's command line.
 const ANSWER: usize = 1024;
 
-/// Xen could not be asked, and why.
+/// Why Xen could not be queried.
 pub type Unasked = String;
 
-/// What the hypervisor half says of itself.
+/// The payload's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload {
     pub abi: u32,
@@ -62,10 +61,10 @@ pub fn command_line() -> Result<String, Unasked> {
     Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
-/// What the payload says, if there is one for this domain.
+/// The payload's state, if there is one for this domain.
 ///
 /// # Errors
-/// When Xen cannot be asked. That stock Xen refuses the question is an answer: no payload.
+/// When Xen cannot be queried. If stock Xen refuses the query, the answer is that there is no payload.
 pub fn payload() -> Result<Option<Payload>, Unasked> {
     let Ok(version) = ask(XENOPROF, TPT_VERSION)? else { return Ok(None) };
     let numbers = |answer: &[u8]| -> Vec<u64> {
@@ -100,9 +99,9 @@ type Allocate = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut c_void, *mut c_void);
 type Call2 = unsafe extern "C" fn(*mut c_void, c_uint, u64, u64) -> c_int;
 
-/// Ask one question whose answer fits into [`ANSWER`] bytes. The outer error: it could not be asked.
+/// Make one query whose answer fits into [`ANSWER`] bytes. The outer error: Xen could not be queried.
 fn ask(hypercall: c_uint, operation: u64) -> Result<io::Result<Vec<u8>>, Unasked> {
-    // The library would print its complaint; we report it ourselves.
+    // The library would print an error; we report it ourselves.
     OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| {
         format!("Xen cannot be asked: {DEVICE}: {error} (modprobe xen-privcmd; only root may)")
     })?;

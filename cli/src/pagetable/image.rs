@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a payload and a module say of themselves: which hypervisor, which kernel they were built for.
+//! Reads from a payload or a module for which hypervisor or kernel it was built.
 //!
-//! The files are read with an ELF library and trusted in nothing: whatever bytes they hold give an answer or an
-//! error with a reason.
+//! The files are read with an ELF library and are not trusted: any bytes give a result or an error with a reason.
 
 use anyhow::{Context, Result, ensure};
 use object::elf::{FileHeader64, NT_GNU_BUILD_ID};
@@ -11,11 +10,11 @@ use object::{LittleEndian, Object, ObjectSection};
 
 type Header = FileHeader64<LittleEndian>;
 
-/// The identity of a linked image, given by its linker.
+/// The build-id of a linked image.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BuildId(Vec<u8>);
 
-/// What the kernel will look at when it loads a module.
+/// The fields of a module that the kernel checks when it loads it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Module {
     pub name: String,
@@ -57,7 +56,7 @@ pub fn hex(bytes: &[u8]) -> String {
 /// The build of Xen that a payload is for.
 ///
 /// # Errors
-/// When the file is no payload.
+/// When the file is not a payload.
 pub fn payload_is_for(bytes: &[u8]) -> Result<BuildId> {
     let notes = section(bytes, ".livepatch.depends")?;
     let mut notes = NoteIterator::<Header>::new(LittleEndian, 4, notes).context("its notes are damaged")?;
@@ -71,10 +70,10 @@ pub fn payload_is_for(bytes: &[u8]) -> Result<BuildId> {
     anyhow::bail!("it does not say which build of Xen it is for")
 }
 
-/// What a module says of itself.
+/// Read a module's name and kernel.
 ///
 /// # Errors
-/// When the file is no module.
+/// When the file is not a module.
 pub fn module(bytes: &[u8]) -> Result<Module> {
     let info = section(bytes, ".modinfo")?;
     let value = |key: &str| {
@@ -87,7 +86,7 @@ pub fn module(bytes: &[u8]) -> Result<Module> {
 }
 
 fn section<'a>(bytes: &'a [u8], name: &str) -> Result<&'a [u8]> {
-    let file = ElfFile64::<LittleEndian>::parse(bytes).context("it is no 64-bit ELF file")?;
+    let file = ElfFile64::<LittleEndian>::parse(bytes).context("it is not a 64-bit ELF file")?;
     let section = file.section_by_name(name).with_context(|| format!("it has no section {name}"))?;
     section.data().with_context(|| format!("its section {name} is damaged"))
 }
@@ -109,7 +108,7 @@ mod tests {
     #[test]
     fn refuses_what_is_neither() {
         let says = |error: anyhow::Error| format!("{error:#}");
-        assert!(says(payload_is_for(b"").unwrap_err()).contains("no 64-bit ELF file"));
+        assert!(says(payload_is_for(b"").unwrap_err()).contains("not a 64-bit ELF file"));
         assert!(
             says(payload_is_for(&module_file("x", "y")).unwrap_err())
                 .contains("no section .livepatch.depends")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The running kernel: modules by system call, so that a refusal keeps its error number, and the kernel's log
-//! for the reason that only it knows.
+//! The running kernel: modules by system call, so that a refusal keeps its error number, and the kernel's log,
+//! which alone has the reason.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ use crate::stop::{Stop, Woken};
 
 /// The kernel under us.
 pub struct Linux {
-    /// Held by the commands that must not be cut in two.
+    /// For commands that a signal must not interrupt.
     stop: Option<Stop>,
 }
 
@@ -24,7 +24,7 @@ impl Linux {
         Linux { stop: None }
     }
 
-    /// From here on SIGINT, SIGTERM and SIGHUP only ask for an end.
+    /// From here on SIGINT, SIGTERM and SIGHUP only request the end.
     ///
     /// # Errors
     /// When the process has no descriptor left.
@@ -71,7 +71,7 @@ impl Kernel for Linux {
             std::thread::sleep(within);
             return false;
         };
-        // When the wait itself fails, an end is the safe answer.
+        // If the wait itself fails, ending is the safe choice.
         stop.wait(Instant::now() + within, &[]).map_or(true, |woken| woken == Woken::Stop)
     }
 }
@@ -82,14 +82,14 @@ struct Log {
 }
 
 impl Log {
-    /// Nothing if the log cannot be read: then reasons have to do without it.
+    /// Nothing if the log cannot be read: errors are then reported without it.
     fn from_now() -> Option<Self> {
         let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg").ok()?;
         file.seek(SeekFrom::End(0)).ok()?;
         Some(Log { file })
     }
 
-    /// What was said since about this module.
+    /// The messages about this module since then.
     fn of(&mut self, module: &str) -> Vec<String> {
         let mut said = Vec::new();
         let mut record = [0; 8192];
@@ -105,8 +105,8 @@ impl Log {
     }
 }
 
-/// The text of a record of /dev/kmsg, if it is a message of this module: `6,339,5140900,-;module: text`. That a
-/// module from elsewhere taints the kernel is said each time, and is no reason.
+/// The text of a record of /dev/kmsg, if it is a message of this module: `6,339,5140900,-;module: text`. The
+/// message that an out-of-tree module taints the kernel comes each time, and is not a reason.
 fn about(module: &str, record: &[u8]) -> Option<String> {
     let record = String::from_utf8_lossy(record);
     let (_, text) = record.split_once(';')?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The payload in Xen, through Debian's xen-livepatch.
 //!
-//! What that tool says it did is not believed: it exits with 0 when it could not reach Xen at all. Xen's list
-//! of payloads is what counts, and it is read again after every step.
+//! The tool's exit code is not trusted: it is 0 even if the tool cannot reach Xen. Instead Xen's list of payloads is
+//! read again after every step.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ use super::host::Host;
 use super::part::PAYLOAD;
 use super::platform::Xen;
 
-/// Xen gives up when its CPUs cannot be brought together for a moment; nothing has changed then.
+/// Xen gives up if it cannot stop all its CPUs in time; nothing has changed then.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(300);
 
@@ -27,14 +27,14 @@ pub struct Listed {
     pub state: State,
 }
 
-/// What a payload does there.
+/// A payload's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// Uploaded, not in force.
+    /// Uploaded, not applied.
     Checked,
-    /// In force.
+    /// Applied.
     Applied,
-    /// Anything else that Xen may call it.
+    /// Any other state.
     Other(String),
 }
 
@@ -44,7 +44,7 @@ pub struct Livepatch<'a> {
     program: PathBuf,
 }
 
-/// What the tool said when it failed.
+/// The tool's error message.
 struct Failure {
     errno: Option<i32>,
     text: String,
@@ -69,10 +69,10 @@ impl<'a> Livepatch<'a> {
         Ok(Livepatch { host, program })
     }
 
-    /// What Xen has now.
+    /// Xen's present list.
     ///
     /// # Errors
-    /// When the answer is no list.
+    /// When the answer is not a list.
     pub fn list(&self) -> Result<Vec<Listed>> {
         let (_, out) = self.run(&["list".as_ref()])?;
         parse(&out).with_context(|| format!("xen-livepatch list gave no list: {}", one_line(&out)))
@@ -86,12 +86,12 @@ impl<'a> Livepatch<'a> {
         Ok(self.list()?.into_iter().find(|listed| listed.name == PAYLOAD).map(|listed| listed.state))
     }
 
-    /// Bring the payload of this file in force. After an error it is not there.
+    /// Upload and apply the payload in this file. After an error it is not there.
     ///
     /// # Errors
     /// When Xen refuses it, with Xen's reason.
     pub fn load(&self, file: &Path) -> Result<()> {
-        // Left behind by somebody who stopped halfway; it may be of another build.
+        // Left behind by an interrupted load; it may be of another build.
         if self.state()? == Some(State::Checked) {
             self.step("unload", None, None)?;
         }
@@ -99,13 +99,13 @@ impl<'a> Livepatch<'a> {
         if let Err(error) = self.step("apply", None, Some(&State::Applied)) {
             return Err(match self.step("unload", None, None) {
                 Ok(()) => error,
-                Err(also) => error.context(format!("it stays in Xen, not in force: {also:#}")),
+                Err(also) => error.context(format!("it stays in Xen, not applied: {also:#}")),
             });
         }
         Ok(())
     }
 
-    /// Take the payload out. After an error it is in force, or there without being in force: see `state`.
+    /// Revert and unload the payload. After an error it is applied, or only uploaded: see `state`.
     ///
     /// # Errors
     /// When Xen refuses.
@@ -116,7 +116,7 @@ impl<'a> Livepatch<'a> {
         self.step("unload", None, None)
     }
 
-    /// One command, again while Xen is busy, and the state that must come of it.
+    /// One command, repeated while Xen is busy, and the state that must result.
     fn step(&self, command: &str, file: Option<&Path>, wanted: Option<&State>) -> Result<()> {
         let mut arguments: Vec<&OsStr> = vec![command.as_ref(), PAYLOAD.as_ref()];
         arguments.extend(file.map(Path::as_os_str));
@@ -127,7 +127,7 @@ impl<'a> Livepatch<'a> {
                 return Ok(());
             }
             let failure =
-                failure.unwrap_or(Failure { errno: None, text: "xen-livepatch saw no error".into() });
+                failure.unwrap_or(Failure { errno: None, text: "xen-livepatch reported no error".into() });
             let busy = matches!(failure.errno, Some(libc::EBUSY | libc::EAGAIN));
             if !busy || tries == TRIES || self.host.kernel.stopped(PAUSE) {
                 bail!("xen-livepatch {command}: {}{}", failure.text, explain(command, failure.errno, tries));
@@ -136,7 +136,7 @@ impl<'a> Livepatch<'a> {
         Ok(())
     }
 
-    /// Run the tool to its end. It has a process group of its own: a Ctrl-C is for us, who wait for its end.
+    /// Run the tool to its end. It has a process group of its own, so that Ctrl-C reaches only us, who wait for it.
     fn run(&self, arguments: &[&OsStr]) -> Result<(Option<Failure>, String)> {
         let output = Command::new(&self.program)
             .args(arguments)
@@ -163,19 +163,19 @@ fn one_line(text: &str) -> String {
     crate::output::printable(&lines.join("; "))
 }
 
-/// What an operator should make of it.
+/// An explanation for the operator.
 fn explain(command: &str, errno: Option<i32>, tries: u32) -> String {
     let means = match (command, errno) {
-        ("upload", Some(libc::EINVAL)) => "Xen does not take the file; xl dmesg says why",
+        ("upload", Some(libc::EINVAL)) => "Xen refuses the file; xl dmesg says why",
         ("upload", Some(libc::ENOSYS | libc::EOPNOTSUPP)) => "this Xen was built without live patching",
         ("apply", Some(libc::EINVAL)) => {
-            "a function of this Xen is not as the payload knows it; xl dmesg says which"
+            "a function of this Xen differs from what the payload expects; xl dmesg says which"
         }
         ("revert", Some(libc::EBUSY)) => {
-            "pages are still semi-writable, or the CPUs did not come together; xl dmesg says which"
+            "pages are still semi-writable, or Xen could not stop all CPUs; xl dmesg says which"
         }
         (_, Some(libc::EBUSY | libc::EAGAIN)) => {
-            "Xen's CPUs did not come together for a moment; try again when the host is less busy"
+            "Xen could not stop all CPUs in time; try again when the host is less busy"
         }
         (_, Some(libc::EPERM | libc::EACCES)) => "only root in dom0 may",
         _ => return String::new(),
@@ -183,7 +183,7 @@ fn explain(command: &str, errno: Option<i32>, tries: u32) -> String {
     format!(" ({means}; {tries} {})", if tries == 1 { "try" } else { "tries" })
 }
 
-/// The table of `xen-livepatch list`; nothing if it is none.
+/// Parse the table of `xen-livepatch list`; nothing if it is not one.
 fn parse(text: &str) -> Option<Vec<Listed>> {
     if text.lines().any(|line| line.trim() == "Nothing to list") {
         return Some(Vec::new());
@@ -245,7 +245,7 @@ mod tests {
         let file = fake.payload();
         fake.write("/state/busy", b"1000");
         let error = with(&fake, |livepatch| livepatch.load(&file).unwrap_err());
-        assert!(format!("{error:#}").contains("did not come together"), "{error:#}");
+        assert!(format!("{error:#}").contains("could not stop all CPUs"), "{error:#}");
         assert!(format!("{error:#}").contains("10 tries"), "{error:#}");
         assert_eq!(fake.read("/state/payload"), None, "the upload is taken back");
     }
@@ -256,7 +256,7 @@ mod tests {
         let file = fake.payload();
         fake.write("/state/lies", b"");
         let error = with(&fake, |livepatch| livepatch.load(&file).unwrap_err());
-        assert!(format!("{error:#}").contains("saw no error"), "{error:#}");
+        assert!(format!("{error:#}").contains("reported no error"), "{error:#}");
         fake.write("/state/unreachable", b"");
         let error = with(&fake, |livepatch| livepatch.list().unwrap_err());
         assert!(format!("{error:#}").contains("failed to get the handler"), "{error:#}");

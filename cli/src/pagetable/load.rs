@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bringing the parts in, and taking out again what was brought in when a later one fails.
+//! Loads the parts, and unloads those that were loaded if a later one fails.
 //!
-//! Invariant: after an error nothing is loaded that was not before, or the message names what could not be
-//! taken out. A part that was there before is never taken out.
+//! Invariant: after an error nothing is loaded that was not loaded before, or the message names what could not be
+//! unloaded. A part that was loaded before is never unloaded.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use super::plan::{Action, Step, Wanted, plan, served};
 use super::platform::Platform;
 use super::unload::take_out;
 
-/// Load what is wanted and not there yet; then put the settings in force.
+/// Load the wanted parts that are not loaded yet; then apply the settings.
 ///
 /// # Errors
-/// With every reason that could be known before, or with the one that came up and what was undone.
+/// With all reasons that are known in advance, or with the failure and what was undone.
 pub fn load(host: &Host, wanted: &Wanted, settings: &Settings, say: Say<'_>) -> Result<()> {
     let steps = steps(host, wanted)?;
     let mut done = Vec::new();
@@ -29,7 +29,7 @@ pub fn load(host: &Host, wanted: &Wanted, settings: &Settings, say: Say<'_>) -> 
                 done.push(step.part);
             }
             if host.kernel.stopped(Duration::ZERO) {
-                bail!("a signal asked for an end");
+                bail!("a signal requested the end");
             }
         }
         if settings.is_some() {
@@ -41,7 +41,7 @@ pub fn load(host: &Host, wanted: &Wanted, settings: &Settings, say: Say<'_>) -> 
     Err(undo(host, &done, error))
 }
 
-/// Say what [`load`] would do.
+/// Print what [`load`] would do.
 ///
 /// # Errors
 /// As [`load`] before it changes anything.
@@ -96,7 +96,7 @@ fn bring_in(host: &Host, step: &Step, wanted: &Wanted, say: Say<'_>) -> Result<b
             say(format!("{part:8} loaded from {}", file.display()));
             Ok(true)
         }
-        Ok(()) => bail!("{part}: the kernel took {} but has no module {name}", file.display()),
+        Ok(()) => bail!("{part}: the kernel accepted {} but has no module {name}", file.display()),
         Err(refused) if is_optional && does_not_serve(&refused, is_dom0) => {
             say(format!("{part:8} left out: {}", sentence(part, &refused)));
             Ok(false)
@@ -109,36 +109,32 @@ fn bring_in(host: &Host, step: &Step, wanted: &Wanted, say: Say<'_>) -> Result<b
 fn does_not_serve(refused: &NotInserted, is_dom0: bool) -> bool {
     match refused.error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => true,
-        // Whether a domU's host has the payload is not for the domU to say.
+        // A domU cannot know whether its host has the payload.
         Some(libc::ENODEV) => !is_dom0,
-        // That number is also the kernel's own, for a module that is not signed; then the module said nothing.
+        // The kernel itself returns that number for an unsigned module; then the module logged nothing.
         Some(libc::EPERM) => !is_dom0 && !refused.said.is_empty(),
         _ => false,
     }
 }
 
-/// What an error number of a module's load means, with what the kernel itself said of it.
+/// The meaning of an error number of a module's load, with the kernel's own messages about it.
 fn sentence(part: Part, refused: &NotInserted) -> String {
     let means = match (refused.error.raw_os_error(), part) {
         (Some(libc::ENODEV), Part::Pool) => {
-            "Xen has no payload that answers this domain, or this is no PV domain"
+            "Xen has no payload that answers this domain, or this is not a PV domain"
         }
-        (Some(libc::ENODEV), _) => "this is no PV domain of Xen",
-        (Some(libc::EPROTO), _) => "payload and module are of different versions: load both of one build",
+        (Some(libc::ENODEV), _) => "this is not a PV domain of Xen",
+        (Some(libc::EPROTO), _) => "payload and module have different versions: load both from one build",
         (Some(libc::EOPNOTSUPP), Part::Pool) => {
             "this domain's IOMMU mappings do not follow page types: nothing to save"
         }
         (Some(libc::EOPNOTSUPP), _) => "the kernel preempts its own code: boot without preempt=full",
-        (Some(libc::ENOENT), _) => {
-            "this build of the kernel is not known: a function is missing or is not as it should be"
-        }
-        (Some(libc::EBUSY), _) => {
-            "somebody else holds a kernel function that it needs: a BPF program, or a kernel livepatch"
-        }
+        (Some(libc::ENOENT), _) => "this build of the kernel is unknown: a function is missing or differs",
+        (Some(libc::EBUSY), _) => "a BPF program or a kernel livepatch holds a kernel function that it needs",
         (Some(libc::ENOEXEC), _) => "the file is not for this kernel",
         (Some(libc::ENOMEM), _) => "no memory",
         (Some(libc::EINVAL), _) => "a parameter is wrong, or the file is not for this kernel",
-        (Some(libc::EEXIST), _) => "somebody else loaded it at this moment",
+        (Some(libc::EEXIST), _) => "it was loaded by another process at the same time",
         (Some(libc::EPERM | libc::EACCES | libc::EKEYREJECTED), _) => {
             "this kernel takes only modules that are signed with a key it knows (Secure Boot), or we are not root"
         }
@@ -206,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_half_that_fails_takes_the_earlier_with_it() {
+    fn if_a_later_part_fails_the_earlier_ones_are_unloaded() {
         for (module, errno, says) in [
             ("trapless_pagetable", libc::EPROTO, "different versions"),
             ("trapless_pagetable", libc::ENODEV, "no payload that answers"),
@@ -221,7 +217,7 @@ mod tests {
         }
         let fake = Fake::dom0();
         fake.write("/state/refuse-apply", b"");
-        fails(&fake, "not as the payload knows it");
+        fails(&fake, "differs from what the payload expects");
         assert!(fake.loaded().is_empty());
     }
 

@@ -34,7 +34,7 @@ use linux::Linux;
 use part::Part;
 pub use survey::Survey;
 
-/// Held while parts come and go.
+/// Held while parts are loaded or unloaded.
 const LOCK: &str = "/run/trapless-pagetable.lock";
 
 /// The sub-commands.
@@ -42,9 +42,9 @@ const LOCK: &str = "/run/trapless-pagetable.lock";
 pub enum Command {
     /// Check everything, then load the payload and the modules that serve this host
     Load(LoadArguments),
-    /// Take out what is loaded, in reverse
+    /// Unload what is loaded, in reverse order
     Unload(UnloadArguments),
-    /// What is loaded, switched on and cached
+    /// Show what is loaded, switched on and cached
     Status(StatusArguments),
     /// Serve page tables from the pool, or turn the named switches on
     Enable(SwitchArguments),
@@ -52,7 +52,7 @@ pub enum Command {
     Disable(SwitchArguments),
     /// Give cached tables back to the kernel
     Shrink(ShrinkArguments),
-    /// How the pool shrinks of itself: show or set
+    /// Show or set the pool's shrinking policy
     Policy(PolicyArguments),
 }
 
@@ -73,13 +73,13 @@ pub struct LoadArguments {
     /// This part only (may be repeated)
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
-    /// Say what would be done, and do nothing
+    /// Print what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// Take this payload and no other
+    /// Use this payload and no other
     #[arg(long, value_name = "FILE")]
     payload: Option<PathBuf>,
-    /// Take this module, and no other than those given (may be repeated)
+    /// Use this module, and no others than those given (may be repeated)
     #[arg(long = "module", value_name = "FILE")]
     modules: Vec<PathBuf>,
     /// Look here before the system's folders: a folder of files, or a build tree
@@ -95,13 +95,13 @@ pub struct LoadArguments {
     settings: Settings,
 }
 
-/// What to take out.
+/// What to unload.
 #[derive(Debug, Args)]
 pub struct UnloadArguments {
     /// This part only (may be repeated)
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
-    /// Say what would be done, and do nothing
+    /// Print what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -120,7 +120,7 @@ pub struct StatusArguments {
 /// Which switches.
 #[derive(Debug, Args)]
 pub struct SwitchArguments {
-    /// pool (taken if none is named), a switch that status shows, or all
+    /// pool (the default), a switch that status shows, or all
     #[arg(value_name = "SWITCH")]
     names: Vec<String>,
 }
@@ -128,7 +128,7 @@ pub struct SwitchArguments {
 /// How much.
 #[derive(Debug, Args)]
 pub struct ShrinkArguments {
-    /// That many cached tables, or a part of them: 20, 50%
+    /// How many cached tables: a number or a percentage, such as 20 or 50%
     #[arg(value_name = "N|N%")]
     amount: control::Amount,
     /// Of this level only
@@ -136,7 +136,7 @@ pub struct ShrinkArguments {
     level: Option<String>,
 }
 
-/// The policy; nothing shows it.
+/// The settings; without any the policy is shown.
 #[derive(Debug, Args)]
 pub struct PolicyArguments {
     #[command(flatten)]
@@ -180,9 +180,9 @@ fn prefill(text: &str) -> Result<String, String> {
 /// Run one.
 ///
 /// # Errors
-/// Whatever kept it from its end; the message says what was changed, if anything was.
+/// The reason why it failed; the message says what was changed, if anything.
 pub fn run(command: &Command) -> Result<ExitCode> {
-    // A reader who goes away must not cut a load in two: lines that cannot be printed are lost.
+    // A closed pipe must not interrupt a load: lines that cannot be printed are lost.
     let mut say = |line: String| drop(output::line(&line));
     let host = Host::new("/".into(), Box::new(Linux::new()));
     match command {
@@ -243,8 +243,8 @@ impl LoadArguments {
     }
 }
 
-/// The host for a command that changes what is loaded: signals only ask it to stop, and no other such command
-/// runs beside it. Who is not root gets no lock and will be refused.
+/// The host for a command that changes what is loaded: signals only request its end, and no other such command
+/// runs at the same time. Without root there is no lock, and the command will be refused.
 fn alone() -> Result<(Host, Option<std::fs::File>)> {
     let host = Host::new("/".into(), Box::new(Linux::that_is_asked_to_stop()?));
     let lock = if host.kernel.is_root() { Some(lock(&host)?) } else { None };
@@ -262,7 +262,7 @@ fn lock(host: &Host) -> Result<std::fs::File> {
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            bail!("refused, and nothing was changed:\n  another trapless pagetable load or unload is at work")
+            bail!("refused, and nothing was changed:\n  another trapless pagetable load or unload is running")
         }
         Err(error) => Err(error).with_context(|| format!("{} cannot be locked", path.display())),
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The things that are loaded, and their order: the hypervisor's half first, its guest's half after it.
+//! The parts that can be loaded, in their order: the hypervisor's first, then the guest's.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::host::Host;
 
-/// What is said while parts come and go, a line a part.
+/// The output while parts are loaded and unloaded, one line each.
 pub type Say<'a> = &'a mut dyn FnMut(String);
 
 /// Name of the payload in Xen, and of its file before `.livepatch`.
@@ -19,7 +19,7 @@ pub const POOL_FILES: &str = "/sys/kernel/trapless_pagetable";
 /// Control files of the other parts, one a switch.
 pub const SWITCH_FILES: &str = "/sys/kernel/trapless_pvmmu";
 
-/// One thing that is loaded.
+/// A part that can be loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
@@ -55,14 +55,14 @@ impl std::fmt::Display for Part {
     }
 }
 
-/// Where files are looked for; each list from first to last.
+/// Where files are searched, each list in order.
 #[derive(Debug, Default, Clone)]
 pub struct Sources {
-    /// Named by the operator: nothing else is taken.
+    /// Named by the operator: no other is used.
     pub payload: Option<PathBuf>,
-    /// The same for modules; which is which stands in them.
+    /// The same for modules, which contain their names.
     pub modules: Vec<PathBuf>,
-    /// A folder that is looked into before the system's: of files, or a build tree.
+    /// A folder that is searched before the system's: with files, or a build tree.
     pub from: Option<PathBuf>,
 }
 

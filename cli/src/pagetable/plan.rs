@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What loading would do here, and everything that speaks against it.
+//! What loading would do here, and all reasons for a refusal.
 //!
-//! Nothing is changed: every refusal that can be known beforehand is found here, all of them at once, a line
-//! each. A part that is there already needs nothing, whatever is missing on the disk by now.
+//! Nothing is changed: all refusals that can be known in advance are found here at once, one line each. A part that
+//! is loaded already needs nothing, even if its files are missing now.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use super::livepatch::{Livepatch, State};
 use super::part::{PARTS, PAYLOAD, Part, Sources};
 use super::platform::{Follows, Guest, Platform, Xen};
 
-/// What is wanted.
+/// The request.
 #[derive(Debug, Default, Clone)]
 pub struct Wanted {
-    /// These parts and no other; all that serve this host if empty.
+    /// These parts only; if empty, all that serve this host.
     pub only: Vec<Part>,
     pub sources: Sources,
     /// Parameters of the pool's module.
@@ -29,18 +29,18 @@ pub struct Step {
     pub action: Action,
 }
 
-/// One part's share.
+/// The action for one part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Nothing: it is loaded.
     There,
-    /// Nothing: it would not serve this host, and was not asked for by name.
+    /// Nothing: it would not serve this host, and was not requested by name.
     Leave(String),
-    /// Load this file. An optional part is left out if it says itself that it does not serve this host.
+    /// Load this file. An optional part is left out if its own load reports that it does not serve this host.
     Load { file: PathBuf, is_optional: bool },
 }
 
-/// The refusal that does not depend on the host.
+/// The refusal that is the same on every host.
 pub const ONLY_ROOT: &str = "only root may load: try sudo";
 
 /// The steps in order, or every reason why not.
@@ -75,7 +75,7 @@ pub fn plan(host: &Host, wanted: &Wanted) -> Result<Vec<Step>, Vec<String>> {
 pub fn served(platform: &Platform) -> Result<&Xen, String> {
     match platform {
         Platform::NotXen => {
-            Err("this kernel is no guest of Xen: there are no PV page tables to accelerate".into())
+            Err("this kernel is not a guest of Xen: there are no PV page tables to accelerate".into())
         }
         Platform::Xen(xen) if xen.guest != Guest::Pv => Err(format!(
             "this is a {platform}: its page tables are its own, and Xen does not type them; only PV domains gain"
@@ -90,7 +90,7 @@ fn payload(host: &Host, xen: &Xen, wanted: &Wanted) -> Result<Action, Vec<String
         return if wanted.only.is_empty() { Ok(Action::Leave(why.into())) } else { Err(vec![why.into()]) };
     }
     let mut refusals = Vec::new();
-    // Who is not root cannot ask Xen; that refusal is there already.
+    // Without root Xen cannot be queried; that refusal is there already.
     if host.kernel.is_root() {
         match Livepatch::find(host, xen).and_then(|livepatch| livepatch.list()) {
             Err(why) => refusals.push(format!("{why:#}")),
@@ -101,7 +101,7 @@ fn payload(host: &Host, xen: &Xen, wanted: &Wanted) -> Result<Action, Vec<String
                 refusals.extend(list.iter().filter(|listed| listed.name != PAYLOAD && listed.state == State::Applied).map(
                     |other| {
                         let name = crate::output::printable(&other.name);
-                        format!("the live patch {name} is in force, and this one goes onto Xen itself: take that one out first")
+                        format!("the live patch {name} is applied, and this one must be the first on Xen: unload that one first")
                     },
                 ));
             }
@@ -126,13 +126,13 @@ fn choose_payload(host: &Host, xen: &Xen, sources: &Sources) -> Result<PathBuf, 
     }
     let id = image::hex(&xen.build_id);
     let running = format!("no payload for the running Xen {} (build {id})", xen.version);
-    // What trapless-payload leaves where its checker did not prove this build.
+    // trapless-payload leaves a report if its checker did not prove this build.
     let report = host.path(format!("/usr/lib/trapless/{id}/refused.txt"));
     Err(if report.is_file() {
         format!("{running}: its checker refused this build, see {}", report.display())
     } else if others.is_empty() {
         format!(
-            "{running}: looked below /usr/lib/trapless; trapless-payload build makes it, --payload or --from name one"
+            "{running}: searched below /usr/lib/trapless; trapless-payload build makes it, --payload or --from name one"
         )
     } else {
         format!("{running}: {}; trapless-payload build makes it", others.join("; "))
@@ -158,18 +158,18 @@ fn module(host: &Host, xen: &Xen, wanted: &Wanted, part: Part, name: &str) -> Re
     if part == Part::Pool && xen.is_dom0 && !wanted.only.is_empty() && !wanted.only.contains(&Part::Payload) {
         let applied = matches!(host.kernel.payload(), Ok(Some(_)));
         if host.kernel.is_root() && !applied {
-            refusals.push("it needs the payload, which is not in force: load that too".to_owned());
+            refusals.push("it needs the payload, which is not applied: load that too".to_owned());
         }
     }
     if host.text("/proc/sys/kernel/modules_disabled").as_deref() == Some("1") {
         refusals.push(
-            "kernel.modules_disabled is 1: this kernel takes no module until it is booted again".to_owned(),
+            "kernel.modules_disabled is 1: this kernel accepts no module until it is booted again".to_owned(),
         );
     }
     let file = choose_module(host, &wanted.sources, name).map_err(|why| refusals.push(why));
     match (file, refusals.is_empty()) {
         (Ok(file), true) => Ok(Action::Load { file, is_optional }),
-        // A domU's host decides whether the pool can serve: without its module there is just nothing to try.
+        // A domU's host determines whether the pool can serve: without its module it is simply left out.
         _ if is_optional && !xen.is_dom0 => Ok(Action::Leave(refusals.join("; "))),
         _ => Err(refusals),
     }
@@ -181,7 +181,7 @@ fn choose_module(host: &Host, sources: &Sources, name: &str) -> Result<PathBuf, 
     let mut others = Vec::new();
     for file in sources.modules(host, name) {
         match read(&file).and_then(|bytes| image::module(&bytes).map_err(|why| format!("{why:#}"))) {
-            // Of the files that the operator named, another one is this module.
+            // Another of the files that the operator named is this module.
             Ok(module) if module.name != name => {}
             Ok(module) if module.release == release => return Ok(file),
             Ok(module) => {
@@ -193,7 +193,7 @@ fn choose_module(host: &Host, sources: &Sources, name: &str) -> Result<PathBuf, 
     }
     Err(if others.is_empty() {
         format!(
-            "no module {name} for the running kernel {release}: looked in /lib/modules/{release}; DKMS builds it, --module or --from name one"
+            "no module {name} for the running kernel {release}: searched in /lib/modules/{release}; DKMS builds it, --module or --from name one"
         )
     } else {
         format!("no module {name} for the running kernel {release}: {}", others.join("; "))
@@ -254,7 +254,7 @@ mod tests {
         fake.remove("/sys/hypervisor/guest_type");
         refuses(&fake, &["unknown dom0"]);
         fake.remove("/sys/hypervisor/type");
-        refuses(&fake, &["no guest of Xen"]);
+        refuses(&fake, &["not a guest of Xen"]);
     }
 
     #[test]
@@ -266,15 +266,15 @@ mod tests {
         refuses(&fake, &["is for build 0707"]);
         fake.write(payload, b"no payload");
         fake.write(&module, &module_file("trapless_pvmmu", "6.1.0-55-amd64"));
-        refuses(&fake, &["no 64-bit ELF file", "is for kernel 6.1.0-55-amd64"]);
+        refuses(&fake, &["not a 64-bit ELF file", "is for kernel 6.1.0-55-amd64"]);
         fake.remove(payload);
         fake.remove(&module);
-        refuses(&fake, &["looked below /usr/lib/trapless", "looked in /lib/modules"]);
+        refuses(&fake, &["searched below /usr/lib/trapless", "searched in /lib/modules"]);
         let report = format!("/usr/lib/trapless/{}/refused.txt", image::hex(&BUILD_ID));
         fake.write(&report, b"the reasons");
-        refuses(&fake, &["its checker refused this build", "looked in /lib/modules"]);
+        refuses(&fake, &["its checker refused this build", "searched in /lib/modules"]);
         fake.remove(&report);
-        // The one that fits is taken, wherever it stands.
+        // The matching file is used, whatever its position.
         fake.write("/usr/lib/trapless/4.17.6-1/trapless_pagetable.livepatch", &payload_file(&[7; 20]));
         fake.write("/usr/lib/trapless/z/trapless_pagetable.livepatch", &payload_file(&BUILD_ID));
         fake.write(&module, &module_file("trapless_pvmmu", RELEASE));
@@ -305,7 +305,7 @@ mod tests {
     fn the_way_to_xen() {
         let fake = Fake::dom0();
         fake.write("/state/other", b"APPLIED");
-        refuses(&fake, &["xsa-999 is in force"]);
+        refuses(&fake, &["xsa-999 is applied"]);
         fake.write("/state/unreachable", b"");
         refuses(&fake, &["failed to get the handler"]);
         fake.remove("/dev/xen/privcmd");

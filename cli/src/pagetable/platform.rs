@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this kernel runs on: whether there are PV page tables at all, and which hypervisor handles them.
+//! The kernel's platform: whether there are PV page tables, and which hypervisor handles them.
 //!
 //! Everything here is only read, before anything is loaded. An uncertain answer is reported together with what it is
 //! based on.
@@ -19,7 +19,7 @@ pub enum Platform {
     Xen(Xen),
 }
 
-/// A Xen that this kernel is a guest of.
+/// The Xen of which this kernel is a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Xen {
     pub guest: Guest,
@@ -36,7 +36,7 @@ pub struct Xen {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guest {
     Pv,
-    /// PVH, HVM, or something that is not known here: its page tables are its own.
+    /// PVH, HVM, or unknown: its page tables are its own.
     Other(String),
 }
 
@@ -83,12 +83,12 @@ impl std::fmt::Display for Platform {
 pub struct Follows {
     /// Nothing if it cannot be known yet.
     pub answer: Option<bool>,
-    /// What the answer rests on, or why there is none.
+    /// The source of the answer, or why there is none.
     pub because: String,
 }
 
 impl Follows {
-    /// Ask all sources there are, the most reliable first.
+    /// Query all sources, the most reliable first.
     pub fn look(host: &Host, xen: &Xen) -> Self {
         if let Ok(Some(payload)) = host.kernel.payload() {
             return Follows {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The status as metrics, for node_exporter's textfile collector.
 //!
-//! Invariant: the collector sees a whole file or the one before, never a part; and no metric is written whose
-//! value could not be read.
+//! Invariant: the collector sees the whole new file or the whole old one, never a part; a metric whose value could
+//! not be read is not written.
 
 use std::path::Path;
 
@@ -16,11 +16,10 @@ use crate::destination::{self, Readers};
 
 const PREFIX: &str = "trapless_pagetable";
 
-/// Write the metrics to a file, in place of what was there; readable by all, as the collector has a user of its
-/// own.
+/// Replace a file by the metrics; readable by all, as the collector has a user of its own.
 ///
 /// # Errors
-/// When it cannot be written; the file is then as it was.
+/// When it cannot be written; the file is then unchanged.
 pub fn write(status: &Status, file: &Path) -> Result<()> {
     destination::replace(file, text(status)?.as_bytes(), Readers::All)
         .with_context(|| format!("{} is not written", destination::name(file)))
@@ -92,7 +91,7 @@ pub fn text(status: &Status) -> Result<String> {
     metrics.gauge("limit", "Cached tables above which the pool shrinks", "unit", &limits)?;
     let policies =
         POLICIES.map(|name| (name.to_owned(), pool.policy.as_deref().map(|now| u64::from(now == name))));
-    metrics.gauge("policy", "How the pool shrinks of itself", "policy", &policies)?;
+    metrics.gauge("policy", "The pool's shrinking policy", "policy", &policies)?;
     metrics.encode()
 }
 
@@ -100,7 +99,7 @@ fn some<const N: usize>(values: [(&str, u64); N]) -> [(String, Option<u64>); N] 
     values.map(|(name, value)| (name.to_owned(), Some(value)))
 }
 
-/// Metrics with one label at most; a value that is none is left out.
+/// Metrics with at most one label; values that are `None` are left out.
 struct Metrics(Registry);
 
 impl Metrics {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is loaded, switched on and cached now: as values, as a table, as JSON.
 //!
-//! It only reads. What cannot be read (because we are not root, or the loaded module is of another version) is
-//! left out, and never taken for zero.
+//! It only reads. Values that cannot be read (without root, or from another version of the module) are left out, and
+//! never shown as zero.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -34,7 +34,7 @@ pub struct Status {
     pub pvmmu: Option<BTreeMap<String, bool>>,
 }
 
-/// The hypervisor's half.
+/// The payload.
 #[derive(Debug, Serialize)]
 pub struct Payload {
     /// None if it cannot be known; then `why` says why.
@@ -46,7 +46,7 @@ pub struct Payload {
     pub statistics: Option<Statistics>,
 }
 
-/// The guest's cache.
+/// The pool.
 #[derive(Debug, Serialize)]
 pub struct Pool {
     pub enabled: Option<bool>,
@@ -116,7 +116,7 @@ impl Payload {
                 }),
                 statistics: answer.statistics,
             },
-            _ if !xen.is_dom0 => Payload::absent(None, "the host's affair: no payload answers this domain"),
+            _ if !xen.is_dom0 => Payload::absent(None, "up to the host: no payload answers this domain"),
             _ if !host.kernel.is_root() => Payload::absent(None, "only root can ask Xen"),
             asked => match Livepatch::find(host, xen).and_then(|livepatch| livepatch.state()) {
                 Ok(None) => Payload::absent(Some(false), "Xen does not have it"),
@@ -124,7 +124,7 @@ impl Payload {
                     let why = asked.err().unwrap_or_else(|| "it does not answer this domain".to_owned());
                     Payload::absent(Some(true), &why)
                 }
-                Ok(Some(_)) => Payload::absent(Some(false), "uploaded, and not in force"),
+                Ok(Some(_)) => Payload::absent(Some(false), "uploaded, but not applied"),
                 Err(why) => Payload::absent(None, &format!("{why:#}")),
             },
         }
@@ -163,7 +163,7 @@ impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "host     {}, kernel {}", self.host, self.kernel)?;
         let payload = &self.payload;
-        write!(f, "payload  {}", three_way(payload.loaded, "in force", "not in force"))?;
+        write!(f, "payload  {}", three_way(payload.loaded, "applied", "not applied"))?;
         if let Some(why) = &payload.why {
             write!(f, ": {why}")?;
         }
@@ -196,7 +196,7 @@ impl std::fmt::Display for Status {
 }
 
 impl Pool {
-    /// How it shrinks of itself, in words.
+    /// The shrinking policy in words.
     pub fn shrinking(&self) -> String {
         format!(
             "shrinks by {} (limits: {} tables, {} per 100 in use); {} tables given back so far",

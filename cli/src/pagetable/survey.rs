@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each part would do for this host, before anything is loaded: the doctor's question.
+//! What each part would do for this host, before anything is loaded, for the doctor.
 
 use serde::Serialize;
 
@@ -9,11 +9,11 @@ use super::part::Part;
 use super::plan::{ONLY_ROOT, Wanted, plan, served};
 use super::platform::{Follows, Platform};
 
-/// The answer.
+/// The result.
 #[derive(Debug, Serialize)]
 pub struct Survey {
     pub host: String,
-    /// Whether anything can be gained here; false is no fault of the host.
+    /// Whether anything can be gained here; false is not an error of the host.
     pub benefits: bool,
     /// None where nothing can be gained.
     pub iommu: Option<Follows>,
@@ -22,11 +22,11 @@ pub struct Survey {
     pub refusals: Vec<String>,
 }
 
-/// One part's answer.
+/// The result for one part.
 #[derive(Debug, Serialize)]
 pub struct Gain {
     pub part: Part,
-    /// None if it will be known only when it is loaded.
+    /// None if only loading it will show.
     pub serves: Option<bool>,
     pub why: String,
 }
@@ -37,7 +37,7 @@ impl Survey {
         Survey::of(&Host::new("/".into(), Box::new(Linux::new())))
     }
 
-    /// Whether the accelerator works here as far as we may look, or has nothing to do.
+    /// Whether the accelerator works here as far as we can see, or is not needed.
     pub fn is_fine(&self) -> bool {
         !self.benefits || self.refusals.iter().all(|refusal| refusal == ONLY_ROOT)
     }
@@ -68,7 +68,7 @@ impl Survey {
             };
             (Gain::new(Part::Payload, Some(true), payload), Gain::new(Part::Pool, iommu.answer, pool))
         } else {
-            let payload = "the host's affair: its dom0 loads it, for every PV domain";
+            let payload = "up to the host: its dom0 loads it, for every PV domain";
             let pool = "only with a passed-through device, on a host whose Xen has the payload";
             (Gain::new(Part::Payload, Some(false), payload), Gain::new(Part::Pool, iommu.answer, pool))
         };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Taking the parts out, the guest's halves before the hypervisor's.
+//! Unloads the parts, the guest's before the hypervisor's.
 //!
-//! Invariant: one part that cannot go does not keep another from going, unless that one is needed by it; and
-//! whatever stays is named together with the reason. What is not there needs nothing.
+//! Invariant: if one part cannot be unloaded, the others still are, unless it needs them; each part that stays is
+//! named with the reason. Parts that are not loaded are ignored.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use super::livepatch::{Livepatch, State};
 use super::part::{PARTS, POOL_FILES, Part, Say};
 use super::platform::Platform;
 
-/// Pages that are busy for a moment, and tasks that are on their way out of a module.
+/// The waits for busy pages, and for tasks that are leaving a module.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(400);
 
-/// Take out these parts, or all.
+/// Unload these parts, or all.
 ///
 /// # Errors
-/// When something stays, with a line for each.
+/// When parts stay, with a line for each.
 pub fn unload(host: &Host, only: &[Part], say: Say<'_>) -> Result<()> {
     if !host.kernel.is_root() {
         bail!("refused, and nothing was changed:\n  only root may unload: try sudo");
@@ -41,10 +41,10 @@ pub fn unload(host: &Host, only: &[Part], say: Say<'_>) -> Result<()> {
     bail!("not everything was taken out:\n  {}", stays.join("\n  "))
 }
 
-/// Say what [`unload`] would do.
+/// Print what [`unload`] would do.
 ///
 /// # Errors
-/// When Xen cannot be asked for its payloads.
+/// When Xen's payloads cannot be listed.
 pub fn rehearse(host: &Host, only: &[Part], say: Say<'_>) -> Result<()> {
     for part in PARTS.into_iter().rev().filter(|part| only.is_empty() || only.contains(part)) {
         let is_there = match part.module() {
@@ -59,7 +59,7 @@ pub fn rehearse(host: &Host, only: &[Part], say: Say<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Take out one part; whether it was there.
+/// Unload one part. Returns whether it was loaded.
 ///
 /// # Errors
 /// When it stays.
@@ -92,13 +92,13 @@ fn module(host: &Host, part: Part, name: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Make every page of the pool an ordinary one, while its module is there to say which one is stuck.
+/// Make every page of the pool ordinary while its module is loaded and can name one that fails.
 fn give_back(host: &Host) -> Result<()> {
     let switch = host.path(Path::new(POOL_FILES).join("enabled"));
     for tries in 1.. {
         match put(&switch, "0") {
             Ok(()) => break,
-            // A module without its files has no page either.
+            // A module without control files has no page, either.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => break,
             Err(_) if tries < TRIES && !host.kernel.stopped(PAUSE) => {}
             Err(error) => {
@@ -130,7 +130,7 @@ fn payload(host: &Host) -> Result<bool> {
     Ok(true)
 }
 
-/// The way to Xen's payloads; nothing where we could have none: outside dom0.
+/// Access to Xen's payloads; nothing outside dom0, which has none.
 fn livepatch(host: &Host) -> Result<Option<Livepatch<'_>>> {
     match Platform::look(host) {
         Platform::Xen(xen) if xen.is_dom0 => Ok(Some(Livepatch::find(host, &xen)?)),
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn pages_that_cannot_be_given_back_keep_the_pool() {
         let fake = loaded(Fake::dom0());
-        // A write to a directory fails, as one to the file does when a page is stuck.
+        // A write to a directory fails, like one to the file if a page cannot be released.
         fake.remove(&format!("{POOL_FILES}/enabled"));
         fake.write(&format!("{POOL_FILES}/enabled/x"), b"");
         stays(&fake, &["pool stays: some pages cannot be given back", "payload stays"]);

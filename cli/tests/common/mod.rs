@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A process that writes, the tool run on it, and what the kernel says of both.
+//! A process that writes, the tool run on it, and what the kernel reports about both.
 
 #![allow(dead_code)] // each test program uses a part
 
@@ -77,7 +77,7 @@ impl Writer {
         self.child.id().to_string()
     }
 
-    /// It writes on, and nothing of the tool is left in it.
+    /// Check that it continues to write, and that nothing of the tool is left in it.
     pub fn assert_unharmed_and_untracked(&mut self) {
         assert!(self.child.try_wait().unwrap().is_none(), "the target has ended");
         let proc = Path::new("/proc").join(self.pid());
@@ -88,7 +88,7 @@ impl Writer {
             assert!(!target.to_string_lossy().contains("userfaultfd"), "a userfaultfd is left");
         }
         assert!(!self.is_tracked(), "memory is still write-protected by a userfaultfd");
-        // Its time goes on: it is in no fault that nobody handles, and not stopped.
+        // Its CPU time increases: it is not stopped, nor in a fault that is not handled.
         let before = self.processor_time();
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.processor_time() == before {
@@ -152,7 +152,7 @@ impl Tool {
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
 
-    /// Its end: exit code and standard error.
+    /// Wait for its end: exit code and standard error.
     pub fn end(mut self) -> (Option<i32>, String) {
         let output = self.child.take().unwrap().wait_with_output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -171,7 +171,7 @@ impl Drop for Tool {
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trapless"));
     command.args(arguments).stdin(Stdio::null());
-    // Whoever runs the tests may ignore signals (nohup, a job in the background), and the tool honours that.
+    // The tests may run with ignored signals (nohup, a background job), which the tool respects.
     // SAFETY: the closure makes system calls only.
     unsafe {
         command.pre_exec(|| {
@@ -189,7 +189,7 @@ pub fn run(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }
 
-/// Its message must say this, with this exit code, and nothing on standard output.
+/// Its message must contain this, with this exit code, and standard output must be empty.
 pub fn assert_refuses(output: &Output, code: i32, says: &str) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{text}");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One back end against its twin and against no tracking at all.
 //!
-//! The three take turns on the same memory, and who goes first alternates, so that a host that slows down or
-//! speeds up does so for all. Ratios are of neighbours; their median and spread are reported.
+//! The three take turns on the same memory, in alternating order, so that a change of the host's speed affects all
+//! of them. Ratios are of consecutive passes; their median and spread are reported.
 
 use std::time::{Duration, Instant};
 
@@ -23,11 +23,11 @@ pub struct Plan {
     pub stride: usize,
     /// Turns of library and twin.
     pub repeat: usize,
-    /// What one pass may take where each page costs a signal or a thread switch: these get fewer pages.
+    /// The time limit of a pass for back ends with a signal or a thread switch a page: these get fewer pages.
     pub pass: Duration,
 }
 
-/// What one back end costs here. Times are nanoseconds a dirtied page unless the name says otherwise.
+/// The costs of one back end here. Times are nanoseconds a dirtied page unless the name says otherwise.
 #[derive(Debug, Serialize)]
 pub struct Row {
     pub backend: &'static str,
@@ -40,9 +40,9 @@ pub struct Row {
     /// Against the comparison of memory, over every collect of the library.
     pub missed: usize,
     pub spurious: usize,
-    /// Pages that the library reported with a doubt, such as an overflow.
+    /// Pages that the library reported as not knowable, for example after an overflow.
     pub in_doubt: usize,
-    /// The same of the twin's: not 0, and the comparison is worth nothing.
+    /// The same for the twin: if it is not 0, the comparison is invalid.
     pub twin_missed: usize,
     pub untracked_ns_per_page: Spread,
     pub tracked: Spread,
@@ -84,8 +84,8 @@ pub fn measure(kind: BackendKind, region: &mut Region, plan: &Plan, tick: &dyn F
     let (mut library, mut twins, mut untracked) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..plan.repeat {
         for who in [n % 2, (n + 1) % 2] {
-            // Everything is written once before, so that each turn finds the same caches, and nothing that
-            // an earlier turn left armed.
+            // Everything is written once before, so that each turn finds the same caches, and no page is
+            // still armed by an earlier turn.
             region.touch(pages, plan.stride);
             untracked.push(nanoseconds(|| region.touch(pages, plan.stride)).0);
             region.judge(&[range]);
@@ -133,7 +133,7 @@ pub fn measure(kind: BackendKind, region: &mut Region, plan: &Plan, tick: &dyn F
     })
 }
 
-/// Arm, write, collect; then a collect of nothing and one of few, for the judge.
+/// Arm, write, collect; then a collect without writes and one after few, for the judge.
 fn turn<M: Method>(
     region: &mut Region,
     range: PageRange,
@@ -162,7 +162,7 @@ fn collect_and_judge(method: &mut impl Method, region: &mut Region, turn: &mut T
     Ok(spent)
 }
 
-/// How many pages a pass may have: all where the kernel does the work, else by a small try with the twin.
+/// How many pages a pass may have: all if the kernel does the work, else estimated by a small run of the twin.
 fn fitting_pages(kind: BackendKind, region: &mut Region, plan: &Plan) -> Result<usize> {
     if !matches!(kind.capabilities().cost, CostClass::SignalPerPage | CostClass::ThreadSwitchPerPage) {
         return Ok(region.pages());

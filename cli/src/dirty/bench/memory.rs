@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How much memory a tracker takes, as the kernel counts it for this process: what is resident once every page
-//! was reported, less what was before. The watched memory is resident both times.
+//! A tracker's memory, as the kernel counts it for this process: the resident memory after every page was reported,
+//! minus that before. The watched memory is resident both times.
 
 use anyhow::{Context, Result};
 use libdirty::{BackendKind, page_size};
@@ -16,7 +16,7 @@ use super::region::Region;
 pub struct Memory {
     pub watched_pages: usize,
     pub bookkeeping_bytes: u64,
-    /// The same, a watched page; holds what a tracker takes for itself, whatever it watches.
+    /// The same per watched page; includes the tracker's fixed size.
     pub bits_per_page: f64,
 }
 
@@ -35,7 +35,7 @@ pub fn of_back_end(kind: BackendKind, region: &mut Region, written: usize) -> Re
         library.collect()?;
         Ok(resident()?.saturating_sub(before))
     };
-    pass(region)?; // what the first of its kind allocates for good
+    pass(region)?; // so that one-time allocations are made
     let bytes = pass(region)?;
     Ok(Memory {
         watched_pages: pages,
@@ -51,7 +51,7 @@ pub fn resident() -> Result<u64> {
     rss.copied().context("/proc/self/smaps_rollup has no Rss")
 }
 
-/// How many pages, none next to another, `mprotect` can open before `vm.max_map_count` stops it.
+/// How many separate pages `mprotect` can open before it reaches `vm.max_map_count`.
 pub fn separate_mappings() -> Result<usize> {
     let most: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count")
         .context("reading vm.max_map_count")?
@@ -61,17 +61,17 @@ pub fn separate_mappings() -> Result<usize> {
     Ok((most / 2).saturating_sub(1024).max(1))
 }
 
-/// Bytes that can be taken without harm: half of what the host, and the control group we are in, has left.
+/// Bytes that can be allocated safely: half of what is left for the host and for our control group.
 ///
 /// # Errors
-/// When the kernel does not say.
+/// When the kernel does not report it.
 pub fn spare() -> Result<u64> {
     let info = procfs::Meminfo::current().context("reading /proc/meminfo")?;
     let host = info.mem_available.unwrap_or(info.mem_free);
     let group = Process::myself()?.cgroups().ok().and_then(|groups| {
         let own = groups.0.iter().find(|group| group.hierarchy == 0)?;
         let mut left: Option<u64> = None;
-        // A limit of any group above holds too.
+        // The limits of all groups above apply, too.
         for path in std::path::Path::new(own.pathname.trim_start_matches('/')).ancestors() {
             let read = |name: &str| -> Option<u64> {
                 let file = std::path::Path::new("/sys/fs/cgroup").join(path).join(name);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is measured: a way to track one range, from arming to the end. The library is one, the twins are others.
+//! The interface of what is measured: tracking one range, from arming to the end, by the library or a twin.
 
 use anyhow::Result;
 use libdirty::{BackendKind, Builder, Dirty, PageRange, Reason, Tracker};
@@ -15,7 +15,7 @@ pub trait Method {
     /// What the last collect found: sorted, apart from each other.
     fn reported(&self) -> Vec<PageRange>;
 
-    /// Pages of the last collect that were reported in doubt, not because they were seen written.
+    /// Pages of the last collect that were reported as not knowable, not as written.
     fn in_doubt(&self) -> usize {
         0
     }

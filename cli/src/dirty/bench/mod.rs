@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `trapless dirty bench`: what tracking costs on this host, back end by back end.
 //!
-//! Every figure is taken in this process, on its own memory; nothing needs an end other than the process's own,
-//! so that Ctrl-C is left to the kernel.
+//! Every figure is taken in this process, on its own memory; nothing has to be cleaned up, so Ctrl-C has its default
+//! action.
 
 mod measure;
 mod memory;
@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Memory to watch; resident while it runs [default: 1GiB, with --quick 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse::size)]
     size: Option<usize>,
-    /// The part of the pages that is written in a pass, spread evenly
+    /// The share of the pages that is written in a pass, spread evenly
     #[arg(long, value_name = "PART", default_value = "1", value_parser = parse::density)]
     density: f64,
     /// Only this back end; may be given again
@@ -78,7 +78,7 @@ struct Rejected {
 }
 
 impl Report {
-    /// Whether all that was written was reported, by the twins too.
+    /// Whether all written pages were reported, by the twins, too.
     fn holds(&self) -> bool {
         self.rows.iter().all(|row| row.missed == 0 && row.twin_missed == 0)
             && self.sweep.iter().flat_map(|sweep| &sweep.points).all(|point| point.missed == 0)
@@ -88,12 +88,12 @@ impl Report {
 /// Measure and print.
 ///
 /// # Errors
-/// No memory, no back end, or something that the kernel refuses.
+/// No memory, no back end, or a refusal of the kernel.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let size = arguments.size.unwrap_or(if arguments.quick { 256 << 20 } else { 1 << 30 });
     let repeat = arguments.repeat.map_or(if arguments.quick { 5 } else { 31 }, usize::from);
     let (largest, passes) = if arguments.quick { (512 << 20, 2) } else { (8 << 30, 3) };
-    // Short passes and many: a disturbance spoils one pair of them, not the median.
+    // Many short passes: a disturbance affects one pair of them, not the median.
     let pass = Duration::from_millis(if arguments.quick { 100 } else { 250 });
     let plan = measure::Plan { stride: (1.0 / arguments.density).round() as usize, repeat, pass };
     let spare = memory::spare()?;

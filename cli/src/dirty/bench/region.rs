@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The memory that is written, and the judge: what changed in it is found by reading it.
+//! The memory that is written, and the judge, which finds changes by reading it.
 //!
 //! Every write of a page leaves a stamp that no earlier write left. The judge keeps a copy of the stamps and
-//! compares; it asks no back end. A page that changed and was not reported is *missed*, a page that was reported
+//! compares; it uses no back end. A page that changed and was not reported is *missed*, a page that was reported
 //! and did not change is *spurious*.
 
 use std::io;
@@ -13,12 +13,12 @@ use libdirty::{PageRange, page_size};
 #[derive(Debug)]
 pub struct Region {
     range: PageRange,
-    /// The stamps as the judge last saw them.
+    /// The judge's copy of the stamps.
     seen: Vec<u64>,
     last_stamp: u64,
 }
 
-/// What the judge says.
+/// The judge's verdict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verdict {
     pub missed: usize,
@@ -27,7 +27,7 @@ pub struct Verdict {
 
 impl Region {
     /// # Errors
-    /// When there is not so much memory.
+    /// When there is not enough memory.
     pub fn new(bytes: usize) -> io::Result<Self> {
         // SAFETY: a new private mapping, at an address of the kernel's choice.
         let memory = unsafe {
@@ -69,7 +69,7 @@ impl Region {
         let mut stamp = self.last_stamp;
         for page in (0..pages).step_by(stride) {
             stamp += 1;
-            // SAFETY: within the mapping, aligned to a page; volatile, for each store is the point of it.
+            // SAFETY: within the mapping, aligned to a page; volatile, as each store must happen.
             unsafe { ((start + page * step) as *mut u64).write_volatile(stamp) };
         }
         let written = stamp - self.last_stamp;
@@ -77,7 +77,7 @@ impl Region {
         usize::try_from(written).expect("as many as there are pages")
     }
 
-    /// Compare the memory with the copy, hold `reported` (sorted, apart) against that, and copy.
+    /// Compare the memory with the copy and with `reported` (sorted, disjoint), then update the copy.
     pub fn judge(&mut self, reported: &[PageRange]) -> Verdict {
         let mut verdict = Verdict::default();
         let mut reported = reported.iter().peekable();

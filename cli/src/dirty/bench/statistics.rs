@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-/// The middle of some figures and how far they lie apart.
+/// The median of some figures and their spread.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
     pub median: f64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a collect grows with what is watched: `uffd-async`, all pages dirty, from 64 MiB up by doubling.
+//! The cost of a collect by the size of the watched memory: `uffd-async`, all pages dirty, doubling from 64 MiB.
 
 use std::time::Instant;
 
@@ -24,14 +24,14 @@ pub struct Point {
     pub memory: Memory,
 }
 
-/// The sizes, and what they say together.
+/// The sizes, and the lines through them.
 #[derive(Debug, Serialize)]
 pub struct Sweep {
     pub backend: &'static str,
     pub points: Vec<Point>,
     /// Nanoseconds of a collect over pages.
     pub line: Option<Line>,
-    /// Bits of bookkeeping that each further page costs, what a tracker takes for itself left out.
+    /// Bits of bookkeeping for each further page, without the tracker's fixed size.
     pub bits_per_page: Option<f64>,
     /// Why it stopped before the largest size, if it did.
     pub stopped: Option<String>,

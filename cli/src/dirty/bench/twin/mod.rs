@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The twins: each mechanism by hand, with nothing around it, to measure what the library adds.
 //!
-//! A twin tracks one range of private memory that nobody maps anew, and its writer waits while it collects. What
-//! a tracker for real use needs beyond that (threads, other mappings, fork, a foreign signal handler) is left
-//! out on purpose: this is the least that the mechanism can cost.
+//! A twin tracks one range of private memory that is never remapped, and its writer waits while it collects. What
+//! a tracker for real use also needs (threads, other mappings, fork, a foreign signal handler) is left out on
+//! purpose: this is the least that the mechanism can cost.
 
 mod bits;
 mod module;
@@ -42,7 +42,7 @@ mod tests {
     use crate::dirty::bench::region::{Region, Verdict};
     use crate::testing::alone;
 
-    /// Every twin that the kernel lets work is exact: else there is nothing to compare with.
+    /// Every twin that works on this kernel must be exact, as the basis of the comparison.
     #[test]
     fn twins_are_exact() {
         let _alone = alone();

@@ -10,7 +10,7 @@ use crate::dirty::bench::method::Method;
 
 pub(super) struct Twin {
     device: Device,
-    /// Room for every other page of the range, more than which cannot be apart.
+    /// Room for every other page of the range, the most that can be separate.
     room: Vec<abi::Range>,
     runs: Runs,
 }

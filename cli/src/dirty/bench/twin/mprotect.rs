@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mprotect` and a SIGSEGV handler.
 //!
-//! The handler opens the page that faulted and sets its bit; a collect closes the whole range and takes the
-//! bits. A fault outside of the range, or a page that cannot be opened, ends the program as it would without us:
-//! the handler puts the default action back and returns into the same fault.
+//! The handler makes the faulting page writable and sets its bit; a collect write-protects the whole range and takes
+//! the bits. A fault outside the range, or a failing mprotect, ends the program as it would without us: the handler
+//! restores the default action and returns into the same fault.
 
 use std::io;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -31,7 +31,7 @@ impl Twin {
         let taken =
             ARMED.compare_exchange(std::ptr::null_mut(), bits, Ordering::AcqRel, Ordering::Acquire).is_err();
         if taken {
-            // SAFETY: made above, and nobody else has it.
+            // SAFETY: made above, and not shared.
             drop(unsafe { Box::from_raw(bits) });
         }
         ensure!(!taken, "the mprotect twin is armed already");
@@ -67,7 +67,7 @@ impl Method for Twin {
 impl Drop for Twin {
     fn drop(&mut self) {
         protect(self.range, libc::PROT_READ | libc::PROT_WRITE).expect("opening what was open before");
-        // SAFETY: puts back what `start` found.
+        // SAFETY: restores the action that `start` found.
         unsafe { libc::sigaction(libc::SIGSEGV, &raw const self.before, std::ptr::null_mut()) };
         ARMED.store(std::ptr::null_mut(), Ordering::Release);
         // SAFETY: made by `start`; the range is open, so the handler does not run on it any more.

@@ -20,7 +20,7 @@ impl Uffd {
         // SAFETY: takes a number and returns a new descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error);
-        // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
+        // SAFETY: the kernel has just returned this descriptor; it has no other owner.
         let uffd = Uffd(unsafe { OwnedFd::from_raw_fd(fd.context("userfaultfd(2)")?) });
         let mut api = uffdio_api { api: 0xAA, features: features.into(), ioctls: 0 };
         uffd.ioctl(UFFDIO_API, &mut api).context("UFFDIO_API")?;
@@ -37,7 +37,7 @@ impl Uffd {
         self.ioctl(UFFDIO_UNREGISTER, &mut raw(range)).expect("what was registered can be unregistered");
     }
 
-    /// Protect, or lift the protection and wake who waits.
+    /// Protect, or lift the protection and wake waiting threads.
     pub(super) fn protect(&self, range: PageRange, protect: bool) -> io::Result<()> {
         let mut arg = uffdio_writeprotect { range: raw(range), mode: u64::from(protect) };
         self.ioctl(UFFDIO_WRITEPROTECT, &mut arg)

@@ -59,7 +59,7 @@ impl Method for Twin {
         let count = unsafe { libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
         self.found =
             usize::try_from(count).map_err(|_| io::Error::last_os_error()).context("PAGEMAP_SCAN")?;
-        // Not `walk_end`: after more than 512 regions Linux 6.18 leaves a value there that is behind the truth.
+        // Not `walk_end`: after more than 512 regions Linux 6.18 leaves too low a value there.
         ensure!(self.found < self.regions.len(), "PAGEMAP_SCAN filled its buffer");
         Ok(())
     }

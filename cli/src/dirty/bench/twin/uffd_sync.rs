@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! userfaultfd write protection with a thread that handles each fault.
 //!
-//! The thread waits in a plain `read`. To end it, a page of its own apart from the range is written: that fault
-//! is the order to stop.
+//! The thread waits in a plain `read`. To end it, a separate page outside the range is written, whose fault is the
+//! request to stop.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -34,7 +34,7 @@ struct Shared {
 impl Twin {
     pub(super) fn start(range: PageRange) -> Result<Self> {
         let bell = Region::new(page_size()).context("a page")?;
-        // Every page is there: what protects missing ones too, Linux 6.1 refuses.
+        // Every page is present: Linux 6.1 does not support protecting missing ones.
         let uffd = Uffd::open(UFFD_FEATURE_PAGEFAULT_FLAG_WP)?;
         uffd.register(range)?;
         uffd.register(bell.first(1))?;
@@ -84,7 +84,7 @@ fn handle(shared: &Shared, mut events: File) {
             Err(error) => panic!("reading a userfaultfd: {error}"),
         };
         for message in buffer[..length].chunks_exact(SIZE) {
-            // SAFETY: the kernel wrote a whole message; it is plain data, and the read asks for no alignment.
+            // SAFETY: the kernel wrote a whole message; it is plain data, and the read needs no alignment.
             let message: uffd_msg = unsafe { message.as_ptr().cast::<uffd_msg>().read_unaligned() };
             // SAFETY: only page faults are reported without further features.
             let address = unsafe { message.arg.pagefault.address } as usize & !(page_size() - 1);
