@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """An experiment's runs played from recordings: data/EXPERIMENT/RUN.log is a run's step log.
 
-The steps are the ones that the experiment asks for now, so that a recording which no longer fits is an error.
+The steps are those that the experiment has now, so that a recording that no longer fits is an error.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ from trapless_lab.machines.transcript import Transcript
 from trapless_lab.progress import Progress
 
 Forge = Callable[[str, str], str]
-"""Step's name and output -> the output that is to be believed."""
+"""Step's name and output -> the output to use instead."""
 
 
 @dataclass(frozen=True)
 class Replay(Context):
-    """A context that boots nothing; ``forge`` changes what steps printed."""
+    """A context that boots nothing; ``forge`` changes the steps' output."""
 
     experiment: str = ""
     forge: Forge = lambda _step, output: output

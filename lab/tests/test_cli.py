@@ -52,7 +52,7 @@ def test_registry_knows_the_contract() -> None:
     assert all(name == entry.name and entry.minutes > 0 for name, entry in known.items())
 
 
-def test_a_name_is_taken_once() -> None:
+def test_a_name_can_be_used_only_once() -> None:
     known = next(iter(catalogue.experiments()))
     with pytest.raises(ValueError, match=known):
         experiment.experiment(name=known, accelerator="", title="", reproduces="", minutes=1)(
@@ -134,7 +134,7 @@ def test_a_reached_target_does_not_save_a_failed_check(monkeypatch: pytest.Monke
     assert "FAILS" in output and "reached" in output
 
 
-def test_wide_tables_are_turned_unless_that_makes_them_wider(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wide_tables_are_transposed_unless_that_makes_them_wider(capsys: pytest.CaptureFixture[str]) -> None:
     def first_heading(rows: int) -> str:
         wide = replace(result(), rows=[dict.fromkeys("abcdef", i) for i in range(rows)], paper=[])
         report.show(Console(width=200), fake(wide), wide)
@@ -156,7 +156,7 @@ def test_json_on_standard_output_is_alone_there(monkeypatch: pytest.MonkeyPatch)
     assert "holds  enough" in ran.stderr
 
 
-def test_a_result_is_shown_before_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_cannot_be_written_is_still_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     code, output = invoke(monkeypatch, result(), "--json", "/dev/full")
     assert code == 1
     assert "holds  enough" in output and "cannot write /dev/full: No space left" in output

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The demonstration: what it shows, what it says meanwhile, and what becomes of a part that fails."""
+"""The demonstration: its table, its progress, and a part that fails."""
 
 import re
 import threading
@@ -69,7 +69,7 @@ def test_a_part_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPa
     assert "pears a tree" in shown and "apples a tree" not in shown and "apples cost" not in shown
 
 
-def test_a_mistake_of_the_labs_own_is_not_hidden() -> None:
+def test_an_error_in_the_lab_itself_is_not_hidden() -> None:
     def broken(_context: Context) -> Facts:
         raise ZeroDivisionError
 
@@ -100,7 +100,7 @@ def test_two_at_a_time() -> None:
     assert most == [2]
 
 
-def test_the_parts_of_the_lab_have_names_of_their_own() -> None:
+def test_all_parts_of_the_lab_have_different_names() -> None:
     parts = catalogue.parts()
     assert list(parts) == ["pagetable", "dirty", "power"]
     names = [claim.name for part in parts.values() for claim in part.claims]

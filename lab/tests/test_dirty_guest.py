@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What dirty-guest makes of what its machines print: a recorded quick run, and the same with a change."""
+"""dirty-guest on its machines' output: a recorded quick run, and the same with changes."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_the_recording_holds(tmp_path: Path) -> None:
     }
 
 
-def test_a_model_says_so() -> None:
+def test_a_model_is_labelled_as_one() -> None:
     result = _run()
     rows = [*result.rows, *result.keys["formulas"]]
     assert all(row["model"] == (row["backend"] == "epml") for row in rows)
@@ -47,7 +47,7 @@ def test_a_model_says_so() -> None:
     assert texts and all("(model)" in text for text in texts)
 
 
-def test_the_formulas_are_of_every_technique() -> None:
+def test_there_are_formulas_for_every_technique() -> None:
     found = {row["backend"]: row for row in _run().keys["formulas"]}
     assert set(found) == {"soft-dirty", "dbit", "epml"}
     proc = found["soft-dirty"]
@@ -57,7 +57,7 @@ def test_the_formulas_are_of_every_technique() -> None:
 
 
 def _changed(backend: str, **values: float) -> replay.Forge:
-    """Change what the bench said of the first run of a back end."""
+    """Change the bench's output for the first run of a back end."""
 
     def forge(step: str, output: str) -> str:
         if step != f"{backend}, 64 MiB, 1 dirty":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What dirty-guest-spml makes of what its machine prints: a recorded run, and the same with a change."""
+"""dirty-guest-spml on its machine's output: a recorded run, and the same with changes."""
 
 import pytest
 
@@ -46,11 +46,11 @@ def test_the_estimates_are_sums_of_their_parts() -> None:
     assert row["tked_tker estimated"] == pytest.approx(whole, rel=1e-4)
 
 
-def test_a_call_is_half_of_what_two_add_to_a_turn() -> None:
+def test_a_call_costs_half_of_what_two_add_to_a_turn() -> None:
     assert _run().keys["call"]["instructions"] == round((51363 - 28718) / 4)
 
 
-def test_the_mapping_is_of_a_gib() -> None:
+def test_the_mapping_is_per_gib() -> None:
     mapping = _run().keys["reverse_mapping"]
     assert mapping["instructions_a_gib"] == pytest.approx(2836442 / 2 * 16)
 
@@ -76,6 +76,6 @@ def test_each_claim_can_fail(old: str, new: str, failing: str) -> None:
         ("walk_ns=", "took ", 'section "mapping" printed no'),
     ],
 )
-def test_a_run_that_is_not_whole_is_an_error(old: str, new: str, why: str) -> None:
+def test_an_incomplete_run_is_an_error(old: str, new: str, why: str) -> None:
     with pytest.raises(LabError, match=why):
         _run(old, new)

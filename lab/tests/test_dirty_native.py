@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What dirty-native makes of a bench's report."""
+"""dirty-native on a bench's report."""
 
 import copy
 import json
@@ -96,7 +96,7 @@ def test_sizes_can_fail() -> None:
     assert _failing(report, quick=True) == ["sizes missed", "memory"]
 
 
-def test_quick_is_no_timed_test_of_the_library() -> None:
+def test_a_quick_run_does_not_check_the_librarys_time() -> None:
     report = _report()
     for row in report["rows"]:
         row["collect_over_twin"] = row["library_over_twin"] = _spread(9)
@@ -104,7 +104,7 @@ def test_quick_is_no_timed_test_of_the_library() -> None:
     assert len(_failing(report)) == 4
 
 
-def test_a_host_without_a_back_end_is_measured_without() -> None:
+def test_a_back_end_that_the_host_lacks_is_left_out() -> None:
     report = _report()
     report["rows"] = report["rows"][1:]
     report["sweep"] = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What dom0 learns about a domU."""
+"""dom0's steps for a domU."""
 
 import base64
 import gzip
@@ -19,7 +19,7 @@ from trapless_lab.machines.script import Step, StepResult
 from trapless_lab.machines.transcript import Transcript
 
 
-def test_config_says_what_was_asked() -> None:
+def test_config_has_the_domus_fields() -> None:
     lines = DomU("two", memory_mib=128, vcpus=2, linux_args=("nosmp",)).config().splitlines()
     assert {'name = "two"', 'type = "pv"', "memory = 128", "vcpus = 2"} <= set(lines)
     assert 'ramdisk = "/domu/two.initramfs"' in lines
@@ -50,20 +50,20 @@ def test_a_step_of_dom0_becomes_one_of_the_domu() -> None:
     assert inside == Step("name", DomU().run("true"), timeout_s=7, expect=None)
 
 
-def test_a_program_that_is_not_carried_is_missed_before_the_boot() -> None:
+def test_a_missing_program_is_an_error_before_the_boot() -> None:
     with pytest.raises(ValueError, match="domU two does not carry spawn: spawn fork-exit"):
         DomU("two", programs=("pattern",)).step("fork", "spawn fork-exit")
     assert DomU("two", programs=("spawn",)).step("fork", "spawn fork-exit").name == "fork"
 
 
-def test_an_argument_that_is_called_like_a_program_is_none() -> None:
+def test_an_argument_with_a_programs_name_is_not_a_program() -> None:
     assert DomU("two").step("gate", "echo mark >/sys/do; cat /sys/mark").name == "gate"
     for command in ("true && spawn", "for i in 1 2; do spawn; done", "(spawn)", "! spawn"):
         with pytest.raises(ValueError, match="does not carry spawn"):
             DomU("two").step("fork", command)
 
 
-def test_a_domu_that_complains_is_heard() -> None:
+def test_warnings_of_a_domu_are_an_error() -> None:
     def transcript(console: bytes) -> Transcript:
         result = StepResult(domu.console(), console, 0, 0.1)
         return Transcript(MACHINES["xen-strict"], (result,), (), "")

@@ -99,8 +99,8 @@ def test_the_contract_knows_every_experiment() -> None:
     assert set(KEYS) == JUDGES | set(WHY_LONG)
 
 
-# Two short experiments run in make check; recordings of all are checked there. Why the others take their
-# minutes in make check-long:
+# Two short experiments run in make check, which also checks recordings of all. Why the others are left to
+# make check-long:
 JUDGES = {"pagetable-dma", "dirty-native"}
 COUNTED = "machine tests of its system count the same, with witnesses of their own"
 HARM = "looks for harm where none is expected"

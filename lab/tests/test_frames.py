@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The frames that the guests' inits write: whole, whoever dies meanwhile.
+"""The frames that the guests' inits write stay whole, whichever process ends meanwhile.
 
 An init gets a signal at every orphan's end, which interrupts a write to a terminal. Here the terminal
 is full, so that the frame's write waits; then a child ends; then the terminal is read.
@@ -19,7 +19,7 @@ from trapless_lab import host
 from trapless_lab.machines import guest
 
 FRAME = b"\n@cafe end 0007 0\n"
-# As init wrote its frames once.
+# An earlier version of init's function, as the negative control.
 _TORN = "frame() {\n\tprintf '\\n@%s %s\\n' cafe \"$*\"\n}"
 _WAIT_S = 30
 
@@ -42,7 +42,7 @@ def _until_asleep(pid: int) -> None:
 
 
 def _fill(line: int) -> None:
-    """Write to a terminal until it takes no more; it makes room for a while."""
+    """Write to a terminal until it is full."""
     os.set_blocking(line, False)
     full = 0
     while full < 5:
@@ -56,7 +56,7 @@ def _fill(line: int) -> None:
 
 
 def _written(function: str) -> bytes:
-    """Return what the function writes while a child of its shell ends."""
+    """Return the function's output while a child of its shell ends."""
     terminal, line = os.openpty()
     tty.setraw(line)
     _fill(line)
@@ -73,10 +73,10 @@ def _written(function: str) -> bytes:
         os.close(line)
         _until_asleep(shell.pid)
         shell.stdin.close()
-        assert shell.stdout.read() == b""  # the child, whose alone it is now, has ended
+        assert shell.stdout.read() == b""  # only the child had it open, and has ended
         _until_asleep(shell.pid)
         written = b""
-        with contextlib.suppress(OSError):  # which is how a terminal ends
+        with contextlib.suppress(OSError):  # the end of a terminal
             while piece := os.read(terminal, 65536):
                 written += piece
     os.close(terminal)

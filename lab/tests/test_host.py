@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Finding the host's binaries, and saying what is missing."""
+"""Finding the host's binaries, and naming missing ones."""
 
 import gzip
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The initramfs: reproducible, and with what was asked for."""
+"""The initramfs: reproducible, and with the requested contents."""
 
 import gzip
 import os
@@ -94,12 +94,12 @@ def test_every_program_compiles() -> None:
     assert all(guest.build(name).exists() for name in names)
 
 
-def test_a_program_is_carried_by_who_names_it() -> None:
-    """In a step's command, wherever it stands; a name within another word is none."""
+def test_programs_are_found_in_commands() -> None:
+    """Anywhere in a step's command, but only as a whole word."""
     assert guest.named(["i=0; spawn fork-exit -n 3 >/dev/null & /bin/cow --seed 2"]) == ["cow", "spawn"]
     assert guest.named(["respawn; spawn-all; cow.c; cowthreads"]) == ["cowthreads"]
     assert list(guest.tree("forkdirty")) == ["/bin/forkdirty"]
-    # What it runs itself comes with it.
+    # Programs that it runs itself come with it.
     assert list(guest.tree("spawn")) == ["/bin/nothing", "/bin/spawn"]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What the experiments on computation, I/O, bare metal and IOTLB latency make of what they were shown."""
+"""The experiments on computation, I/O, bare metal and IOTLB latency, on recorded and on forged output."""
 
 import re
 from dataclasses import replace
@@ -26,7 +26,7 @@ from trapless_lab.pagetable.experiments import iotlb_model as pagetable_iotlb_mo
 
 @pytest.fixture(autouse=True)
 def _unbuilt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let files stand for what need not be built or installed: nothing is booted."""
+    """Use empty files instead of products that are not built or installed: nothing is booted."""
     monkeypatch.setattr(artifacts, "_built", lambda path, _how: path)
     monkeypatch.setattr(host, "tool", lambda name, _package: Path("/bin/sh"))
 
@@ -47,7 +47,7 @@ def test_the_idle_loop_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soaked ns=1 idle=1\nsoaked ns=1 idle=1\n"])
-def test_one_record_is_wanted(text: str) -> None:
+def test_there_must_be_one_record(text: str) -> None:
     with pytest.raises(LabError, match="records of soaked"):
         workload.instructions_on(result(text))
 
@@ -61,7 +61,7 @@ def test_states_follow_each_other_in_one_boot() -> None:
     assert names == ["stock: a", *loads, "piboost: a", "everything on", "boosted: a"]
 
 
-def test_a_state_that_is_not_measured_is_passed_through() -> None:
+def test_a_state_that_is_not_measured_is_still_reached() -> None:
     names = [step.name for step in states.steps([Step("a", "")], ("stock", "boosted"))]
     assert "piboost: a" not in names and pagetable.LOAD_MODULE in names
 
@@ -115,7 +115,7 @@ def test_the_receiver_reports_the_throughput() -> None:
         pagetable_io.mbps(result("iperf3: error\n"))
 
 
-# Recorded runs, and runs that did not go well
+# Recorded runs, and failing ones
 
 
 def _slower(step: str, factor: float) -> replay.Forge:
@@ -161,7 +161,7 @@ def test_a_network_that_is_harmed_fails() -> None:
     assert checks["boosted is no worse"] is False
 
 
-def test_bare_metal_may_lose() -> None:
+def test_bare_metal_may_become_slower() -> None:
     context = replay.quick("pagetable-bare", _slower("cached: ", 2))
     assert pagetable_bare.pagetable_bare(context).holds
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Results go where the user said, and destroy nothing there."""
+"""Results go to the user's path, and destroy nothing there."""
 
 import os
 import stat
@@ -40,8 +40,8 @@ def test_a_link_is_followed(there: bool, tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "file").read_bytes() == b"x"
 
 
-def test_a_device_stays_one(tmp_path: Path) -> None:
-    """A link to one is enough to see it: whoever replaces what is there replaces the link."""
+def test_a_device_is_not_replaced(tmp_path: Path) -> None:
+    """A link to a device is enough: a replacement would replace the link."""
     link = tmp_path / "null"
     link.symlink_to("/dev/null")
     for target in (Path("/dev/null"), link):
@@ -52,7 +52,7 @@ def test_a_device_stays_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a device needs root")
-def test_a_device_of_ones_own_stays_one(tmp_path: Path) -> None:
+def test_a_new_device_is_not_replaced(tmp_path: Path) -> None:
     device = tmp_path / "null"
     try:
         os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
@@ -82,7 +82,7 @@ def test_standard_output(name: str, capfdbinary: pytest.CaptureFixture[bytes]) -
 
 
 @pytest.mark.parametrize("target", ["/no/such/folder/x", "/proc/x", "/tmp", "{here}/circle", "{here}/file/x"])
-def test_what_cannot_be_written_is_refused_by_its_name(target: str, tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_refused_by_its_name(target: str, tmp_path: Path) -> None:
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "file").touch()
     path = Path(target.format(here=tmp_path))
@@ -98,7 +98,7 @@ def test_a_full_device_is_an_error_with_its_name() -> None:
 
 
 @pytest.mark.parametrize("target", ["/proc/x/y", "{here}/file", "{here}/file/below"])
-def test_what_is_no_folder_is_refused(target: str, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_refused(target: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     path = Path(target.format(here=tmp_path))
     with pytest.raises(LabError, match=str(path)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Where Xen gives types, found in the installed binary, and what the experiment makes of the counts."""
+"""The places where Xen assigns types, found in the installed binary, and the experiment on the counts."""
 
 import pytest
 
@@ -55,7 +55,7 @@ GOOD = {
         ("idle", setting(0, 0, 200), "idle: the IOMMU saw the same"),
     ],
 )
-def test_counts_that_mean_nothing_are_named(name: str, wrong: Setting, complaint: str) -> None:
+def test_invalid_counts_are_named(name: str, wrong: Setting, complaint: str) -> None:
     assert all(check.holds for check in pagetable_types.checks(GOOD, 100))
     failed = [check.name for check in pagetable_types.checks({**GOOD, name: wrong}, 100) if not check.holds]
     assert failed == [complaint]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What the experiments on page tables make of recorded runs, and of runs that did not go well."""
+"""The experiments on page tables, on recorded runs and on failing ones."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ STRICT, RELAXED = MACHINES["xen-strict"], MACHINES["xen-relaxed"]
 
 @pytest.fixture(autouse=True)
 def _unbuilt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let files stand for what need not be built: nothing is booted."""
+    """Use empty files instead of products that are not built: nothing is booted."""
     monkeypatch.setattr(artifacts, "_built", lambda path, _how: path)
 
 
@@ -90,7 +90,7 @@ def test_parts_of_a_machine() -> None:
             names(machine)
 
 
-def test_parts_go_in_reverse() -> None:
+def test_parts_are_unloaded_in_reverse() -> None:
     unload = [step.name for step in pagetable.unload_steps(pagetable.everything(STRICT))]
     assert unload == ["unload pvmmu module", "unload pagetable module", "unload pagetable payload"]
     assert pagetable.unload_steps() == pagetable.unload_steps(pagetable.PIBOOSTER)
@@ -173,7 +173,7 @@ def test_a_slower_fork_of_one_size_fails() -> None:
     assert "fork with 64 pages" in found.checks[0].text
 
 
-def test_slope_is_a_page() -> None:
+def test_slope_is_per_page() -> None:
     costs = {pages: {"fork": 1000 + 7 * pages} for pages in fork_dirty.PAGES}
     assert fork_dirty.slope(costs, "fork") == pytest.approx(7)
 

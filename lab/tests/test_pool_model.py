@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The model of the pool over a day: the module's policy as it is compiled, and days of which all is known."""
+"""The model of the pool over a day: the module's compiled policy, and days with known results."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ NONE = Policy(Kind.NONE, 180, 100)
 
 
 def together(made: int, level: int = PTE, seconds: float = 1.0) -> Workload:
-    """Make so many tables, one after another, then give all back."""
+    """Allocate so many tables, one after another, then free all."""
     what = [(level, True)] * made + [(level, False)] * made
     return Workload("together", seconds, [(i + 0.5) / len(what) for i in range(len(what))], what)
 
@@ -51,13 +51,13 @@ def test_the_structures_are_those_of_the_module() -> None:
     assert sum(decider.tick()) == 19 - 10
 
 
-def test_the_pools_own_tables_suffice() -> None:
+def test_cached_tables_are_enough() -> None:
     found = modelled(together(PREFILL[PTE]))
     assert (sum(found.asked), found.hit_percent) == (PREFILL[PTE], 100)
     assert set(found.held) == {FILLED + 2}  # the reserve
 
 
-def test_what_is_missing_is_the_kernels_and_comes_next_time() -> None:
+def test_after_misses_the_kernel_serves_and_the_pool_grows() -> None:
     more = PREFILL[PTE] + 10
     first = modelled(together(more, seconds=1e-3))
     assert sum(first.asked) - sum(first.hits) == 10
@@ -66,18 +66,18 @@ def test_what_is_missing_is_the_kernels_and_comes_next_time() -> None:
     assert twice.held[-1] >= FILLED + 10
 
 
-def test_both_top_tables_go_together() -> None:
+def test_both_top_tables_are_freed_together() -> None:
     found = modelled(together(PREFILL[PGD] + 1, PGD, seconds=1e-3))
     assert sum(found.asked) - sum(found.hits) == 1
 
 
-def test_what_never_comes_back_is_given_back_at_the_end() -> None:
+def test_tables_that_are_not_freed_are_freed_at_the_end() -> None:
     lost = Workload("lost", 1.0, [0.1, 0.2], [(PTE, True), (PTE, True)])
     assert modelled(lost).cached[-1] == FILLED
 
 
 def test_shrinking_costs_hits_and_saves_pages() -> None:
-    """The control: a threshold that leaves nothing makes every burst miss, and the numbers say so."""
+    """The control: with a threshold of 0 every burst misses, which the numbers show."""
     bursts = [together(60, seconds=0.01)] * 20
     never = modelled(*bursts)
     always = modelled(*bursts, by=Policy(Kind.NUMBER, 0, 100))
@@ -102,7 +102,7 @@ events = st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60)
 )
 @settings(max_examples=40)
 def test_no_table_is_lost(days: list[list[tuple[int, bool]]], kind: Kind, number: int, percent: int) -> None:
-    """Whatever is asked and given back, the pool holds what it was filled with, has grown by, and kept."""
+    """For all allocations and frees the pool holds its first tables plus growth minus those given back."""
     workloads = [Workload("x", 5.0, [i / (len(day) + 1) for i in range(len(day))], day) for day in days]
     found = modelled(*workloads, by=Policy(kind, number, percent), apart=3, seconds=100)
     assert sum(found.asked) == sum(made for day in days for _, made in day)
@@ -111,7 +111,7 @@ def test_no_table_is_lost(days: list[list[tuple[int, bool]]], kind: Kind, number
     assert (kind == Kind.NONE) <= (found.given_back == 0)
 
 
-def test_a_workload_is_what_was_recorded() -> None:
+def test_a_workload_has_the_recorded_events() -> None:
     def table(level: str, direction: str, at: int) -> TableSpan:
         return TableSpan(level, direction, at, 1, 1, 1, False)  # type: ignore[arg-type]
 
@@ -150,7 +150,7 @@ def test_a_day_has_all_its_hours(shorter: int) -> None:
 
 
 def test_the_modules_defaults() -> None:
-    """What the model says of the module is what the module has."""
+    """The model's defaults are the module's."""
     text = (artifacts.POLICY / "pool.c").read_text()
     assert f"prefill[TPT_LEVELS] = {{ {', '.join(map(str, PREFILL))} }}" in text
     assert f"({TICK_S} * HZ)" in text

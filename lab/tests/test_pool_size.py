@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What pagetable-size says of runs that are not the paper's half hour, or flush where they should not."""
+"""pagetable-size on runs that are not the paper's half hour, or that have wrong flushes."""
 
 from dataclasses import replace
 
@@ -32,5 +32,5 @@ def test_a_good_run() -> None:
         (replace(GOOD, flushes=0), "what is served costs no flush, what is not does"),
     ],
 )
-def test_a_run_that_means_nothing_is_named(found: Held, complaint: str) -> None:
+def test_an_invalid_run_is_named(found: Held, complaint: str) -> None:
     assert failed(found) == [complaint]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Power machines without booting one: what is asked of them, and what is made of a recorded run."""
+"""Power machines without a boot: their command lines and scripts, and a recorded run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ from trapless_lab.power.machine import MODES, Vm
 from trapless_lab.progress import Progress
 
 Forge = Callable[[str, str], str]
-"""Mode and console -> the console that is to be believed."""
+"""Mode and console -> the console to use instead."""
 
 
 def recorded(mode: str) -> str:
@@ -53,7 +53,7 @@ def test_the_recorded_run_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert {row["workload"] for row in result.rows} >= set(power_exits.PAPER)
 
 
-def test_what_must_not_be_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def emulating(mode: str, text: str) -> str:
         return text + "bare| emulated fork 36\n" if mode == "bare" else text
 
@@ -74,7 +74,7 @@ def test_what_must_not_be_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         run(monkeypatch, lacking)
 
 
-def test_no_exits_are_no_counters() -> None:
+def test_counters_without_exits_are_an_error() -> None:
     with pytest.raises(LabError, match="no exits at all"):
         power_exits.sources({"sum_exits": 7, "dec_exits": 0, "bt_sites": 3})
     assert power_exits.sources({"dec_exits": 1, "mmio_exits": 2, "light_exits": 9}) == {"mmio": 2, "dec": 1}
@@ -121,7 +121,7 @@ GOOD = "a| result boot 1 1\na| done\nended a 0\ndone\n"
         (GOOD.replace("a| done", "a| not done"), "did not do all"),
     ],
 )
-def test_a_guest_that_did_not_do_all_is_an_error(
+def test_an_incomplete_guest_is_an_error(
     bad: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for part in (

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Adaptive splitting beside its layout replayed, and exits by benchmark: what is made of consoles, and which
-runs are not believed. The machines are test_experiments.py's.
+"""Adaptive splitting and the replay of its layout, and exits by benchmark: on consoles, valid and invalid
+ones. test_experiments.py boots the machines.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ from trapless_lab.power.experiments.replay import EMPTY, LOADED, UNLOADED, WORKL
 from trapless_lab.progress import Progress
 
 Change = Callable[[str, str, str], str]
-"""Label of the host, label of a guest and what that said -> what is to be believed."""
+"""Label of the host, label of a guest and its output -> the output to use instead."""
 
 
 def said(host: str, guest: str) -> str:
-    """Return what a guest says; one whose blocks are split takes 2 % more."""
+    """Return a guest's output; with splitting it takes 2 % longer."""
     adaptive, empty = host == "adaptive", guest == EMPTY
     start = {LOADED: 8_100, UNLOADED: 8_000}.get(guest, 10_200 if adaptive else 10_000)
     workload = "boot" if empty else guest
@@ -60,7 +60,7 @@ def test_a_layout_is_taken_from_a_guests_statistics() -> None:
     assert power_replay.sizes(console, "find") == {"c28": 16, "c29": 4096}
 
 
-def test_overhead_is_what_a_replay_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overhead_is_the_time_that_a_replay_saves(monkeypatch: pytest.MonkeyPatch) -> None:
     result = replay(monkeypatch)
     assert not failing(result)
     assert [row["workload"] for row in result.rows] == list(WORKLOADS)
@@ -82,7 +82,7 @@ def test_overhead_is_what_a_replay_does_without(monkeypatch: pytest.MonkeyPatch)
         ("replayed", EMPTY, "loads:200000", "loads:200", "an empty layout makes a difference"),
     ],
 )
-def test_what_is_no_replay_is_found(
+def test_an_invalid_replay_is_found(
     monkeypatch: pytest.MonkeyPatch, host: str, guest: str, old: str, new: str, fails: str
 ) -> None:
     def change(of: str, label: str, text: str) -> str:
@@ -105,7 +105,7 @@ def test_a_benchmarks_exits_are_its_own() -> None:
     assert power_benchmarks.less({"fork": power_benchmarks.own(started, whole)}) == ["fork"]
 
 
-def test_the_papers_boot_is_whole() -> None:
+def test_the_papers_boot_adds_up() -> None:
     row = power_benchmarks.paper_row()
     shares = [share for name, share in row.items() if name not in ("workload", "exits")]
     assert sum(shares) == pytest.approx(100, abs=0.5)

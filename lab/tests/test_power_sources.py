@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Where exits come from: QEMU's log, names of instructions, the kernel's image, counts of instructions; and
-what is made of a recorded run, cut down to 80 lines.
+"""The sources of exits: QEMU's log, names of instructions, the kernel's image, counts of instructions; and a
+recorded run, shortened to 80 lines.
 """
 
 import subprocess
@@ -38,7 +38,7 @@ REFUSED, TRAPPED = 54, 2
 
 
 def recorded_image() -> Image:
-    """Return the few words of the kernel that the recorded exceptions are about."""
+    """Return the words of the kernel at the addresses of the recorded exceptions."""
     code: list[tuple[int, bytes]] = []
     alternatives: dict[int, int] = {}
     symbols = {PAGES: "trapless_bt_execute", PAGES_END: "behind", TRANSLATOR: "kvmppc_bt_patch"}
@@ -54,7 +54,7 @@ def recorded_image() -> Image:
     return Image(area, tuple(sorted(code)), {"kvmppc_bt_patch": TRANSLATOR}, alternatives)
 
 
-def test_whose_an_exception_is_shows_in_its_address() -> None:
+def test_exceptions_are_attributed_by_their_address() -> None:
     found = power_exceptions.read(LOG)
     assert sum(found.refused.values()) == REFUSED
     assert sum(found.traps.values()) == TRAPPED
@@ -73,7 +73,7 @@ def test_whose_an_exception_is_shows_in_its_address() -> None:
         (lambda text: text + "Raise exception at c00a5fa4 => PROGRAM (6) error=31\n", "0xc00a5fa4 .* now an"),
     ],
 )
-def test_a_log_that_is_none_is_an_error(forge: Callable[[str], str], why: str, tmp_path: Path) -> None:
+def test_an_invalid_log_is_an_error(forge: Callable[[str], str], why: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(forge(LOG.read_text()))
     with pytest.raises(LabError, match=why):
         power_exceptions.read(tmp_path / "log")
@@ -94,7 +94,7 @@ def move(operation: int, spr: int) -> int:
             (move(467, 1013), "mtspr BUCSR"),
             (move(467, 1014), "mtspr 1014"),
         ),
-        # Nobody is refused the link register, a user's copy of SPRG3, an addition, or no instruction at all.
+        # Unprivileged: the link register, a user's copy of SPRG3, an addition; and an invalid word.
         *((move(339, 8), None), (move(339, 259), None), (0x7C642A14, None), (0, None)),
     ],
 )
@@ -113,7 +113,7 @@ def test_what_the_kernel_has_replaced_is_counted_by_why_it_was_refused() -> None
     assert power_refused.by_instruction(nothing, found) == {power_refused.OUTSIDE: REFUSED}
 
 
-def test_a_trap_outside_of_fragments_is_nobodys() -> None:
+def test_a_trap_outside_of_fragments_is_an_error() -> None:
     image, found = recorded_image(), power_exceptions.read(LOG)
     assert power_refused.fragment_traps(image, found) == TRAPPED
     with pytest.raises(LabError, match="trapped at behind"):
@@ -224,13 +224,13 @@ def test_counts_of_instructions(tmp_path: Path) -> None:
         "",
     ],
 )
-def test_counts_that_are_not_whole_are_an_error(bad: str) -> None:
+def test_incomplete_counts_are_an_error(bad: str) -> None:
     with pytest.raises(LabError, match="not whole, or not those of the plan"):
         power_ranges.parse(bad, PLAN)
 
 
 Forge = Callable[[str, str], str]
-"""What a file is, and its text -> the text that is to be believed."""
+"""Kind of a file and its text -> the text to use instead."""
 
 
 def console(mode: str) -> str:
@@ -293,7 +293,7 @@ ALL, TRANSLATIONS = "all instructions are counted", "all translations are counte
 @pytest.mark.parametrize(
     ("what", "old", "new", "fails"),
     [
-        # Three lines that got lost; an exit that KVM did not count, or exits that were none.
+        # Three lost lines; an exit that KVM did not count, or false exits.
         ("log", "Raise exception at 000000d0 => PROGRAM (6) error=32\n", "", ALIKE),
         ("console", "emulated_inst_exits:56", "emulated_inst_exits:55", ALIKE),
         ("console", "emulated_inst_exits:56", "emulated_inst_exits:59", ALIKE),
@@ -304,7 +304,7 @@ ALL, TRANSLATIONS = "all instructions are counted", "all translations are counte
         ("counts", "span c00dc904 2", "span c00dc904 3", TRANSLATIONS),
     ],
 )
-def test_what_must_not_be_is_found(
+def test_failures_are_found(
     what: str, old: str, new: str, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forge(kind: str, text: str) -> str:

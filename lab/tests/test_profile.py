@@ -94,7 +94,7 @@ def test_intervals_are_added() -> None:
         (LINES.removeprefix("begin\n"), "line 1"),
     ],
 )
-def test_a_file_that_is_not_whole_is_refused(text: str, complaint: str) -> None:
+def test_an_incomplete_file_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(LabError, match=complaint):
         parsed(text)
 
@@ -171,7 +171,7 @@ def payload_file() -> bytes:
 
 
 def require_known(space: groups.Space, *areas: Area) -> None:
-    """Every name that a group has is one of a function: none is misspelt, or of another build."""
+    """Every name of a group must be that of a function of this build."""
     known = [name for area in areas for _, name in area.symbols]
     for group in groups.GROUPS:
         for function in group.functions if group.space == space else ():
@@ -250,7 +250,7 @@ def test_hidden_kernel_symbols_are_refused(lines: str) -> None:
 
 
 @pytest.mark.parametrize("shown", [b"", b"ffffffff9a000000 T _text\n"])
-def test_a_kernel_that_lies_elsewhere_is_refused(shown: bytes) -> None:
+def test_a_kernel_at_another_address_is_refused(shown: bytes) -> None:
     with pytest.raises(LabError, match="not at 0xffffffff81000000"):
         kallsyms.require(kallsyms.parse(KALLSYMS), StepResult(kallsyms.PLACE, shown, 0, 0))
 
@@ -408,7 +408,7 @@ def test_wrong_commands_boot_nothing(
 
 
 def callers(found: Profile, function: str) -> set[str]:
-    """Return who called a function, thunks left out."""
+    """Return a function's callers, without thunks."""
     stacks = ([f for f in frames if not f.startswith("__x86_")] for frames in found.stacks)
     return {caller for stack in stacks for caller, callee in pairwise(stack) if callee == function}
 
@@ -416,7 +416,7 @@ def callers(found: Profile, function: str) -> set[str]:
 @pytest.mark.long("a profiled boot; the profiler serves experiments")
 @pytest.mark.machine
 def test_machine(tmp_path: Path) -> None:
-    """The clock and the count agree, the stacks are calls that exist; neither is true of the control."""
+    """The count agrees with the clock, and the stacks are existing calls; neither holds for the control."""
     request = Request(MACHINES["xen-strict"], ("spawn", "fork-exit", "-n", "40"))
     libraries = {"sound": plugin.build("profile"), "blind": plugin_mutants.build("profile-blind", "profile")}
     outputs = {variant: tmp_path / variant for variant in libraries}
@@ -439,11 +439,11 @@ def test_machine(tmp_path: Path) -> None:
 
     control = profile.resolved(request, transcript, counted["blind"], area)
     assert [check.holds for check in control.checks] == [True, False]
-    # Nor do they agree over an interval that begins and ends one marker too far out.
+    # They do not agree over an interval that is one marker longer on both sides.
     around = re.findall(r"^around ns=(\d+)$", transcript["workload"].output, re.MULTILINE)
     assert not profile.agrees(counted["sound"], map(int, around)).holds
 
-    # What 40 processes do is known: each forks, pins and unpins its tables, and exits.
+    # The actions of 40 processes are known: each forks, pins and unpins its tables, and exits.
     entries = Counter({(symbol.space, symbol.name): symbol.entries for symbol in found.symbols})
     assert entries["kernel", "kernel_clone"] == entries["kernel", "do_exit"] == 40
     assert entries["kernel", "__xen_pgd_pin"] == entries["kernel", "__xen_pgd_unpin"] == 40

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What may know what in the lab: an import leads into the same room or into one below, and never in a circle,
-whether it stands at the top of a file or in a function.
+"""The dependencies within the lab: an import leads into the same room or into one below, and never in a
+circle, whether it is at the top of a file or in a function.
 """
 
 import ast
@@ -37,7 +37,7 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 def arrows(package: Path) -> Arrows:
-    """Read all imports of the package's own modules, wherever in a file they stand."""
+    """Read all imports of the package's own modules, anywhere in a file."""
     known = modules(package)
     return {name: set(_imports(name, path, known)) - {name} for name, path in known.items()}
 
@@ -78,7 +78,7 @@ def upward(found: Arrows) -> list[str]:
 
 
 def circle(found: Arrows) -> list[str]:
-    """Return the modules of a circle, in its order; none if there is none."""
+    """Return the modules of a circle, in order, or an empty list."""
     done: set[str] = set()
 
     def walk(module: str, way: list[str]) -> list[str]:
@@ -107,7 +107,7 @@ def test_every_folder_is_a_room() -> None:
     folders = {path.parent.relative_to(PACKAGE).parts[0] for path in PACKAGE.glob("*/*.py")}
     assert folders == set(ROOMS) - {ROOF, GROUND}
     found = arrows(PACKAGE)
-    assert len(found) > 60 and sum(map(len, found.values())) > 150  # or the reader reads nothing
+    assert len(found) > 60 and sum(map(len, found.values())) > 150  # otherwise the reader reads nothing
 
 
 def build(directory: Path, files: Mapping[str, str]) -> Path:

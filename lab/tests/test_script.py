@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The step log: framing that survives whatever a step prints."""
+"""The step log: framing that is robust against all output of a step."""
 
 import pytest
 from hypothesis import given
@@ -76,7 +76,7 @@ def test_running_step_is_visible() -> None:
         b"\n@%b" % NONCE.encode(),
     ],
 )
-def test_frames_that_are_not_due_are_output(forged: bytes) -> None:
+def test_unexpected_frames_are_output(forged: bytes) -> None:
     log = two_steps()
     log.feed(begin(0) + forged + end(0))
     assert [result.raw for result in log.results] == [forged]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Watching a machine: with real logs, and processes that stand in for QEMU."""
+"""Watching a machine: with real logs, and other processes in place of QEMU."""
 
 import os
 import time
@@ -15,13 +15,13 @@ from trapless_lab.progress import Progress
 
 
 class Recorder(Progress):
-    """Remembers its calls."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.finished_steps: list[str] = []
 
     def finished(self, step: str, seconds: float) -> None:
-        """Remember it."""
+        """Record it."""
         self.finished_steps.append(step)
 
 
@@ -54,7 +54,7 @@ def test_unexpected_exit_code_names_the_step(tmp_path: Path) -> None:
         watch(tmp_path, ["sleep", "60"], steps=steps)
 
 
-def test_early_end_says_what_was_due_and_what_qemu_said(tmp_path: Path) -> None:
+def test_early_end_names_the_next_step_and_shows_qemus_output(tmp_path: Path) -> None:
     with pytest.raises(
         session.GuestError, match=r"exit code 4\) while waiting for step \"bytes\" to begin"
     ) as info:
@@ -86,7 +86,7 @@ def test_boot_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_silent_boot_is_given_up_early(tmp_path: Path) -> None:
     with pytest.raises(session.BootTimeout, match=r'silent for 0.2 s while waiting for step "bytes"'):
         watch(tmp_path, ["sleep", "60"], steps_log=b"", silence_s=0.2)
-    # With a step under way the console may be silent for as long as the step may take.
+    # While a step runs, the console may be silent for the step's whole time limit.
     log = b"\n@%b 1.00 begin 0000\n" % NONCE.encode()
     with pytest.raises(session.GuestError, match=r'timed out after 0.5 s waiting for step "slow"'):
         watch(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""How tests are shared out between workers: a file that is torn apart still passes, and boots twice."""
+"""The distribution of tests to workers: a file split between two would still pass, but boot twice."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def test_a_file_stays_together(tmp_path: Path) -> None:
     assert [len(workers) for workers in _workers(tmp_path).values()] == [1, 1]
 
 
-def test_negative_control_a_file_is_torn_apart_without_the_scheduler(tmp_path: Path) -> None:
+def test_negative_control_without_the_scheduler_a_file_is_split(tmp_path: Path) -> None:
     assert max(len(workers) for workers in _workers(tmp_path).values()) == 2
 
 

@@ -54,18 +54,18 @@ def test_the_plugins_file() -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "not whole"),
-        (written(record(1, PTE))[:-1], "not whole"),
+        (b"", "is incomplete"),
+        (written(record(1, PTE))[:-1], "is incomplete"),
         (written(record(1, PTE))[:-24], "no end"),
         (written(record(1, START), record(2, MISSED)), "1 executions"),
     ],
 )
-def test_a_file_that_is_not_whole_is_refused(content: bytes, complaint: str) -> None:
+def test_an_incomplete_file_is_refused(content: bytes, complaint: str) -> None:
     with pytest.raises(LabError, match=complaint):
         spans.parse(content)
 
 
-def test_calls_through_pointers_while_booting_are_none_of_a_workload() -> None:
+def test_calls_through_pointers_during_boot_do_not_count() -> None:
     assert len(spans.parse(written(record(1, MISSED), record(2, START)))) == 2
 
 
@@ -78,15 +78,15 @@ def levels(*records: Record) -> list[tuple[str, str]]:
     return [(table.level, table.direction) for table in table_spans.tables(records)]
 
 
-def test_tables_come_back_in_the_order_in_which_they_were_let_go() -> None:
+def test_tables_are_freed_in_the_order_in_which_they_were_released() -> None:
     let_go = [record(1, PTE_LET_GO), record(2, PMD_LET_GO)]
     assert levels(*let_go, record(3, WAITED), record(4, WAITED)) == [("pte", "free"), ("pmd", "free")]
     assert levels(*let_go, record(3, AT_ONCE), record(4, WAITED)) == [("pmd", "free"), ("pte", "free")]
-    with pytest.raises(LabError, match="no level had let go"):
+    with pytest.raises(LabError, match="no level had released"):
         levels(record(3, WAITED))
 
 
-def test_what_a_table_costs() -> None:
+def test_the_cost_of_a_table() -> None:
     (table,) = table_spans.tables([record(5, PMD, 90, 10, point=40, foreign=1)])
     assert (table.instructions, table.kernel, table.ready, table.foreign) == (100, 90, 40, True)
     (table,) = table_spans.tables([record(5, PTE, 90, 10)])
@@ -119,7 +119,7 @@ def emulated(area: Area, function: str) -> int:
     """Return the instructions of the check of a list entry, by another emulator."""
     start = next(address for address, name in area.symbols if name == function)
     machine = Uc(UC_ARCH_X86, UC_MODE_64)
-    # Without page tables there are no high addresses; the code does not care where it is.
+    # There are no high addresses without page tables; the code is position-independent.
     low, page, data, stack, back = (1 << 32) - 1, 1 << 12, 1 << 32, 2 << 32, 3 << 32
     for segment in ELFFile(BytesIO(host.unpack_kernel(host.kernel().image))).iter_segments():
         first = segment["p_vaddr"]
@@ -154,7 +154,7 @@ def traced(records: Sequence[Record], id: int) -> list[Record]:
 @pytest.mark.long("a profiled boot; the profiler serves experiments")
 @pytest.mark.machine
 def test_machine(tmp_path: Path) -> None:
-    """The profiler counts the same in each function; a build that takes any return for its own does not."""
+    """The profiler counts the same in each function; with a build that accepts any return it does not."""
     processes = 40
     request = Request(MACHINES["xen-strict"], ("spawn", "fork-exit", "-n", str(processes)))
     area = kallsyms.kernel(Progress())
@@ -185,7 +185,7 @@ def test_machine(tmp_path: Path) -> None:
         assert len(clean) > 0.9 * len(seen), name
         kernel = sum(clean) + median(clean) * (len(seen) - len(clean))
         assert kernel == pytest.approx(inclusive(found, name), rel=0.01), name
-        # It ends them too early, or lets others' returns end them.
+        # It ends spans too early, or at another call's return.
         assert sum(each.kernel for each in traced(control, id)) < 0.9 * kernel, name
     # Each forks and exits; the user's table is within the other.
     assert len(traced(records, PGD)) == processes
@@ -197,7 +197,7 @@ def test_machine(tmp_path: Path) -> None:
     lengths = Counter(each.kernel for each in traced(records, LEAF_ID) if not each.foreign)
     known = emulated(area, LEAF)
     assert set(lengths) < {known, known - 1} and sum(lengths.values()) > processes
-    # What fork makes exit gives back, at every level.
+    # What fork allocates exit frees, at every level.
     begun = next(each.at for each in records if each.id == START)
     tables = [table for table in table_spans.tables(records) if table.at >= begun]
     made, freed = (Counter(t.level for t in tables if t.direction == d) for d in ("allocate", "free"))

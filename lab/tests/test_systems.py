@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Each system is a house of its own: no file of one, its tests included, is built from or imports another's.
+"""Systems are independent: no file of one, including its tests, is built from or imports another's.
 
-What two of them share is in kmod/, cli/ and the lab.
+Code that two of them share is in kmod/, cli/ and the lab.
 """
 
 import ast
@@ -45,7 +45,7 @@ def _make_paths(text: str) -> Iterator[Path]:
 
 
 def _python_paths(tree: ast.AST, file: Path, root: Path) -> Iterator[Path]:
-    """Yield the modules of the lab and of the tests that are imported, and paths that are put together."""
+    """Yield the imported modules of the lab and of the tests, and paths that are joined from parts."""
     helpers: dict[str, list[Path]] = {}
     for system in SYSTEMS:
         for path in (root / system).rglob("*.py"):
@@ -72,7 +72,7 @@ def _python_paths(tree: ast.AST, file: Path, root: Path) -> Iterator[Path]:
 
 
 def foreign(root: Path, files: Iterable[Path]) -> list[str]:
-    """Return where a file of one system reaches into another."""
+    """Return the places where a file of one system uses another."""
     found = set()
     for file in files:
         own = file.relative_to(root).parts[0]
@@ -83,7 +83,7 @@ def foreign(root: Path, files: Iterable[Path]) -> list[str]:
     return sorted(found)
 
 
-def test_no_system_reaches_into_another() -> None:
+def test_no_system_uses_another() -> None:
     listed = subprocess.run(
         ["git", "ls-files", *SYSTEMS], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -120,12 +120,12 @@ def write(root: Path, files: Mapping[str, str]) -> list[Path]:
     return [root / name for name in files]
 
 
-def test_what_is_fine_is_let_pass(tmp_path: Path) -> None:
+def test_permitted_uses_pass(tmp_path: Path) -> None:
     assert foreign(tmp_path, write(tmp_path, FINE)) == []
 
 
 @pytest.mark.parametrize("case", MADE)
-def test_a_reach_is_found(case: str, tmp_path: Path) -> None:
+def test_a_use_of_another_system_is_found(case: str, tmp_path: Path) -> None:
     name, text = MADE[case]
     files = write(tmp_path, {**FINE, name: text})
     assert [line.split(" -> ")[0] for line in foreign(tmp_path, files)] == [name]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What pagetable-latency makes of the spans of a run."""
+"""pagetable-latency on the spans of a run."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def span(
 
 
 def phase(cost: int, foreign: int = 0, start: int = 0, end: int = 100) -> Phase:
-    """Every level once in each direction, and so many spans that an interrupt fell into."""
+    """Every level once in each direction, and so many spans with an interrupt."""
     width = (end - start) // (2 * len(LEVELS) + 1)
     tables = [span(level, d, cost, start + width * i) for i, level in enumerate(LEVELS) for d in DIRECTIONS]
     tables += [span("pte", "allocate", 10**6, start, foreign=True)] * foreign
@@ -41,14 +41,14 @@ def test_the_papers_levels() -> None:
         found.together("free")
 
 
-def test_a_curve_has_gaps_where_nothing_was() -> None:
+def test_a_curve_has_gaps_without_spans() -> None:
     found = Phase([span("pte", "free", 10, 5), span("pte", "free", 30, 95)], 0, 100)
     curve = found.curve(4)
     assert curve["L3 free"] == [10, None, None, 30]
     assert pagetable_latency._points([1, 2, 3, 4], curve["L3 free"]) == ([1, 4], [10, 30])
 
 
-def test_what_a_miss_adds() -> None:
+def test_the_cost_of_a_miss() -> None:
     assert added(phase(1000), phase(1015), "allocate") == dict.fromkeys(SEEN_BOOSTED, 15)
     assert percent_left(phase(1000), phase(400), "free") == 40
 
@@ -81,10 +81,10 @@ def test_a_good_run() -> None:
         (enabled(), dyn(before=300), "dyn begins as stock"),
         (enabled(), dyn(after=1000), "dyn settles where pre is"),
         (enabled(module=200), dyn(), "the module's counters are the plugin's"),
-        (enabled(foreign=1), dyn(), "few spans hold somebody else's instructions"),
+        (enabled(foreign=1), dyn(), "few spans hold other code's instructions"),
     ],
 )
-def test_a_run_that_means_nothing_is_named(found: Enabled, run: Dyn, complaint: str) -> None:
+def test_an_invalid_run_is_named(found: Enabled, run: Dyn, complaint: str) -> None:
     assert failed(found, run) == [complaint]
 
 

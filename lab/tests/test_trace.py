@@ -70,7 +70,7 @@ def test_other_ports_and_unknown_lines_are_no_markers() -> None:
     assert [b.counts for b in parse(lines)] == [Counts()]
 
 
-def test_frames_that_are_not_due_are_plain_markers() -> None:
+def test_unexpected_frames_are_plain_markers() -> None:
     buckets = parse(mark("begin 0000\nend 0001\nbegin 0001\nend 0000\nbegin 0000\n"))
     assert [(b.opened_by, b.step) for b in buckets] == [
         ("", None),
@@ -104,5 +104,5 @@ def test_events_stay_in_their_step(steps: list[tuple[list[str], list[str], str]]
 
 
 @given(st.lists(st.text(max_size=80) | st.sampled_from([FLUSH, *mark("begin 0\n\a")])))
-def test_parser_takes_anything(lines: list[str]) -> None:
+def test_parser_accepts_any_line(lines: list[str]) -> None:
     assert total(parse(lines)).pages == sum(line.partition(" ")[0] == EVENTS[0] for line in lines)

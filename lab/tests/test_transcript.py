@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What a run leaves behind, read from recordings."""
+"""The records of a run, read from recordings."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_steps_by_name(transcript: Transcript) -> None:
 
 
 def test_counts_of_a_step(transcript: Transcript) -> None:
-    # Six processes, and the two around them: mark's exit and spawn's own life.
+    # Six processes, and two more: mark's exit, and spawn itself.
     assert transcript.counts("workload") == trace.Counts(pages=114, domain=1)
 
 
@@ -49,19 +49,19 @@ def test_clean_console_has_no_warnings(transcript: Transcript) -> None:
         "(XEN) Xen WARN at mm.c:1",
     ],
 )
-def test_complaints_are_found(line: str) -> None:
+def test_warnings_are_found(line: str) -> None:
     found = Transcript(MACHINES["bare"], (), (), f"fine\n{line}\nfine").kernel_warnings()
     assert found == [line]
 
 
-def test_microcode_that_an_emulated_processor_has_not_is_no_complaint() -> None:
+def test_missing_microcode_of_an_emulated_processor_is_not_a_warning() -> None:
     remark = (
         "[    0.2] Speculative Return Stack Overflow: WARNING: See https://kernel.org/srso.html for options."
     )
     assert Transcript(MACHINES["bare"], (), (), remark).kernel_warnings() == []
 
 
-def test_what_xen_says_of_a_pvh_dom0_is_no_complaint() -> None:
+def test_xens_remark_on_a_pvh_dom0_is_not_a_warning() -> None:
     remark = "(XEN) WARNING: PVH is an experimental mode with limited functionality"
     assert Transcript(MACHINES["xen-pvh"], (), (), remark).kernel_warnings() == []
     other = "(XEN) WARNING: SPEC_CTRL is an experimental mode"
@@ -90,7 +90,7 @@ def test_series_refuses_lost_ticks(transcript: Transcript) -> None:
         flushes.series(transcript, workload="workload", report=transcript["marked"])
 
 
-def test_a_late_flush_is_not_forgotten() -> None:
+def test_a_late_flush_counts() -> None:
     quiet, flush = trace.Counts(), trace.Counts(pages=1)
     buckets = [flush] * 3 + [quiet] * 20 + [flush] + [quiet] * 5
     late = flushes.Series(buckets, range(0, 29_000_000, 1_000_000), enabled=3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What is installed is complete: it compiles all of its C files without the checkout."""
+"""The installed package is complete: it compiles all of its C files without the checkout."""
 
 import os
 import subprocess
@@ -40,6 +40,6 @@ def test_the_installed_package_compiles_its_own(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    # Those of the systems' tests are not the package's.
+    # Programs of the systems' tests are not in the package.
     assert {"spawn", "dirtyparts"} <= set(ran.stdout.split())
     assert "cow" not in ran.stdout.split()

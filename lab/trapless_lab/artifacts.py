@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Where the project's own build products are, and those of its sources that the lab compiles itself.
+"""The paths of the project's build products, and of those of its sources that the lab compiles itself.
 
 Invariant: nothing here builds them; a missing one is an error that says how to make it. No other module of
 the lab contains their paths.
@@ -11,24 +11,24 @@ from pathlib import Path
 from .errors import LabError
 
 PACKAGE = Path(__file__).resolve().parent
-_REPOSITORY = PACKAGE.parents[1]  # where a checkout has it; an installed package has nothing there
+_REPOSITORY = PACKAGE.parents[1]  # in a checkout; not in an installed package
 
 # Links in a checkout, copies in an installed package.
 DIRTY_ABI = PACKAGE / "products" / "dirty_abi"
-"""The headers of what dirty's module and processors offer."""
+"""The headers of dirty's interfaces."""
 
 POLICY = PACKAGE / "products" / "pool"
 """The folder of the pool's policy.c and policy.h."""
 
 
 def build_dir() -> Path:
-    """Return the build tree: $TRAPLESS_BUILD, or build/ of the repository this package lies in."""
+    """Return the build tree: $TRAPLESS_BUILD, or build/ of the repository that contains this package."""
     override = os.environ.get("TRAPLESS_BUILD")
     return Path(override) if override else _REPOSITORY / "build"
 
 
 def tests(system: str) -> Path:
-    """Return the folder of a system's tests, which is not there unless this is a checkout."""
+    """Return the folder of a system's tests, which exists only in a checkout."""
     return _REPOSITORY / system / "tests"
 
 
@@ -49,12 +49,12 @@ def mutant(system: str, name: str, file: str) -> Path:
 
 
 def program(name: str) -> Path:
-    """Return what cargo builds: a program, or a library."""
+    """Return a program or a library that cargo builds."""
     return _built(build_dir() / "rust" / "release" / name, "make -C dirty")
 
 
 def power(part: str, name: str) -> Path:
-    """Return what is built for the Power machines: of the kernel, the VMM or the guest."""
+    """Return a build product for the Power machines: of the kernel, the VMM or the guest."""
     return _built(build_dir() / "power" / part / name, "make -C power")
 
 

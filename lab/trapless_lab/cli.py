@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The command line.
 
-Invariant: exit code 0 only if the command ran to its end and every check held, 1 if not, 2 if it was asked
-for something that does not exist.
+Invariant: the exit code is 0 only if the command ran to its end and every check held, 1 if not, 2 if an
+argument is wrong.
 """
 
 import json
@@ -71,9 +71,9 @@ def machines() -> None:
 
 
 def _require_writable(files: Sequence[Path | None], folders: Sequence[Path | None]) -> None:
-    """Refuse what cannot be written before a machine runs for it."""
+    """Refuse a path that cannot be written, before a machine runs."""
     if sum(map(output.is_standard, files)) > 1:
-        raise click.UsageError("standard output takes one result")
+        raise click.UsageError("only one result can go to standard output")
     for file in files:
         if file is not None:
             output.require_writable(file)
@@ -83,7 +83,7 @@ def _require_writable(files: Sequence[Path | None], folders: Sequence[Path | Non
 
 
 def _console(*files: Path | None) -> Console:
-    """Return where a person reads: standard output, unless a result goes there."""
+    """Return the console for a person: standard output, unless a result goes there."""
     return Console(stderr=any(map(output.is_standard, files)))
 
 
@@ -123,7 +123,7 @@ def run(
 def _profilable(_ctx: click.Context, _param: click.Parameter, name: str) -> Machine:
     known: Mapping[str, Machine] = {m.name: m for m in MACHINES.values() if m.pc and m.cpus == 1}
     if name not in known:
-        what = "has more than one CPU, or is no PC of QEMU's" if name in MACHINES else "is no machine"
+        what = "has more than one CPU, or is not QEMU's PC" if name in MACHINES else "is not a machine"
         raise click.BadParameter(f"{name} {what}; there are: {', '.join(known)}")
     return known[name]
 
@@ -172,7 +172,7 @@ def profile_workload(
     files = (json_path, flame_path, folded_path)
     _require_writable(files, (keep,))
     if flame_path is not None:
-        flame.program()  # better missed now than after the run
+        flame.program()  # fails before the run if it is missing
     loaded = pagetable.everything(machine) if boosted else ()
     request = profile.Request(
         replace(machine, xen_args=(*machine.xen_args, *xen_args)),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Compiles the lab's own C files, one at a time.
 
-Invariant: a failed or interrupted build never leaves a target behind, nor one that is half written.
+Invariant: a failed or interrupted build never leaves a target behind, not even a partial one.
 """
 
 import os
@@ -15,12 +15,12 @@ from .errors import LabError
 
 
 def unique(target: Path) -> Path:
-    """Return a path beside ``target`` to make it under: two labs, or threads of one, may do so at once."""
+    """Return a temporary path beside ``target``, unique to this process and thread."""
     return target.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
 
 
 def compile_c(source: Path, target: Path, flags: Sequence[str]) -> None:
-    """Make ``target`` out of one file; directories are made."""
+    """Compile ``target`` from one file; its directory is created."""
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = unique(target)
     compiled = subprocess.run(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The demonstration: what trapless is for, one machine a claim, two machines at a time, and one table.
 
-Invariant: what the table says was measured by this run. A claim that fails is named and makes the run fail,
-after all the others have had their turn; its system then has no lines. Ten seconds never pass without a sign
-of life.
+Invariant: all figures of the table were measured by this run. A claim that fails is named and makes the run
+fail, after all others have run; its system then has no lines. There is some output at least every ten
+seconds.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ MACHINES_AT_A_TIME = 2
 
 @dataclass
 class Outcome:
-    """A part's facts, and what failed of it."""
+    """A part's facts, and its failed claims."""
 
     part: Part
     facts: dict[str, float] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Outcome:
 
 
 def run(parts: Sequence[Part], shown: Overall) -> list[Outcome]:
-    """Take every claim of some parts."""
+    """Run every claim of some parts."""
     outcomes = [Outcome(part) for part in parts]
     units = {
         (at, claim.name): shown.add(claim.name, claim.seconds)
@@ -76,7 +76,7 @@ def _collect(
 def show(console: Console, outcomes: Sequence[Outcome], *, logs: bool = False) -> bool:
     """Print the table and what it means. Return whether every claim held.
 
-    With ``logs`` what failed is shown with the ends of its machine's logs.
+    With ``logs`` a failure is shown with the ends of its machine's logs.
     """
     whole = [outcome for outcome in outcomes if not outcome.failed]
     if whole:
@@ -117,12 +117,12 @@ def brief(why: str) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with as many digits as mean something."""
+    """Return a number with its significant digits."""
     return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:,.1f}"
 
 
 def ratio(line: Line) -> str:
-    """Return what is left of before."""
+    """Return after as a share of before."""
     return f"{line.after / line.before:.2f}" if line.before else "-"
 
 

@@ -32,7 +32,7 @@ _EMULATORS = {
     "power": ("qemu-system-ppc", "qemu-system-ppc"),
 }
 
-# Only the plain flavour: "-cloud" and "-rt" kernels differ in what the payloads rely on.
+# Only the plain flavour: "-cloud" and "-rt" kernels differ where the modules rely on them.
 _KERNEL = re.compile(r"vmlinuz-(?P<release>6\.1\.0-(?P<abi>\d+)-amd64)")
 
 
@@ -124,7 +124,7 @@ def vmlinux(image: Path) -> Path:
 
 
 def xen_tool(name: str) -> Path:
-    """Find a program of Xen's toolstack itself: what is on the path is a script that picks a version."""
+    """Find a program of Xen's toolstack itself: the one on the path is a script that selects a version."""
     path = XEN_TOOLS / name
     if not path.exists():
         raise _missing(path, "xen-utils-4.17")
@@ -145,7 +145,7 @@ def shared_libraries(program: Path) -> list[Path]:
 
 
 def thread_library() -> Path:
-    """Find the library that libc loads when a thread is cancelled; no program is linked against it."""
+    """Find the library that libc loads when a thread is cancelled; programs are not linked against it."""
     name = "libgcc_s.so.1"
     beside = [path.with_name(name) for path in shared_libraries(Path(sys.executable))]
     found = [path for path in beside if path.exists()]
@@ -180,7 +180,7 @@ def package_versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return what a reader needs to boot the same machines."""
+    """Return the versions that a reader needs to boot the same machines."""
     release = kernel().release
     return {
         "qemu": _package_version("qemu-system-x86"),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Files that the user has named for results.
 
-Invariant: a regular file is either the whole new result or what was there before. Whatever is no regular
-file, as a device or a pipe, is written to and never replaced; links are followed, and ``-`` is standard
-output. What cannot be written to is found by ``require_writable`` before anything is run for it.
+Invariant: a regular file contains either the whole new result or its previous contents. Other files, such as
+devices and pipes, are written to and never replaced; links are followed, and ``-`` is standard output.
+``require_writable`` finds a path that cannot be written before anything is run.
 """
 
 import os
@@ -18,7 +18,7 @@ _STANDARD = (Path("-"), Path("/dev/stdout"))
 
 
 def is_standard(target: Path | None) -> bool:
-    """Whether a result goes to standard output, so that nothing else may."""
+    """Whether a result goes to standard output, to which nothing else may then be written."""
     return target in _STANDARD
 
 
@@ -39,7 +39,7 @@ def require_writable(target: Path) -> None:
 
 
 def require_folder(target: Path) -> None:
-    """Make a folder for results, or refuse a path that can be none."""
+    """Create a folder for results, or refuse a path that cannot be one."""
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -70,7 +70,7 @@ def _resolved(target: Path) -> Path:
 
 
 def _is_special(target: Path) -> bool:
-    """Whether something is there that is no regular file."""
+    """Whether the path exists and is not a regular file."""
     try:
         return not stat.S_ISREG(target.stat().st_mode)
     except OSError:
@@ -86,7 +86,7 @@ def _try(folder: Path, target: Path) -> None:
 
 
 def _replace(place: Path, content: bytes) -> None:
-    # A result is for others to read; the default of temporaries is not.
+    # Others may read a result, unlike a temporary file by default.
     mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o644
     with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
         temporary = Path(file.name)

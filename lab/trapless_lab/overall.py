@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What a person sees while several machines run at once: what is done, what runs, how long it takes.
+"""Progress for a person while several machines run at once: what is done, what runs, the time left.
 
 Invariant: it never reaches standard output, which belongs to results, and may be called from any thread.
 """
@@ -18,7 +18,7 @@ from .progress import Progress
 
 
 class Unit(Progress):
-    """One thing of several, as the machine that it boots reports it."""
+    """The progress of one of several units, as reported by the machine that it boots."""
 
     def __init__(self, name: str, seconds: float, changed: Callable[["Unit"], None]) -> None:
         """Expect ``seconds`` for it on an idle host."""
@@ -58,17 +58,17 @@ class Unit(Progress):
 
     @property
     def elapsed_s(self) -> float:
-        """Since when it runs."""
+        """When it started."""
         return time.monotonic() - self.began if self.began is not None else 0.0
 
     @property
     def running(self) -> bool:
-        """Whether it has begun and not ended."""
+        """Whether it is running."""
         return self.began is not None and self.took_s is None
 
 
 class Overall:
-    """Counts what is done; the base of those that show it."""
+    """Counts finished units; the base of classes that show progress."""
 
     PULSE_S = 0.5
     """How often ``pulse`` is to be called."""
@@ -79,7 +79,7 @@ class Overall:
         self._lock = threading.Lock()
 
     def add(self, name: str, seconds: float) -> Unit:
-        """Return a further thing to be done."""
+        """Add a unit."""
         unit = Unit(name, seconds, self._locked)
         self._units.append(unit)
         return unit
@@ -89,7 +89,7 @@ class Overall:
             self.changed(unit)
 
     def changed(self, unit: Unit) -> None:
-        """Something of a unit is new."""
+        """A unit has changed."""
 
     def pulse(self) -> None:
         """Time has passed."""
@@ -104,7 +104,7 @@ class Overall:
 
     @property
     def summary(self) -> str:
-        """How much is done, and how long the rest takes if the host stays as busy as it was."""
+        """How much is done, and how long the rest takes if the host's load stays the same."""
         done = [unit for unit in self._units if unit.took_s is not None]
         said = f"{len(done)} of {len(self._units)} done"
         return said if len(done) == len(self._units) else f"{said}, {_words(self._left_s())} left"
@@ -131,7 +131,7 @@ def _words(seconds: float) -> str:
 
 
 class PlainOverall(Overall):
-    """A line for each thing that begins and ends, and one whenever nothing was said for long, for logs."""
+    """For logs: a line for each unit that begins or ends, and one after a long time without output."""
 
     _SILENCE_S = 8.0
 
@@ -141,14 +141,14 @@ class PlainOverall(Overall):
         self._said = time.monotonic()
 
     def changed(self, unit: Unit) -> None:
-        """Say that it began or ended."""
+        """Print that it began or ended."""
         if unit.took_s is not None:
             self._say(f"{unit.name}: {unit.doing} after {unit.took_s:.0f} s ({self.summary})")
         elif unit.doing == "begins":
             self._say(f"{unit.name}: {unit.doing}")
 
     def pulse(self) -> None:
-        """Say what is going on, if it is time to."""
+        """Print what is running, if it is time to."""
         with self._lock:
             if time.monotonic() - self._said >= self._SILENCE_S:
                 running = (unit for unit in self._units if unit.running)
@@ -161,7 +161,7 @@ class PlainOverall(Overall):
 
 
 class BarOverall(Overall):
-    """One bar for all, and a line for each thing that runs, for terminals."""
+    """For terminals: one bar for all, and a line for each running unit."""
 
     def __init__(self, console: Console, at_a_time: int) -> None:
         super().__init__(at_a_time)
@@ -184,7 +184,7 @@ class BarOverall(Overall):
         self._rich.stop()
 
     def changed(self, unit: Unit) -> None:
-        """Show what it does; what has ended makes room."""
+        """Update its line, or remove it after its end."""
         if unit.took_s is None:
             if unit not in self._tasks:
                 self._tasks[unit] = self._rich.add_task("", total=unit.expected_s)
@@ -195,7 +195,7 @@ class BarOverall(Overall):
         )
 
     def pulse(self) -> None:
-        """Let the bars grow."""
+        """Advance the bars."""
         with self._lock:
             done = sum(unit.took_s is not None for unit in self._units)
             self._rich.update(self._all, description=self.summary, completed=done, total=len(self._units))
@@ -205,6 +205,6 @@ class BarOverall(Overall):
 
 
 def for_terminal(at_a_time: int) -> Overall:
-    """Return what suits standard error."""
+    """Return the class that suits standard error."""
     console = Console(stderr=True)
     return BarOverall(console, at_a_time) if console.is_terminal else PlainOverall(console, at_a_time)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What a person sees while machines run.
+"""Progress for a person while machines run.
 
 Invariant: progress never reaches standard output, which belongs to results.
 """
@@ -13,13 +13,13 @@ from rich.progress import Progress as RichProgress
 
 
 class Progress:
-    """Says nothing; the base of those that do."""
+    """Prints nothing; the base of classes that print progress."""
 
     def booting(self, machine: str, steps: int) -> None:
         """A machine starts, with so many steps to run."""
 
     def again(self, reason: str) -> None:
-        """The machine did not start, and is started once more."""
+        """The machine did not start, and is started again."""
 
     def started(self, step: str) -> None:
         """A step started."""
@@ -37,7 +37,7 @@ class Progress:
 
 
 class PlainProgress(Progress):
-    """One line an event, for logs."""
+    """For logs: one line for each event."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -61,7 +61,7 @@ class PlainProgress(Progress):
 
 
 class BarProgress(Progress):
-    """A bar a machine, for terminals."""
+    """For terminals: a bar for each machine."""
 
     def __init__(self, console: Console) -> None:
         self._rich = RichProgress(
@@ -89,7 +89,7 @@ class BarProgress(Progress):
         self._task = self._rich.add_task(f"{machine}: booting", total=steps)
 
     def again(self, reason: str) -> None:
-        """Say it above the bars."""
+        """Print it above the bars."""
         self._rich.console.print(f"{self._machine}, once more: {reason}", markup=False, highlight=False)
 
     def started(self, step: str) -> None:

@@ -16,7 +16,7 @@ from .errors import LabError
 Named = tuple[int, str]
 """An address and the name that begins there."""
 
-# Names that say where a section begins or ends, taken only where no other stands.
+# Names of a section's begin or end, used only if there is no other at the address.
 _MARK = re.compile(r"_?_?[se]?(?:init)?text(?:entry)?|__\w+_(?:start|end|begin)|__pfx_.*|__cfi_.*|\.L.*")
 
 
@@ -26,7 +26,7 @@ def _rank(name: str) -> tuple[bool, int, str]:
 
 @dataclass(frozen=True)
 class Area:
-    """Code that was linked or loaded together; what is below its first symbol has the area's name."""
+    """Code that was linked or loaded together; addresses below its first symbol have the area's name."""
 
     name: str
     first: int

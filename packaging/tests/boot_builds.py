@@ -3,10 +3,10 @@
 
     make -C packaging check-builds
 
-For each version its two packages are fetched and unpacked, nothing is installed. Each image then boots
-twice. Once it takes what it must refuse, the other builds' payloads, then its own, and QEMU counts the IOTLB
-flushes of a workload before and after. Once the adversary of table_test holds the payload against that very
-Xen without it. It ends with exit code 1 at the first thing that is not as it should be.
+For each version its two packages are fetched and unpacked, nothing is installed. Each image then boots twice.
+In the first boot it must refuse the other builds' payloads, then its own is loaded, and QEMU counts the IOTLB
+flushes of a workload before and after. In the second table_test compares this Xen with and without the
+payload. The exit code is 1 at the first failure.
 """
 
 import re
@@ -32,7 +32,8 @@ from trapless_lab.pagetable import parts as pagetable  # noqa: E402
 PACKAGE = "xen-hypervisor-4.17-amd64"
 SPAWN = "spawn fork-exec -n 40"
 STOCK_FLUSHES = 15 * 40  # at least, for SPAWN
-# With seed 7024 stock Xen itself is not the same twice: "stock again" must be, before a payload is.
+# With seed 7024 stock Xen itself gives different results: "stock again" must agree before a payload is
+# judged.
 SEEDS, ROUNDS = range(7000, 7024), 40
 
 
@@ -47,13 +48,13 @@ class Build:
 
 
 def versions() -> list[str]:
-    """Return what apt knows of, newest first."""
+    """Return the versions that apt knows, newest first."""
     shown = subprocess.run(["apt-cache", "madison", PACKAGE], capture_output=True, text=True, check=True)
     return list(dict.fromkeys(re.findall(r"\| +(\S+) \|", shown.stdout)))
 
 
 def fetch(version: str, directory: Path) -> Path:
-    """Unpack both packages of a version below ``directory`` unless that was done before."""
+    """Unpack both packages of a version below ``directory``, unless they are there already."""
     tree = directory / version
     if not tree.exists():
         debs, unpacked = directory / f"{version}.debs", directory / f"{version}.part"
@@ -67,7 +68,7 @@ def fetch(version: str, directory: Path) -> Path:
 
 
 def build(version: str, tree: Path, kind: str, directory: Path) -> Build:
-    """Prove an image and build its payload; the lines on what is not as in the usual build are shown."""
+    """Prove an image and build its payload; print the differences from the usual build."""
     image, out = tree / f"boot/xen-4.17-amd64.{kind}", directory / "out" / f"{version}.{kind}"
     symbols = tree / "usr/lib/debug/boot/xen-syms-4.17-amd64"
     command = ["make", "-C", str(ROOT / "pagetable/xen"), "payload"]
@@ -123,7 +124,7 @@ def flushes(one: Build, others: list[Build], directory: Path) -> None:
 
 
 def same_as_stock(one: Build, directory: Path) -> None:
-    """What the adversary gets from this Xen with the payload is what it gets from it without."""
+    """Check that table_test gets the same results from this Xen with and without the payload."""
     own = pagetable.PAYLOAD_PART.guest_path
     log = directory / "logs" / f"{one.name} tables".replace(" ", "-")
     transcript = runner.run(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""trapless-payload: what it builds, what it leaves alone, and how loudly it refuses. Checker and compiler are
-stand-ins; the real ones are in check-upgrade.
+"""trapless-payload: what it builds, what it does not touch, and how it reports refusals. Checker and compiler
+are replaced; check-upgrade uses the real ones.
 """
 
 import os
@@ -15,7 +15,7 @@ PACKAGING = Path(__file__).resolve().parents[1]
 PAYLOAD = "trapless_pagetable.livepatch"
 
 CHECKER_PATH = "sources/pagetable/xen/prove/check_layout.py"
-# The id of an image is its first word; one that has the word "strange" in it is refused.
+# The id of an image is its first word; an image with the word "strange" is refused.
 CHECKER = "import sys\nprint(open(sys.argv[sys.argv.index('--xen') + 1]).read().split()[0])\n"
 MAKEFILE = """
 payload:
@@ -70,7 +70,7 @@ def host(tmp_path: Path) -> Host:
     return host
 
 
-def test_builds_once_and_again_for_other_bytes(host: Host) -> None:
+def test_builds_once_and_again_if_the_bytes_change(host: Host) -> None:
     first = host.run("build")
     assert first.returncode == 0, first.stderr
     assert host.stored() == {f"aaaa/{PAYLOAD}", "aaaa/report.txt"}
@@ -114,7 +114,7 @@ def test_refuses_loudly(host: Host) -> None:
     assert f"bbbb/{PAYLOAD}" in host.stored() and "bbbb/refused.txt" not in host.stored()
 
 
-def test_what_is_not_proven_any_more_goes(host: Host) -> None:
+def test_a_payload_that_is_no_longer_proven_is_removed(host: Host) -> None:
     host.run("build")
     host.write("boot/xen-4.17-amd64.gz", "aaaa strange")
     assert host.run("build").returncode == 1
@@ -146,8 +146,8 @@ def test_wrong_use(host: Host, arguments: list[str]) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="no make")
-def test_all_that_is_compiled_is_installed(tmp_path: Path) -> None:
-    """Every source that a Makefile or Kbuild of the tree names is in the package, and no test is."""
+def test_all_compiled_sources_are_installed(tmp_path: Path) -> None:
+    """Every source that a Makefile or Kbuild names is in the package, and no test is."""
     (tmp_path / "tool").touch()
     subprocess.run(
         ["make", "-s", "-C", str(PACKAGING), "install", f"DESTDIR={tmp_path}/to", f"TOOL={tmp_path}/tool"],

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The documents name files that are there: links, and paths in backquotes that begin with one of our folders.
+"""The documents name existing files: by links, and by paths in backquotes that begin with one of our folders.
 
-Cannot be seen here: a path without its folder ("`cache.c`"), and whether what is said of a file is true.
+Not checked: paths without a folder ("`cache.c`"), and whether statements about files are true.
 """
 
 import re
@@ -46,7 +46,7 @@ def missing(document: Path, text: str, files: list[Path]) -> list[str]:
     return absent
 
 
-def test_what_the_documents_name_is_there() -> None:
+def test_files_named_in_documents_exist() -> None:
     files = tracked()
     wrong = {
         str(file): absent
@@ -56,7 +56,7 @@ def test_what_the_documents_name_is_there() -> None:
     assert not wrong
 
 
-def test_a_missing_file_would_be_named() -> None:
+def test_negative_control_a_missing_file_is_named() -> None:
     files = [Path("docs/a.md"), Path("dirty/there.c")]
     text = "[b](b.md) [a](a.md) `dirty/gone.c` `dirty/there.c` `dirty/g*.c` `dirty/t*.c` `make check`"
     assert missing(Path("docs/a.md"), text, files) == ["b.md", "dirty/gone.c", "dirty/g*.c"]

@@ -72,7 +72,7 @@ def test_an_unchanged_copy_is_left_alone_and_a_changed_product_is_copied(tree: P
 
 
 @pytest.mark.parametrize("arguments", [[], ["no-such"]])
-def test_what_is_not_there_is_named(tree: Path, arguments: list[str]) -> None:
+def test_missing_inputs_are_named(tree: Path, arguments: list[str]) -> None:
     result = mutant(tree, *arguments)
     assert result.returncode == 2
     assert result.stderr

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What scripts/setup does to a user's packages, with an apt-get that only writes down what it is asked.
+"""What scripts/setup does to a user's packages, with an apt-get that only records its arguments.
 
-Cannot be seen here: whether the packages that are named are enough. A new clone on a new machine shows it.
+Not checked: whether the named packages are sufficient, which only a new machine shows.
 """
 
 import os
@@ -56,7 +56,7 @@ class Host:
         )
 
     def installations(self) -> list[str]:
-        """Return what apt-get was asked to do for good."""
+        """Return apt-get's arguments, without those of simulations."""
         calls = self._log.read_text().splitlines()
         return [call for call in calls if call.startswith("install") and "--assume-no" not in call]
 
@@ -69,7 +69,7 @@ def test_a_plan_that_removes_a_package_is_refused_by_name(tmp_path: Path) -> Non
     assert not host.installations()
 
 
-def test_what_will_be_fetched_is_said_and_nothing_may_be_removed(tmp_path: Path) -> None:
+def test_the_download_is_announced_and_nothing_may_be_removed(tmp_path: Path) -> None:
     host = Host(tmp_path, HARMLESS)
     result = host.setup("power")
     assert "Need to get 1 MB" in result.stdout
@@ -77,14 +77,14 @@ def test_what_will_be_fetched_is_said_and_nothing_may_be_removed(tmp_path: Path)
     assert "--no-remove" in installation.split()
 
 
-def test_dirty_alone_asks_for_no_xen_and_no_cross_compiler(tmp_path: Path) -> None:
+def test_dirty_alone_needs_no_xen_and_no_cross_compiler(tmp_path: Path) -> None:
     host = Host(tmp_path, HARMLESS)
     host.setup("dirty")
     (installation,) = host.installations()
     assert not [word for word in installation.split() if "xen" in word or "powerpc" in word or "qemu" in word]
 
 
-def test_what_only_tests_need_is_not_asked_for_otherwise(tmp_path: Path) -> None:
+def test_packages_for_tests_are_not_installed_otherwise(tmp_path: Path) -> None:
     (tmp_path / "with").mkdir()
     host, testing = Host(tmp_path, HARMLESS), Host(tmp_path / "with", HARMLESS)
     host.setup("pagetable")

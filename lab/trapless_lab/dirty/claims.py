@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What the demonstration shows of dirty pages: what each way to find them costs, against memory itself."""
+"""The demonstration of dirty pages: what each way to find them costs, checked by comparing memory."""
 
 from ..errors import LabError
 from ..experiment.claim import Claim, Facts, Heading, Line, Part

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""OoH's formulas: what tracking costs, put together from its parts (slides of OoH, "Evaluations: EPML").
+"""OoH's formulas: the cost of tracking, from the costs of its parts (slides of OoH, "Evaluations: EPML").
 
     E(C_tker)      = E(C_x) + E(C_p) + I(C_x, C_p)
     E(C_tked_tker) = E(C_tked) + E(C_tker) + I(C_x, C_tked)
 
-tker is the tracker, tked the tracked, x the technique (what finds dirty pages), p what the tracker wants them
-for; I is what one makes the other cost. Here tracker and tracked take turns on one processor.
+tker is the tracker, tked the tracked, x the technique (what finds dirty pages), p the tracker's processing of
+them; I is what one adds to the other's cost. Here tracker and tracked take turns on one processor.
 
-Invariant: an estimate is made of parts alone, never of the whole that it is held against; every cost has one
-unit, whichever it is.
+Invariant: an estimate uses only costs of parts, never the whole with which it is compared; all costs have
+the same unit.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one round: the tracked's writes without tracking, each step of finding, what the tracker
-    does with what it found, and what one fault adds to the tracked, times how many there were.
+    """The costs of one round: the tracked's writes without tracking, each step of finding, the processing of
+    the pages found, and one fault's addition to the tracked, with the number of faults.
     """
 
     tracked: float
@@ -29,7 +29,7 @@ class Parts:
 
     @property
     def interference(self) -> float:
-        """I(C_x, C_tked). I(C_x, C_p) is nothing: the tracker's own memory is not watched."""
+        """I(C_x, C_tked). I(C_x, C_p) is 0: the tracker's own memory is not watched."""
         return self.fault * self.faults
 
 
@@ -44,7 +44,7 @@ def tracked_and_tracker(parts: Parts) -> float:
 
 
 def accuracy(estimated: float, measured: float) -> float:
-    """Return how near an estimate comes, in percent."""
+    """Return the accuracy of an estimate, in percent."""
     if measured <= 0:
         raise ValueError("nothing was measured")
     return 100 * (1 - abs(estimated - measured) / measured)

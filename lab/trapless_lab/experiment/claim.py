@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What the demonstration claims of a system: a few machines, some lines of a table, and a sentence.
+"""The demonstration's claims about a system: a few machines, some lines of a table, and a sentence.
 
 Invariant: a claim boots one machine and runs only the steps that its line needs; a claim that does not hold
 is an error.
@@ -25,7 +25,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Line:
-    """Something that costs less than before; ``beside`` is what to compare with, if there is anything."""
+    """Something that costs less than before; ``beside`` is another figure for comparison, if any."""
 
     measure: str
     before: float
@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Heading:
-    """What a system's lines are about, and what is in their columns."""
+    """The subject of a system's lines, and the titles of their columns."""
 
     what: str
     before: str

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What an experiment is.
+"""Experiments.
 
-Invariant: a name stands for one experiment; the decorator is all that it takes for an experiment to be known
-once its file is imported (catalogue.py).
+Invariant: each name stands for one experiment; the decorator alone makes an experiment known once its file is
+imported (catalogue.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Target:
-    """A number that the project aims at; to miss it is a finding, not a failure of the run."""
+    """A number that the project aims at; missing it is a result, not a failure of the run."""
 
     name: str
     measured: float
@@ -57,7 +57,7 @@ class BeforeAfter:
 
 @dataclass(frozen=True)
 class Result:
-    """What an experiment found; ``keys`` are further top-level keys of its JSON."""
+    """An experiment's result; ``keys`` are further top-level keys of its JSON."""
 
     unit: str
     method: str
@@ -97,7 +97,7 @@ class Context:
     ) -> Transcript:
         """Run steps in a machine; ``label`` names this run among the experiment's kept logs.
 
-        A complaint of either kernel is an error: what it measured is then worth nothing.
+        A warning of either kernel is an error: the measurement is then invalid.
         """
         work_dir = self.keep / label.replace(" ", "-") if self.keep else None
         named = replace(machine, name=f"{machine.name} ({label})")

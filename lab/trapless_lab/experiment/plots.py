@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Plots, thin over matplotlib.
+"""Plots, a thin layer over matplotlib.
 
 Invariant: nothing is drawn on a display, and a plot shows only numbers that the JSON has too.
 """

@@ -13,7 +13,7 @@ from rich.table import Table
 from .. import output
 from .experiment import BeforeAfter, Check, Experiment, Result, Row, Target
 
-# A table with more columns than this is turned on its side, unless that makes it wider.
+# A table with more columns than this is transposed, unless that makes it wider.
 _WIDEST = 5
 _ANY_WIDTH = 10_000
 
@@ -95,7 +95,7 @@ def show_checks(console: Console, checks: Iterable[Check]) -> None:
 
 
 def target_line(target: Target) -> str:
-    """Return a target as it is printed: what was missed stands out, in yellow."""
+    """Return a target as it is printed: a missed one is yellow."""
     verdict = "[green]reached[/]" if target.reached else "[yellow]MISSED[/]"
     return (
         f"{verdict}  target {target.name}: {_cell(target.measured)}, at most {_cell(target.at_most)} wanted"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The guest programs that measure: what they print.
+"""Parses the output of the guest programs that measure.
 
 Invariant: the records parsed here are the ones that guest/spawn.c, guest/forkdirty.c, guest/pvops.c and
 guest/soaked.c document; a missing record is an error.
@@ -11,7 +11,7 @@ from ..errors import LabError
 from ..machines.script import StepResult
 
 NS_PER_INSTRUCTION = 2
-"""What -icount shift=1 makes the guest's clock charge."""
+"""The guest's clock with -icount shift=1."""
 
 MODES = {"fork_exit": "fork-exit", "fork_exec": "fork-exec", "fork_sh": "fork-sh"}
 """Record name -> argument of spawn."""
@@ -22,7 +22,7 @@ FORK_DIRTY = ("fork", "exit", "redirty", "copied")
 
 
 def ns_per_process(result: StepResult, record: str) -> int:
-    """Return the mean of one process; of all loops, if the step ran several."""
+    """Return the mean of one process, over all loops if the step ran several."""
     found = [int(ns) for ns in re.findall(rf"^{record} ns=(\d+) n=\d+$", result.output, re.MULTILINE)]
     if not found:
         raise LabError(f'step "{result.step.name}" printed no {record}:\n{result.output}')
@@ -35,7 +35,7 @@ def tick_ns(result: StepResult) -> list[int]:
 
 
 def fork_dirty_ns(result: StepResult, pages: int) -> dict[str, int]:
-    """Return what a fork with so many dirty pages costs: each of ``FORK_DIRTY``."""
+    """Return the cost of a fork with so many dirty pages: each of ``FORK_DIRTY``."""
     fields = " ".join(rf"{name}=(\d+)" for name in FORK_DIRTY)
     found = re.search(rf"^fork_dirty pages={pages} {fields} n=\d+$", result.output, re.MULTILINE)
     if found is None:
@@ -52,7 +52,7 @@ def operations_ns(result: StepResult) -> dict[str, float]:
 
 
 def instructions_on(result: StepResult) -> int:
-    """Return what the machine executed for the one command that the step ran under soaked."""
+    """Return the machine's instructions for the one command that the step ran under soaked."""
     found = re.findall(r"^soaked ns=(\d+) idle=(\d+)$", result.output, re.MULTILINE)
     if len(found) != 1:
         raise LabError(f'step "{result.step.name}" printed {len(found)} records of soaked:\n{result.output}')

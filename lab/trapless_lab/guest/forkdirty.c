@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * forkdirty PAGES: what a fork costs a parent with PAGES dirty anonymous pages,
- * and what it costs the parent to write them again.
+ * forkdirty PAGES: the cost of a fork for a parent with PAGES dirty anonymous pages,
+ * and of writing these pages again.
  *
  * What each field of the record times, as nanoseconds on CLOCK_MONOTONIC, the
  * mean of all rounds:
@@ -10,15 +10,15 @@
  *            kernel write-protects every dirty page in both processes
  *   exit     from there until the parent has waited for the child, which does
  *            nothing but exit
- *   redirty  one write to each page after that: each write faults, the parent
- *            is the only owner and the page becomes writable where it is
+ *   redirty  one write to each page after that: each write faults, and as the parent
+ *            is the only owner, the page becomes writable in place
  *   copied   the same, but while another child lives: each page is copied
  *
  *   fork_dirty pages=N fork=NS exit=NS redirty=NS copied=NS n=ROUNDS
  *
  * The memory begins where a page table does, so that the number of tables is
- * the same in every run, and it has no huge pages. One round of each kind goes
- * before those that count.
+ * the same in every run, and it has no huge pages. One round of each kind is a
+ * warm-up.
  */
 #include <getopt.h>
 #include <stdio.h>

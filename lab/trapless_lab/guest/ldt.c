@@ -3,8 +3,8 @@
  * ldt N: N processes, one after another, each of which makes itself a local
  * descriptor table of one entry and loads a segment register from it.
  *
- * Xen looks at the page of such a table when the processor first asks for a
- * descriptor of it: so N pages become pages of segment descriptors, one each.
+ * Xen validates the page of such a table when the processor first loads a descriptor
+ * from it: so N pages become pages of segment descriptors, one for each process.
  */
 #include <asm/ldt.h>
 #include <err.h>

@@ -4,8 +4,8 @@
  * register appears in the trace between the device events around it, so events
  * are attributed by order and never by time.
  *
- * A tick is one byte on its own, so a background workload's ticks cannot be
- * torn by, or tear, the text of a marker.
+ * A tick is a single byte, so a background workload's ticks and the text of a
+ * marker cannot break each other.
  */
 #ifndef MARKER_H
 #define MARKER_H
@@ -22,7 +22,7 @@ static inline int marker_open(void)
 	return open("/dev/port", O_WRONLY | O_CLOEXEC);
 }
 
-/* One byte a call: a longer write would run on into the next ports. */
+/* One byte a call: a longer write would continue at the next ports. */
 static inline int marker_byte(int fd, char byte)
 {
 	return pwrite(fd, &byte, 1, MARKER_PORT) == 1 ? 0 : -1;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the programs that measure have in common: the clock, children, numbers.
+ * Shared by the programs that measure: the clock, children, numbers.
  *
- * Under -icount the clock counts instructions, the hypervisor's too. Whatever
- * goes wrong ends the program with a message: there is no half a measurement.
+ * Under -icount the clock counts instructions, also the hypervisor's. Any error
+ * ends the program with a message: there are no partial measurements.
  */
 #ifndef MEASURE_H
 #define MEASURE_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * nothing: what the processes of spawn execute.
+ * nothing: the program that the processes of spawn execute.
  *
- * Its start and end are the C library's and the kernel's alone.
+ * It does nothing besides the C library's and the kernel's start and exit code.
  */
 int main(void)
 {

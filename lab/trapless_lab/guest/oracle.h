@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the programs that check memory have in common: pages that say what they
- * should hold, random numbers, /proc/self/pagemap, faults that are expected.
+ * Shared by the programs that check memory: pages with known contents, random
+ * numbers, /proc/self/pagemap, expected faults.
  *
- * A page is filled from a tag and each of its words depends on the tag and on
+ * A page is filled from a tag, and each of its words depends on the tag and on
  * its place, so a page that is lost, stale, mixed or another's is found. Tag 0
- * is a page of zeros. What is wrong ends the program with a message.
+ * is a page of zeros. Any error ends the program with a message.
  */
 #ifndef ORACLE_H
 #define ORACLE_H
@@ -99,7 +99,7 @@ static inline void write_text(const char *path, const char *text)
 	close(fd);
 }
 
-/* A child that does nothing: afterwards every page is protected, and one's own. */
+/* Fork a child that exits: then every page is write-protected, with one owner. */
 static inline void fork_once(void)
 {
 	pid_t pid = start_child();

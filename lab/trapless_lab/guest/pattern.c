@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * pattern: memory that says whether it is what its owner wrote.
+ * pattern: memory whose contents show whether they are what its owner wrote.
  *
  *   pattern run MIB        write and fork until killed
  *   pattern corrupt FILE INDEX
  *                          change one byte in every copy of page INDEX in FILE
  *
  * A page holds its index, its version and words made of both; the owner keeps
- * the version of each page apart from it. So a page that is lost, stale or
- * swapped is found, wherever the memory has been meanwhile. Children see the
- * same pages copy-on-write, check some and overwrite some, and end.
+ * the version of each page separately. So a page that is lost, stale or swapped
+ * with another is found, also after the domain was saved or moved. Children share
+ * the pages copy-on-write, check some, overwrite some, and exit.
  *
  * On SIGUSR1 "run" checks every page and prints one line:
  *
  *   pages=N bad=N first=INDEX rounds=N forks=N wrong=N
  *
- * first is -1 if none is bad; wrong counts the children that saw wrong memory:
- * such a child is counted and no end, or what one corrupted page does would
- * depend on which pages the next children happen to look at.
+ * first is -1 if none is bad; wrong counts the children that saw wrong memory.
+ * Such a child does not end the run: otherwise the effect of one corrupted page
+ * would depend on which pages the next children happen to check.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -39,7 +39,7 @@
 #define CHILD_CHECKS 16
 #define CHILD_WRITES 8
 
-/* Apart, so that "corrupt" never meets a child's copy, nor this program's text. */
+/* Two different words, so that "corrupt" finds neither a child's copy nor this program's text. */
 #define OWNER_MAGIC (0x7061747465726e00ULL + 1)
 #define CHILD_MAGIC (0x7061747465726e00ULL + 2)
 
@@ -156,7 +156,7 @@ static void run(unsigned long mib)
 	for (unsigned long rounds = 1;; rounds++) {
 		unsigned long index = next_random() % count;
 
-		/* Only what was right before is written over: an error stays to be found. */
+		/* Overwrite only correct pages, so that an error is not hidden. */
 		if (good(OWNER_MAGIC, index, versions[index]))
 			fill(OWNER_MAGIC, index, ++versions[index]);
 		if (rounds % ROUNDS_A_FORK == 0) {

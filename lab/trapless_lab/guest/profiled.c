@@ -6,8 +6,8 @@
  *
  *   around ns=NANOSECONDS                   from marker to marker
  *
- * which says how long the profiler counted unless the command has markers of
- * its own; such a command prints a record "profiled ns=" for each pair.
+ * the time for which the profiler counted, unless the command has markers of its
+ * own; such a command prints a record "profiled ns=" for each pair.
  */
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * pvops: what the operations cost that trapless is not about but could harm.
+ * pvops: the cost of operations that trapless does not accelerate but could harm.
  *
  * Each is lmbench's measurement of that name in its smallest form: a loop on
  * CLOCK_MONOTONIC after a tenth of it to warm up. One record a line, printed
@@ -8,9 +8,9 @@
  *
  *   NAME ns=NANOSECONDS n=OPERATIONS    of all operations together
  *
- * "page" in a name is the mean over the pages of one mapping of 4 MiB, its
- * making and unmaking not counted. Memory begins where a page table does and
- * has no huge pages, so that the number of tables is the same in every run.
+ * "page" in a name is the mean over the pages of one mapping of 4 MiB, without
+ * the cost of mapping and unmapping it. Memory is aligned to the span of a page
+ * table and has no huge pages, so that the number of tables is always the same.
  */
 #define _GNU_SOURCE /* mremap */
 #include <fcntl.h>
@@ -245,7 +245,7 @@ static uint64_t fault_file(unsigned long n, size_t size, int flags, bool write)
 	return spent;
 }
 
-/* A read maps what is around the page too: one fault serves sixteen pages. */
+/* A read fault maps the pages around it, too: one fault serves sixteen pages. */
 static uint64_t fault_file_read(unsigned long n, size_t size)
 {
 	return fault_file(n, size, MAP_PRIVATE, false);

@@ -3,12 +3,12 @@
  * soaked COMMAND [ARGUMENT...]: run a command, and say how many instructions
  * the machine spent on it.
  *
- * A command that waits for a device leaves the processor idle, and how long is
- * the host's business, not ours. So the idle time is soaked up: a child that
- * runs only when nothing else would counts loops of two instructions. Under
- * -icount the clock then counts instructions alone, and what the child did not
- * execute is what the command cost: itself, the kernel and the hypervisor,
- * interrupts and timer ticks among them.
+ * A command that waits for a device leaves the processor idle, for a time that
+ * depends on the host. So a child uses up the idle time: it runs only when nothing
+ * else would, and counts loops of two instructions. Under -icount the clock then
+ * counts only instructions, and those that the child did not execute are the
+ * command's cost: its own, the kernel's and the hypervisor's, including interrupts
+ * and timer ticks.
  *
  * One record, after the command's own output:
  *
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
 			err(1, "sched_setscheduler");
 		soak(loops);
 	}
-	/* Only a soaker that soaks may be measured with. */
+	/* Make sure that the child is running before the measurement. */
 	while (!*loops)
 		usleep(1000);
 

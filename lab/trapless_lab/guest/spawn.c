@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * spawn MODE: make processes and say what each cost.
+ * spawn MODE: create processes and print the cost of each.
  *
  * The first three modes are lmbench's process latencies: one child at a time,
  * waited for, the mean over N on CLOCK_MONOTONIC. "browser" is the workload of
  * the PiBooster paper (section 5.1): tabs are opened one by one, each a process
  * that touches memory of its own, all live together, then all are closed.
  *
- * As in lmbench, what a child executes is a program that does nothing itself
- * (nothing.c): what is measured is the process, not what busybox does before it
- * is "true". The shell is busybox's.
+ * As in lmbench, a child executes a program that does nothing itself (nothing.c):
+ * this measures the process, not the start-up of busybox's "true". The shell is
+ * busybox's.
  *
- * Output is machine-readable, one record a line, printed only after the
- * measurement so that the console's cost stays out of it:
+ * Output is machine-readable, one record a line, printed after the measurement,
+ * which therefore does not include the console's cost:
  *
  *   fork_exit ns=NANOSECONDS n=PROCESSES    mean of one process
  *   tick ns=NANOSECONDS                     since the start, one a tick
@@ -152,7 +152,7 @@ static void run_latency(const struct options *o, struct ticker *t)
 	}
 }
 
-/* A tab touches its memory, says so, and stays until its parent closes the door. */
+/* A tab touches its memory, reports that, and waits until its parent closes the pipe. */
 static void tab(unsigned long mib, int ready, int door)
 {
 	size_t size = mib << 20;
@@ -188,7 +188,7 @@ static void run_browser(const struct options *o, struct ticker *t)
 				err(1, "pipe");
 			pids[i] = start_child();
 			if (!pids[i]) {
-				/* Or no tab would ever see the door close. */
+				/* Otherwise no tab would ever see the pipe's end. */
 				close(door[1]);
 				tab(o->mib, ready[1], door[0]);
 			}

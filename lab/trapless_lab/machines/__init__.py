@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Machines as data, what boots them, and what a run left behind."""
+"""Machines as data, their boot, and the records of a run."""

@@ -2,8 +2,8 @@
 """The command line of Bochs, the free emulator whose processor has Intel's page-modification logging (PML).
 
 Invariant: the machine boots the same kernel and initramfs as QEMU's would, with the same two serial ports.
-Its clock counts instructions, of which Bochs executes some 60 million a second, so nothing that is measured
-here is a time.
+Its clock counts instructions, of which Bochs executes some 60 million a second, so no figure from here is a
+time.
 """
 
 import subprocess
@@ -15,15 +15,15 @@ from . import qemu
 from .machine import Machine
 from .qemu import Images, Outputs
 
-# Its CPUID reports a wrong clock frequency. A kernel that uses it programs timers that fire a hundred
-# times too early, and spends most of the machine on them; so the boot loader gives it this one.
+# Its CPUID reports a wrong clock frequency, with which the kernel would program timers that fire a hundred
+# times too early, and spend most of its time on them; so the boot loader gives it this one.
 INSTRUCTIONS_A_SECOND = 300_000_000
 
-# Minutes pass before the kernel has unpacked itself.
+# The kernel takes minutes to unpack itself.
 BOOT_TIMEOUT_S = 1800
 
-# What is needed of each package; scripts/setup installs them only for make check-long, which alone boots this
-# machine.
+# The files needed of each package; scripts/setup installs them only for make check-long, the only target that
+# boots this machine.
 _NEEDED = {
     "bochs": Path("/usr/bin/bochs-bin"),
     "bochs-term": Path("/usr/lib/x86_64-linux-gnu/bochs/plugins/libbx_term_gui.so"),
@@ -65,12 +65,12 @@ debug: action=ignore
 
 
 def missing() -> list[str]:
-    """Return the Debian packages that this machine needs and this host has not."""
+    """Return the Debian packages that this machine needs and this host lacks."""
     return [package for package, path in _NEEDED.items() if not path.exists()]
 
 
 def argv(machine: Machine, images: Images, outputs: Outputs, directory: Path) -> list[str]:
-    """Return the command that runs ``machine``; the files that Bochs reads are made in ``directory``."""
+    """Return the command that runs ``machine``; its input files are created in ``directory``."""
     if lacking := missing():
         raise LabError(f"machine {machine.name} needs the Debian packages {' '.join(lacking)}")
     settings, commands = directory / "bochsrc", directory / "commands"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """A guest whose first process is Debian's systemd: units that load something at boot, booted.
 
-Invariant: the units are enabled by systemctl itself, from their own [Install] sections, and the lab's steps
-are one service more, which starts when its turn comes, as any service of a host does.
+Invariant: systemctl itself enables the units, from their own [Install] sections, and the lab's steps are one
+more service, which systemd starts like any service of a host.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ from .initramfs import File, Link, Tree, program
 
 _MANAGER = Path("/lib/systemd/systemd")
 _UNITS = Path("/lib/systemd/system")
-# What a host reaches on its way up, without the services that a guest of RAM has no use for.
+# The targets of a host's boot, without services that a guest without a disk does not need.
 _STOCK_UNITS = (
     "basic.target",
     "local-fs.target",
@@ -35,14 +35,14 @@ After=basic.target
 ExecStart={_INIT}
 Environment=SYSTEMD_PAGER= SYSTEMD_COLORS=0
 """
-# No journal: what units print belongs on the console, where the lab keeps it.
+# No journal: the units' output goes to the console, which the lab records.
 _CONFIG = b"[Manager]\nLogTarget=console\nDefaultStandardOutput=tty\nDefaultTimeoutStopSec=30\n"
-# With one already, this is no first boot, at which systemd would enable what no one has asked for.
+# Set, so that systemd does not treat this as a first boot and enable all units.
 _MACHINE_ID = b"0123456789abcdef0123456789abcdef\n"
 
 
 def tree(units: Sequence[Path], enabled: Sequence[str], modules: Sequence[str] = ()) -> Tree:
-    """Return the guest files that put systemd in the place of the lab's init.
+    """Return the guest files that replace the lab's init by systemd.
 
     ``units`` are files for /lib/systemd/system, ``enabled`` the names of those that systemctl enables;
     ``modules`` are stock modules that modprobe can load.
@@ -73,7 +73,7 @@ def tree(units: Sequence[Path], enabled: Sequence[str], modules: Sequence[str] =
 
 
 def _links(units: Sequence[Path], enabled: Sequence[str]) -> dict[str, Link]:
-    """What ``systemctl enable`` makes."""
+    """Return the links that ``systemctl enable`` creates."""
     with tempfile.TemporaryDirectory(prefix="trapless-units-") as directory:
         root = Path(directory)
         installed = root / _UNITS.relative_to("/")
@@ -90,7 +90,7 @@ def _links(units: Sequence[Path], enabled: Sequence[str]) -> dict[str, Link]:
 
 
 def _modprobe(modules: Sequence[str]) -> dict[str, File]:
-    """What busybox's modprobe needs, dependencies in its order: those to be loaded last come first."""
+    """Return the input of busybox's modprobe, with dependencies in its order: the last to be loaded first."""
     release = host.kernel().release
     tree: dict[str, File] = {}
     lines = []

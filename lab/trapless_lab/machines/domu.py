@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """PV domUs: stock kernel, the lab's init, started by Debian's own toolstack in a machine's dom0.
 
-Invariant: what a domU runs is a step of dom0, with its output and its exit code, so a transcript holds both
-in the order in which they happened; the caller's files are the ones that win.
+Invariant: a command in a domU is a step of dom0, with its output and its exit code, so a transcript holds the
+steps of both in the order in which they happened; the caller's files replace the lab's.
 """
 
 import base64
@@ -20,10 +20,10 @@ from .script import Step
 from .transcript import Transcript, complaints
 
 MODULES = ("xen-evtchn", "xen-gntdev", "xen-gntalloc", "xenfs")
-"""What dom0 must load, for ``runner.run``."""
+"""The modules of dom0, for ``runner.run``."""
 
 PCI_MODULES = (*MODULES, "xen-pciback")
-"""The same for a domU that has devices."""
+"""The modules of dom0 for a domU with devices."""
 
 _KERNEL = "/domu/vmlinux"
 _INIT = guest.SOURCES / "domu-init"
@@ -34,7 +34,7 @@ _XENSTORE_TOOLS = ("xenstore-read", "xenstore-exists")
 
 _CONSOLE = "domU consoles"
 
-# One line of a terminal in raw mode; base64 makes it a third longer.
+# The limit is a line of a terminal in raw mode; base64 makes a command a third longer.
 _LONGEST_COMMAND = 3000
 _CREATE_TIMEOUT_S = 240
 
@@ -86,13 +86,13 @@ class DomU:
         return f"domu run {self.name} {coded}"
 
     def destroy(self) -> Step:
-        """Return a step that ends it as it stands and waits until its name is free; see ``gone``."""
+        """Return a step that destroys it and waits until its name is free; see ``gone``."""
         named = f"while xl list {self.name} >/dev/null 2>&1; do sleep 0.1; done"
         return Step(f"destroy {self.name}", f"xl destroy {self.name} && {named}")
 
     def gone(self) -> str:
-        """Return the shell command of dom0 that waits until Xen has forgotten it."""
-        # Its name goes first: as long as somebody has a page of it mapped, it is in the list without one.
+        """Return the shell command of dom0 that waits until it is gone from Xen's list."""
+        # Its name goes first: while any of its pages is mapped, it is in the list without a name.
         return (
             f"while xl list {self.name} >/dev/null 2>&1 || xl list | grep -F '(null)' >/dev/null; "
             "do sleep 0.1; done"
@@ -129,7 +129,7 @@ class DomU:
 
 
 def toolstack() -> Step:
-    """Return the step that starts in dom0 what xl needs."""
+    """Return the step that starts the daemons that xl needs in dom0."""
     return Step("start the toolstack", "domu toolstack")
 
 
@@ -139,17 +139,17 @@ def assignable(device: str) -> Step:
 
 
 def console() -> Step:
-    """Return the step that prints what the domUs' consoles have shown, for ``kernel_warnings``."""
+    """Return the step that prints the domUs' consoles, for ``kernel_warnings``."""
     return Step(_CONSOLE, "domu console")
 
 
 def kernel_warnings(transcript: Transcript) -> list[str]:
-    """Return the lines of the domUs' consoles in which their kernels complain."""
+    """Return the kernel warnings on the domUs' consoles."""
     return complaints(transcript[_CONSOLE].output)
 
 
 def require_quiet(transcript: Transcript) -> None:
-    """Raise LabError if a domU's kernel has complained: what was measured in it is then worth nothing."""
+    """Raise LabError if a domU's kernel has warned: measurements in it are then invalid."""
     if found := kernel_warnings(transcript):
         raise LabError("a domU's kernel complained:\n" + "\n".join(found))
 
@@ -165,7 +165,7 @@ def tree(*domus: DomU) -> Tree:
         files |= initramfs.program(host.xen_tool(name))
     for name in _XENSTORE_TOOLS:
         files |= initramfs.program(host.tool(name, "xenstore-utils"))
-    # xl does not look for its helper on the path, and ends its threads through a library nothing names.
+    # xl does not look for its helper on the path, and cancels its threads with a library that is not linked.
     files[str(host.xen_tool(_HELPER))] = Link(f"/bin/{_HELPER}")
     files[str(host.thread_library())] = File(host.thread_library(), 0o755)
     files["/etc/xen/xl.conf"] = File(b"")

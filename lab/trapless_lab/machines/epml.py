@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""How QEMU gets the model of EPML (plugins/epml.c), and what the model counted.
+"""Connects QEMU with the model of EPML (plugins/epml.c), and reads the model's counts.
 
 The plugin is the server of an ivshmem device. QEMU opens the device's socket before it loads the plugin, so
-both get their ends from here.
+this module creates both ends.
 
 Invariant: each boot has sockets of its own, and both ends are closed here when it is over.
 """
@@ -17,7 +17,7 @@ from ..plugins import plugin
 from .machine import Machine
 
 COUNTS = "epml.counts"
-"""What a run's working directory has from the model."""
+"""The model's files in a run's working directory."""
 
 
 @dataclass(frozen=True)

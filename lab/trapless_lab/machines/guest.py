@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The small C programs that run in the guest: where their sources are, who carries them, how they are made.
+"""The small C programs that run in the guest: their sources, the machines that carry them, their builds.
 
-Each lies with its owner: what several systems use in the lab's guest/, what one system's experiments use in
-that system's room, what its tests alone use in the tests' own folder.
+Each lies with its owner: programs of several systems in the lab's guest/, those of one system's experiments
+in that system's room, those of its tests only in the tests' own folder.
 
-Invariant: a machine carries the programs that its steps name, with what these run, and no other. A binary
-newer than every source is never rebuilt, and a failed or interrupted build never leaves a binary behind.
+Invariant: a machine carries the programs that its steps name, the programs that these run, and no others. A
+binary newer than every source is never rebuilt, and a failed or interrupted build leaves no binary behind.
 """
 
 import re
@@ -21,13 +21,13 @@ from .initramfs import File, Link
 SOURCES = artifacts.PACKAGE / "guest"
 INIT = SOURCES / "init"
 MARK = "mark"
-"""What init itself runs."""
+"""The programs that init itself runs."""
 
 _DIRTY = artifacts.PACKAGE / "dirty" / "guest"
-# Of the markers that the plugins look for.
+# Headers of the markers that the plugins look for.
 _MARKERS = artifacts.PACKAGE / "plugins"
 
-# Static, so that what a process costs does not depend on the host's dynamic loader.
+# Static, so that the cost of a process does not depend on the host's dynamic loader.
 _FLAGS = ("-O2", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
 
 
@@ -69,12 +69,12 @@ def _known() -> dict[str, tuple[Path, _Folder]]:
 
 
 def names() -> list[str]:
-    """Return what all programs are called."""
+    """Return the names of all programs."""
     return sorted(_known())
 
 
 def source(name: str) -> Path:
-    """Return the file that a program is made of."""
+    """Return a program's source file."""
     return _known()[name][0]
 
 
@@ -106,6 +106,6 @@ def build(name: str) -> Path:
 
 
 def tree(*names: str) -> dict[str, File | Link]:
-    """Return programs, and those that they run, as a guest finds them on its path."""
+    """Return the guest files of programs, and of those that they run."""
     needed = {*names, *(other for name in names for other in run_by(name))}
     return {path: entry for name in sorted(needed) for path, entry in initramfs.program(build(name)).items()}

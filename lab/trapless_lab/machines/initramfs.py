@@ -23,7 +23,7 @@ class File:
     mode: int = 0o644
 
     def read(self) -> bytes:
-        """Return what the guest will find in it."""
+        """Return its contents in the guest."""
         return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
 
 
@@ -35,7 +35,7 @@ class Link:
 
 
 Tree = Mapping[str, File | Link]
-"""Absolute guest path -> what stands there; parent directories are made."""
+"""Absolute guest path -> its contents; parent directories are created."""
 
 MOUNT_POINTS = ("proc", "sys", "dev", "tmp")
 
@@ -63,7 +63,7 @@ def modules(files: Sequence[Path]) -> dict[str, File | Link]:
 
 
 def pack(tree: Tree, target: Path, *, compress: bool = True) -> None:
-    """Write ``tree`` as a newc archive, compressed unless a machine's time is too dear for unpacking it."""
+    """Write ``tree`` as a newc archive, compressed unless unpacking takes the machine too long."""
     with tempfile.TemporaryDirectory(prefix="trapless-initramfs-") as staging:
         root = Path(staging)
         for mount_point in MOUNT_POINTS:

@@ -17,7 +17,7 @@ Iommu = Literal["strict", "relaxed"]
 Dom0 = Literal["pv", "pvh"]
 EpmlFault = Literal["drop-on-full", "stay-armed", "first-page", "other-version", "mute"]
 
-# What a PVH dom0 asks of the processor: SVM, nested paging, and a page size its own tables use.
+# CPU features that a PVH dom0 needs: SVM, nested paging, and a page size that its own tables use.
 _PVH_FEATURES = ("+svm", "+npt", "+pdpe1gb")
 
 _E500 = "e500v2_v30"
@@ -25,7 +25,7 @@ _E500 = "e500v2_v30"
 
 @dataclass(frozen=True)
 class Epml:
-    """The model of a processor that logs what it stores (plugins/epml.c): entries of a ring, and mistakes."""
+    """The model of a processor that logs its stores (plugins/epml.c): entries of a ring, and faults."""
 
     entries: int = 32768
     faults: tuple[EpmlFault, ...] = ()
@@ -36,21 +36,18 @@ class Machine:
     """One bootable machine.
 
     ``architecture`` is its processor's, ``emulator`` what runs it: QEMU has a PC and, for Power, an e500
-    board; Bochs has a PC.
-    ``iommu`` is how Xen treats its own domain: strict follows page types, relaxed maps all memory once.
-    ``cpu`` is QEMU's model; what a machine's instructions are compared with must have the same model,
-    as the model decides which instructions the kernel uses.
-    With ``icount`` (QEMU's alone) the guest's clock counts instructions (2 ns each) and is deterministic.
-    ``image`` is another build of Xen than the host's own; a .efi is started by UEFI. ``kernel`` is another
-    kernel than the one that the architecture's machines boot.
-    CPUs that take ``turns`` run one after another on one thread of the host, some thousand instructions each:
-    QEMU 7.2's emulation of several at once may go on executing code that the guest has replaced.
-    Without ``kaslr`` Linux alone is booted from the ELF image that its package's file unpacks to, at the
-    address it is linked for; with it from that file, to a random one.
-    With ``epml`` its processors are the model of docs/epml.md.
-    ``cable`` gives it two network cards and a cable from one to the other: no packet leaves the machine, so
-    the host's speed is not in what they do.
-    With ``exceptions`` QEMU's trace has each exception of the processor.
+    board; Bochs has a PC. ``iommu`` is how Xen treats its own domain: strict follows page types, relaxed maps
+    all memory once. ``cpu`` is QEMU's model; machines whose instruction counts are compared must have the
+    same model, which determines the instructions that the kernel uses. With ``icount`` (QEMU's alone) the
+    guest's clock counts instructions (2 ns each) and is deterministic. ``image`` is another build of Xen than
+    the host's own; UEFI starts a .efi. ``kernel`` replaces the default kernel of the architecture. CPUs that
+    take ``turns`` run one after another on one thread of the host, some thousand instructions each: QEMU
+    7.2's emulation of several CPUs at once may execute code that the guest has already replaced. Without
+    ``kaslr`` Linux alone is booted from the unpacked ELF image of its package's file, at the address for
+    which it is linked; with ``kaslr`` from that file, at a random address. With ``epml`` its processors are
+    the model of docs/epml.md. ``cable`` gives it two network cards with a cable between them: no packet
+    leaves the machine, so the host's speed has no influence on them. With ``exceptions`` QEMU's trace
+    contains each exception of the processor.
     """
 
     name: str
@@ -79,7 +76,7 @@ class Machine:
         if self.icount and self.cpus != 1:
             raise ValueError(f"machine {self.name}: icount works with one CPU only")
         if self.turns and self.cpus == 1:
-            raise ValueError(f"machine {self.name}: one CPU has nobody to take turns with")
+            raise ValueError(f"machine {self.name}: one CPU cannot take turns")
         if self.iommu and not self.xen:
             raise ValueError(f"machine {self.name}: an IOMMU mode is a Xen option")
         if self.dom0 != "pv" and not self.xen:
@@ -94,11 +91,11 @@ class Machine:
         if self.image and not self.xen:
             raise ValueError(f"machine {self.name}: an image of Xen without Xen")
         if self.kaslr and (self.xen or not self.pc):
-            raise ValueError(f"machine {self.name}: only a PC's Linux alone goes to a random address")
+            raise ValueError(f"machine {self.name}: only a PC's Linux without Xen can have a random address")
         if self.epml and self.xen:
-            raise ValueError(f"machine {self.name}: the model of EPML knows Linux alone")
+            raise ValueError(f"machine {self.name}: the model of EPML supports Linux without Xen only")
         if not self.pc and (self.xen or self.disk or self.cable or self.epml):
-            raise ValueError(f"machine {self.name}: what is not QEMU's PC has memory and a console")
+            raise ValueError(f"machine {self.name}: other than QEMU's PC it has memory and a console only")
         if self.emulator == "bochs" and (
             self.architecture != "x86" or self.cpus != 1 or self.icount or self.exceptions
         ):
@@ -123,7 +120,7 @@ class Machine:
 
     @property
     def unpacks(self) -> bool:
-        """Whether the kernel's image is booted as packaged; else its ELF image, which takes half the time."""
+        """Whether the kernel's file is booted as packaged; if not, its ELF image is, in half the time."""
         return self.kaslr or self.efi or self.emulator == "bochs"
 
     @property
@@ -174,8 +171,8 @@ MACHINES = _table(
         cpu="corei7_skylake_x",
         memory_mib=1024,
     ),
-    # QEMU's board has multiples of 64 MiB, with an initramfs behind the first. A guest of KVM's has 64, so 66
-    # is as near as bare metal comes.
+    # QEMU's board has multiples of 64 MiB, with an initramfs behind the first. A guest of KVM has 64, so bare
+    # metal gets 66, the nearest possible size.
     Machine(
         "power",
         "Linux alone, on an e500v2",

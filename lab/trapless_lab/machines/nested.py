@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A machine inside of a machine: trapless-vmm on the stock kvm_amd of an emulated host.
+"""A machine inside a machine: trapless-vmm on the stock kvm_amd of an emulated host.
 
-Invariant: the inner guest holds stock binaries and what the caller gave, as the outer one does; what it
-prints comes back as the output of the step that ran it, and only a script that ran to its end prints the last
-line.
+Invariant: like the outer guest, the inner one contains stock binaries and the caller's files. Its output is
+the output of the step that ran it, and only a script that ran to its end prints the last line.
 """
 
 import re
@@ -18,16 +17,16 @@ from .initramfs import File, Tree
 from .machine import MACHINES, Machine
 from .script import Step
 
-# AMD's virtualisation is the one that QEMU emulates. The model must be one whose features TCG has.
+# QEMU emulates only AMD's virtualisation. TCG must support all features of the model.
 OUTER_CPU = "EPYC,+svm,+npt"
 OUTER_MODULES = ("kvm-amd",)
 _VMM = "trapless-vmm"
 
-# The emulated processor's CPUID states another size of the XSAVE area than it has; the kernel would say so at
-# length, and do without.
+# The emulated processor's CPUID reports a wrong size of the XSAVE area; the kernel would print a long
+# warning, and not use it.
 _COMMAND_LINE = "console=ttyS0 reboot=k panic=-1 loglevel=5 noxsave"
 
-# No power switch without ACPI: the reset ends the inner machine.
+# Without ACPI there is no power-off: the reset ends the inner machine.
 _INIT = """#!/bin/busybox sh
 export PATH=/bin
 /bin/busybox mount -t proc proc /proc
@@ -46,7 +45,7 @@ _OUTPUT = re.compile(r"^inner: begin\n(.*)^inner: end (\d+)\n", re.MULTILINE | r
 
 def machine(name: str = "bare") -> Machine:
     """Return a machine whose KVM runs inner guests."""
-    # On a busy host the kernel's check of its timer comes too late and is a panic with this processor.
+    # On a busy host the kernel's timer check comes too late, and with this processor the kernel panics.
     return replace(MACHINES[name], name=f"{name}-nested", cpu=OUTER_CPU, linux_args=("no_timer_check",))
 
 
@@ -75,13 +74,13 @@ class Inner:
 
 
 def vmm_files(vmm: Path | None = None) -> Tree:
-    """Return the VMM, without a guest."""
+    """Return the guest file of the VMM."""
     return initramfs.program(vmm or artifacts.program(_VMM))
 
 
 def files(*inner: Inner, vmm: Path | None = None) -> Tree:
-    """Return what the outer guest needs to run these."""
-    # Unpacking the kernel, which the inner one would do itself, takes the emulator a minute.
+    """Return the files that the outer guest needs to run inner guests."""
+    # The kernel is unpacked here: if the inner machine did it, it would take a minute.
     kernel = File(host.unpack_kernel(host.kernel().image))
     tree = {**vmm_files(vmm), "/inner/kernel": kernel}
     return tree | {f"/inner/{guest.name}": File(_pack(guest)) for guest in inner}

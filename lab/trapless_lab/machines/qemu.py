@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The command line of QEMU for a machine: a pure function of values.
 
-Invariant: the console, the step log and the device trace of a PC are three separate files, and nothing but
-the guest's steps writes to the second serial port.
+Invariant: the console, the step log and the device trace of a PC are three separate files, and only the
+guest's steps write to the second serial port.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from .trace import EVENTS
 
 @dataclass(frozen=True)
 class Images:
-    """What a machine boots; all but the first two only if the machine has them.
+    """The files that a machine boots; all except the first two are optional.
 
     With UEFI, Xen, kernel and initramfs are on ``efi_disk`` (efi.py); ``firmware`` is its code and variables.
     """
@@ -30,9 +30,9 @@ class Images:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where a machine writes; ``complaints`` is its emulator's own output.
+    """The files that a machine writes; ``complaints`` is its emulator's own output.
 
-    A machine with one serial port has no file ``steps`` of its own: there, it is the console's.
+    If a machine has only one serial port, ``steps`` is the console's file.
     """
 
     console: Path
@@ -43,7 +43,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plugin of QEMU's, the file it writes, and the one it reads, if it has input."""
+    """A QEMU plugin, the file that it writes, and the one that it reads, if it has input."""
 
     library: Path
     output: Path
@@ -53,7 +53,7 @@ class Plugin:
 # Locally administered; the guest sees c0 as eth0.
 MACS = {"c0": "52:54:00:00:00:00", "c1": "52:54:00:00:00:01"}
 
-# A split irqchip is what interrupt remapping needs.
+# Interrupt remapping needs a split irqchip.
 _BOARDS = {"x86": "q35,kernel-irqchip=split", "power": "ppce500"}
 _DOM0_IOMMU = {"strict": "strict", "relaxed": "no-strict"}
 
@@ -65,8 +65,8 @@ def _quote(path: Path) -> str:
 
 def linux_args(machine: Machine) -> str:
     """Return the kernel's command line."""
-    # Warnings and their stack traces are level 4; above that the console only costs time. On Power it costs
-    # most: each character of a guest's is an exit.
+    # Warnings and their stack traces are level 4; further messages only cost time, most of all on Power,
+    # where each character of a guest is an exit.
     level = 4 if machine.architecture == "power" else 5
     console = "hvc0" if machine.xen else "ttyS0"
     return " ".join((f"console={console}", "panic=-1", f"loglevel={level}", *machine.linux_args))
@@ -92,7 +92,7 @@ def xen_args(machine: Machine) -> str:
 
 
 def plugin_options(plugin: Plugin) -> list[str]:
-    """Return what has QEMU load a plugin."""
+    """Return the arguments that make QEMU load a plugin."""
     plan = f",plan={_quote(plugin.plan)}" if plugin.plan else ""
     return ["-plugin", f"{_quote(plugin.library)},output={_quote(plugin.output)}{plan}"]
 
@@ -104,7 +104,7 @@ def argv(
     args = [str(qemu), "-nodefaults", "-display", "none", "-no-reboot", "-m", f"{machine.memory_mib}M"]
     args += ["-M", _BOARDS[machine.architecture], "-cpu", machine.cpu]
     if machine.icount:
-        # The date too: how long Xen and Linux wait for the RTC's next second must not be the host's business.
+        # A fixed date, too: Xen and Linux wait for the RTC's next second, which must not depend on the host.
         args += ["-accel", "tcg", "-icount", "shift=1,sleep=off", "-rtc", "clock=vm,base=2020-01-01"]
     else:
         thread = "single" if machine.turns else "multi"
@@ -116,7 +116,7 @@ def argv(
         args += ["-d", "int"]
     args += ["-D", str(outputs.trace)]
     if not machine.pc:
-        # The seed in the device tree would differ from run to run.
+        # Otherwise the seed in the device tree would differ from run to run.
         return [*args, "-seed", "1", *_linux_alone(machine, images)]
     args += _serial_port("steps", outputs.steps)
     if machine.iommu:

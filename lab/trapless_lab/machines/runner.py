@@ -2,8 +2,8 @@
 """Boots machines, and runs scripts of steps in those that take them.
 
 Invariant: there is no other way to start a machine, whatever its processor and its emulator. A guest of
-``run`` holds the host's stock binaries, the lab's init, the programs that its steps name and what the caller
-gave, and the caller's files are the ones that win.
+``run`` contains the host's stock binaries, the lab's init, the programs that its steps name and the caller's
+files, which replace the others.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ from .transcript import Transcript
 DISK_BYTES = 64 << 20
 TRACE = "trace.log"
 
-# Two in a row stood still once, beside three other machines on two CPUs.
+# Two boots in a row hung once, beside three other machines on two CPUs.
 _BOOTS = 5
-# A boot of several CPUs that has said nothing for this long stands still; beside one other, a whole one takes
-# half a minute.
+# A boot of several CPUs without output for this long hangs; beside one other machine, a whole boot takes half
+# a minute.
 _SILENCE_S = 90
 
 
@@ -86,13 +86,13 @@ def boot(
     progress: Progress | None = None,
     plugins: Sequence[qemu.Plugin] = (),
 ) -> str:
-    """Boot a machine of any kind with ``tree`` as all that it has, and return what its console showed.
+    """Boot a machine of any kind with ``tree`` as its initramfs, and return its console's output.
 
-    ``log`` reads what the machine prints of its steps. The machine's files are left in ``directory``; the
-    trace is ``TRACE``.
+    ``log`` reads the machine's log of its steps. The machine's files stay in ``directory``; the trace is
+    ``TRACE``.
     """
     image = directory / "initramfs.gz"
-    # Where every instruction of the boot is measured, unpacking is not wanted.
+    # If every instruction of the boot is measured, it must not include unpacking.
     initramfs.pack(tree, image, compress=machine.architecture != "power")
     disk = make_disk(directory) if machine.disk else None
     images = replace(_images(machine, _kernel(machine), image, directory), disk=disk)
@@ -129,7 +129,7 @@ def _argv(
 
 
 def _images(machine: Machine, kernel: Path, initramfs_image: Path, work_dir: Path) -> qemu.Images:
-    """What the machine boots, its own disk apart."""
+    """Return the files that the machine boots, except for its own disk."""
     plain = qemu.Images(kernel, initramfs_image)
     if not machine.xen:
         return plain
@@ -143,8 +143,8 @@ def _images(machine: Machine, kernel: Path, initramfs_image: Path, work_dir: Pat
 def _follow(
     machine: Machine, argv: Sequence[str], log: Log, outputs: qemu.Outputs, progress: Progress
 ) -> session.Session:
-    """Run the machine to its end. With several CPUs QEMU's emulation of stock Xen and Linux sometimes stands
-    still before the first step; such a boot is made again, a few times at most, and nothing later ever is.
+    """Run the machine to its end. With several CPUs QEMU's emulation of stock Xen and Linux sometimes hangs
+    before the first step; such a boot is repeated, a few times at most; later failures are never retried.
     """
     left = _BOOTS if machine.cpus > 1 else 1
     while True:

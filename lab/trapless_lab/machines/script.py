@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Scripts of named steps: how they enter the guest and how their output comes back.
 
-Invariant: bytes between a step's begin frame and its end frame belong to that step and to no other,
-whatever they are. A frame is recognised by a nonce of the run that is not passed to any step, and only when
-it is the next expected one.
+Invariant: all bytes between a step's begin frame and its end frame belong to that step only. A frame is
+recognised by a nonce of the run that no step knows, and only if it is the next expected one.
 """
 
 import re
@@ -30,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step did; the duration is on the guest's clock, in steps of 10 ms."""
+    """A step's result; the duration is on the guest's clock, in units of 10 ms."""
 
     step: Step
     raw: bytes
@@ -57,19 +56,19 @@ def render(steps: Sequence[Step], nonce: str) -> dict[str, File]:
 
 
 class Log(Protocol):
-    """What a machine prints of its steps, read while it grows."""
+    """A machine's log of its steps, read while it grows."""
 
     @property
     def steps(self) -> Sequence[Step]:
-        """All that it is to run."""
+        """All steps."""
 
     @property
     def results(self) -> Sequence[StepResult]:
-        """What has ended."""
+        """The steps that have ended."""
 
     @property
     def running(self) -> Step | None:
-        """The step that has begun and has not ended."""
+        """The step that is running."""
 
     @property
     def partial(self) -> str:
@@ -77,7 +76,7 @@ class Log(Protocol):
 
     @property
     def crash(self) -> re.Pattern[bytes] | None:
-        """What on the console means that the machine will not come back, and does not end by itself."""
+        """The console's line after which the machine hangs without ending by itself, if there is one."""
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
@@ -131,7 +130,7 @@ class StepLog:
         self._searched = max(self._searched, len(self._pending) - _LONGEST_FRAME)
 
     def _accept(self, frame: re.Match[bytes]) -> bool:
-        """Take a frame if it is the one due; any other is a step's output."""
+        """Process a frame if it is the expected one; any other is a step's output."""
         uptime, begin, end, rc = frame.groups()
         if int(begin or end) != len(self.results) or (begin is None) == (self.running is None):
             return False

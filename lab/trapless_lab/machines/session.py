@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Watches one emulator from boot to power-off.
 
-Invariant: it never outlives the block that started it, every wait has a limit, and an error says what was
-being waited for and shows the ends of both logs.
+Invariant: the emulator never outlives the block that started it, every wait has a time limit, and an error
+says what was waited for and shows the ends of both logs.
 """
 
 import contextlib
@@ -29,15 +29,15 @@ _CRASH_GRACE_S = 1.0
 
 
 class GuestError(LabError):
-    """A machine did not do what it was asked to."""
+    """A machine did not complete its steps."""
 
 
 class BootTimeout(GuestError):
-    """A machine did not get as far as its first step."""
+    """A machine did not reach its first step."""
 
 
 class _Tail:
-    """Reads what a growing file gained since the last look."""
+    """Reads what was appended to a file since the last read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -64,9 +64,9 @@ def process(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command, its own output in ``log``, and kill it at the end of the block.
 
-    It gets the descriptors, under the same numbers.
+    It inherits the descriptors, under the same numbers.
     """
-    # setpriv covers the one way out that Python cannot: being killed itself.
+    # setpriv covers the case that this Python process is killed.
     guarded = [str(host.tool("setpriv", "util-linux")), "--pdeathsig", "KILL", *argv]
     with log.open("wb") as output:
         started = subprocess.Popen(
@@ -80,7 +80,7 @@ def process(
 
 
 class Session:
-    """One run being watched."""
+    """A run that is being watched."""
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class Session:
         silence_s: float | None = None,
         boot_s: float | None = None,
     ) -> None:
-        """Watch ``machine``; a boot stands still after ``silence_s`` seconds without a word on the console,
-        and whatever it says after ``boot_s`` without a step.
+        """Watch ``machine``; a boot hangs if there is no output on the console for ``silence_s`` seconds, or
+        no step after ``boot_s`` seconds.
         """
         self._machine = machine
         self._boot_s = BOOT_TIMEOUT_S if boot_s is None else boot_s
@@ -105,16 +105,16 @@ class Session:
 
     @property
     def console(self) -> str:
-        """All that the console showed."""
+        """The console's whole output."""
         return self._console.data.decode(errors="replace")
 
     def follow(self, process: subprocess.Popen[bytes], *, powers_off: bool = True) -> None:
-        """Watch until every step is done and the guest has powered off, if its emulator knows how to."""
+        """Watch until every step is done and the guest has powered off, if its emulator supports that."""
         self._progress.booting(self._machine, len(self._log.steps))
         position, since = self._position(), time.monotonic()
         said, heard = 0, since
         while True:
-            # Asked before the logs are read: what QEMU wrote before it ended is then in them.
+            # Checked before the logs are read, so that they contain all that QEMU wrote before it ended.
             ended = process.poll() is not None
             self._read()
             if self._position() != position:
@@ -150,7 +150,7 @@ class Session:
         return len(self._log.results), self._log.running is not None
 
     def _due(self) -> tuple[str, float]:
-        """Return what is being waited for and for how long at most."""
+        """Return what is waited for, and the time limit."""
         if self._log.running:
             return f'step "{self._log.running.name}"', self._log.running.timeout_s
         if self._finished:

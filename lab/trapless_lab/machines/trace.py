@@ -88,7 +88,7 @@ def parse(lines: Iterable[str]) -> tuple[Bucket, ...]:
             cut(TICK, step)
         elif byte == _NEWLINE:
             frame = _FRAME.fullmatch(text)
-            # As in the step log, only the frame that is due is one.
+            # As in the step log, only the expected frame counts.
             if frame and frame[1] == "begin" and step is None and int(frame[2]) == steps_begun:
                 cut("begin", steps_begun)
                 steps_begun += 1
@@ -100,7 +100,7 @@ def parse(lines: Iterable[str]) -> tuple[Bucket, ...]:
         elif byte in _PRINTABLE:
             text += chr(byte)
         else:
-            text = ""  # firmware noise; a marker that follows it is whole
+            text = ""  # firmware noise; the next marker is complete
     cut("", None)
     return tuple(buckets)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What a run left behind.
+"""The records of a run.
 
-Invariant: everything in it was recorded outside the guest, and nothing of it changes afterwards.
+Invariant: everything in a transcript was recorded outside the guest, and does not change afterwards.
 """
 
 import re
@@ -17,8 +17,8 @@ _WARNING = re.compile(
     r"general protection fault|refcount_t"
 )
 
-# What is said of a machine that boots as it was asked to: Xen of its mode, Linux of a processor that is
-# emulated and has no microcode.
+# Warnings that are normal here: Xen's about its mode, and Linux's about an emulated processor without
+# microcode.
 _REMARK = re.compile(
     "WARNING: PVH is an experimental mode with limited functionality|"
     "Speculative Return Stack Overflow: WARNING: See https:"
@@ -27,7 +27,7 @@ _REMARK = re.compile(
 
 @dataclass(frozen=True)
 class Transcript:
-    """Everything a run left behind."""
+    """All records of a run."""
 
     machine: Machine
     results: tuple[StepResult, ...]
@@ -45,15 +45,15 @@ class Transcript:
         raise KeyError(name)
 
     def counts(self, name: str) -> trace.Counts:
-        """Return what QEMU's IOMMU saw during a step."""
+        """Return the counts of QEMU's IOMMU during a step."""
         position = self.index(name)
         return trace.total(bucket for bucket in self.buckets if bucket.step == position)
 
     def kernel_warnings(self) -> list[str]:
-        """Return the console lines in which Linux or Xen complains."""
+        """Return the console lines with warnings of Linux or Xen."""
         return complaints(self.console)
 
 
 def complaints(console: str) -> list[str]:
-    """Return the lines of a console in which a kernel complains."""
+    """Return the lines of a console with warnings of a kernel."""
     return [line for line in console.splitlines() if _WARNING.search(line) and not _REMARK.search(line)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What the demonstration shows of Xen: processes before and after, and a device that may not write."""
+"""The demonstration of Xen: processes before and after, and a device whose writes are blocked."""
 
 from ..errors import LabError
 from ..experiment.claim import Claim, Facts, Heading, Line, Part

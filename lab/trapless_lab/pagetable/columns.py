@@ -23,14 +23,15 @@ _PV = {STRICT: "", RELAXED: "relaxed_"}
 _ALONE = {BARE: "bare", PVH: "pvh"}
 
 SLACK = 1.01
-"""Boosted may be slower than stock by this factor before a check fails: the clock is good to 0.1 %, but a
-process's address space is laid out anew each time, and a table more or less is 2 % of a fork."""
+"""Boosted may be slower than stock by this factor before a check fails: the clock is exact to 0.1 %, but
+address
+spaces are randomised, and one table more or less is 2 % of a fork."""
 
 QUICK_SLACK = 1.03
-"""The same for a quick run, whose few repetitions a timer's work can fall into."""
+"""The same for a quick run, in which a timer can disturb the few repetitions."""
 
 Column = Mapping[str, StepResult]
-"""Name of a step -> what it did."""
+"""Name of a step -> its result."""
 
 Value = TypeVar("Value")
 
@@ -39,7 +40,7 @@ def take(context: Context, machines: Sequence[Machine], steps: Sequence[Step]) -
     """Run the steps on each machine; return a column for each state of each machine."""
     for machine in machines:
         if machine in _PV:
-            pagetable.files(pagetable.everything(machine))  # or the first boots would be for nothing
+            pagetable.files(pagetable.everything(machine))  # fails before the first boot if one is missing
     columns: dict[str, Column] = {}
     for machine in machines:
         if machine in _PV:
@@ -63,12 +64,12 @@ def _before_and_after(
 
 
 def values(columns: Mapping[str, Column], read: Callable[[Column], Value]) -> dict[str, Value]:
-    """Return what ``read`` makes of each column."""
+    """Return ``read`` of each column."""
     return {name: read(column) for name, column in columns.items()}
 
 
 def pairs(columns: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the names of the columns that are stock and boosted of one machine."""
+    """Return the names of one machine's columns: stock and boosted."""
     found = [(f"{prefix}stock", f"{prefix}boosted") for prefix in _PV.values()]
     return [pair for pair in found if pair[0] in columns]
 
@@ -88,5 +89,5 @@ def no_slower(name: str, measured: Mapping[str, tuple[float, float]], slack: flo
 
 
 def tax_left_percent(bare: float, stock: float, boosted: float) -> float:
-    """Return how much is left of what Xen PV costs on top of bare metal."""
+    """Return the PV tax left: the remaining share of what Xen PV costs on top of bare metal."""
     return round(100 * (boosted - bare) / (stock - bare), 1)

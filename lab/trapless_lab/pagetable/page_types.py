@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Where Xen makes a page a table of a level, or a page of segment descriptors.
 
-Invariant: the addresses are found in the installed hypervisor's own disassembly, by the type that it compares
-with there; if a type is not compared with as expected, there are no addresses at all.
+Invariant: the addresses are found in the installed hypervisor's own disassembly, by its comparisons with each
+type; if the comparisons are not as expected, there are no addresses at all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,10 +52,10 @@ def _typing() -> Iterator[CsInsn]:
 
 
 def _branches(code: Sequence[CsInsn]) -> list[tuple[int, int]]:
-    """Return (type, address) of each place that only a page of one type comes to.
+    """Return (type, address) of each place that is reached only for a page of one type.
 
-    That is where a comparison with the type's number leads if it holds; there are two for each type of table,
-    one for pages that have an owner.
+    It is the target of a comparison with the type's number, if equal; there are two for each type of table,
+    one of them for pages with an owner.
     """
     found = []
     for at, constant in enumerate(code[:-3]):
@@ -76,7 +76,7 @@ def _branches(code: Sequence[CsInsn]) -> list[tuple[int, int]]:
 
 
 def _type_loaded(instruction: CsInsn) -> int | None:
-    """Return which of TYPES an instruction loads the number of."""
+    """Return the one of TYPES whose number an instruction loads."""
     if instruction.mnemonic != "movabs" or instruction.operands[1].type != X86_OP_IMM:
         return None
     number, rest = divmod(instruction.operands[1].imm & _ADDRESS, 1 << _TYPE_SHIFT)

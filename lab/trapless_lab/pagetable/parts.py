@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The page-table accelerator as steps and guest files, for every experiment and test that boots it.
 
-Invariant: loading ends with every part in force for every task, unloading with all gone; a step that
-cannot get there fails.
+Invariant: after loading every part is on for every task, after unloading all are gone; otherwise a step
+fails.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ NAME = "trapless_pagetable"
 PVMMU = "trapless_pvmmu"
 LEVELS = ("pte", "pmd", "pud", "pgd", "user_pgd")
 
-# PGD_ALLOCATION_ORDER is 1 in Debian's kernel, for the sake of PTI.
+# PGD_ALLOCATION_ORDER is 1 in Debian's kernel, because of PTI.
 PAGES_PER_TABLE = {"pgd": 2}
 
 LOAD_MODULE = "load pagetable module"
@@ -31,7 +31,7 @@ PVMMU_SWITCHES = f"/sys/kernel/{PVMMU}"
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that is loaded: its guest file, found when asked for, and how it comes and goes."""
+    """A loadable part: its guest file, found on demand, and the steps that load and unload it."""
 
     name: str
     guest_path: str
@@ -93,7 +93,7 @@ PIBOOSTER = (PAYLOAD_PART, POOL_PART)
 """The parts that make semi-writable page tables."""
 
 PIBOOSTER_ALONE = (_rest_off_part(), _bare_payload_part(), POOL_PART)
-"""The same with all that goes beyond the paper switched off, for comparison with it."""
+"""The same, with everything beyond the paper switched off, for comparison with the paper."""
 
 
 def everything(machine: Machine) -> tuple[Part, ...]:

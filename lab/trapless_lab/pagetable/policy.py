@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The module's own decision when to shrink, pagetable/pool/policy.c, compiled for this host.
 
-Invariant: what decides here is that very file; nothing of it is written again. The structures below are those
+Invariant: that file itself makes the decision; nothing of it is repeated here. The structures below are those
 of policy.h, field by field.
 """
 

@@ -19,7 +19,7 @@ PREFILL = (84, 25, 21, 8, 8)
 """The module's own default."""
 
 PAGES = (1, 1, 1, 2, 1)
-"""Of a table of each level."""
+"""Pages of a table of each level."""
 
 PGD, USER_PGD = LEVELS.index("pgd"), LEVELS.index("user_pgd")
 
@@ -31,9 +31,9 @@ _STEP = 8
 
 @dataclass(frozen=True)
 class Workload:
-    """What one recorded workload asked for: ``events`` are (when, level, whether made), when from 0 to 1.
+    """One recorded workload's tables: ``events`` are (when, level, whether made), when from 0 to 1.
 
-    The two top tables come and go together, so one event stands for both.
+    The two top tables are allocated and freed together, so one event stands for both.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Run:
-    """A workload that runs at some time of the day, in so many seconds."""
+    """A run of a workload at some time of the day, for so many seconds."""
 
     at: float
     seconds: float
@@ -71,7 +71,7 @@ class Run:
 
 @dataclass
 class Outcome:
-    """How a day went: at every tick the pages cached and held, and the sums of the day."""
+    """A day's result: at every tick the pages cached and held, and the sums of the day."""
 
     cached: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
@@ -82,12 +82,12 @@ class Outcome:
 
     @property
     def hit_percent(self) -> float:
-        """Of all allocations of the day, those that the pool served."""
+        """The share of the day's allocations that the pool served."""
         return 100 * sum(self.hits) / max(sum(self.asked), 1)
 
     @property
     def mean_held(self) -> float:
-        """Return the pages that the pool held, on the day's mean."""
+        """Return the pages that the pool held, as the day's mean."""
         return sum(self.held) / len(self.held)
 
 
@@ -153,7 +153,7 @@ class _Pool:
 def simulate(day: Sequence[Run], seconds: int, policy: Policy) -> Outcome:
     """Drive the pool with a policy through a day; ``day`` is in the order of its runs' starts."""
     pool, outcome = _Pool(policy), Outcome()
-    # Which tables of each run and level are the pool's: what is freed first is what was made first.
+    # Which tables of each run and level are the pool's; they are freed in the order of allocation.
     made: dict[int, tuple[deque[bool], ...]] = {}
     running: list[tuple[int, Run]] = []
     coming = deque(enumerate(day))
@@ -183,7 +183,7 @@ def simulate(day: Sequence[Run], seconds: int, policy: Policy) -> Outcome:
         for number, run in list(running):
             if run.at + run.seconds > end:
                 continue
-            # What a workload had not given back when its recording ended.
+            # Tables that a workload had not freed when its recording ended.
             for level, ours in enumerate(made.pop(number)):
                 for _ in range(sum(ours)):
                     pool.give_back(level)

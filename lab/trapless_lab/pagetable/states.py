@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The same steps in each state of one machine: stock, with PiBooster alone, and with everything.
 
-Invariant: the states are one boot in this order, so they differ in nothing but what was loaded; what one
-state has the next one has too.
+Invariant: the states are in one boot, in this order, so they differ only in what was loaded; each state
+includes the one before it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _ALL_ON = Step("everything on", f"for switch in {pagetable.PVMMU_SWITCHES}/*; do
 
 
 def steps(measured: Sequence[Step], states: Sequence[str] = STATES) -> list[Step]:
-    """Return the steps in each of ``states``, and between them what brings the next state."""
+    """Return the steps in each of ``states``, and between them the steps to the next state."""
     script: list[Step] = []
     for state in STATES:
         script += {STOCK: [], PIBOOSTER: pagetable.load_steps(_PARTS), EVERYTHING: [_ALL_ON]}[state]
@@ -36,7 +36,7 @@ def files() -> dict[str, File]:
 
 
 def result(transcript: Transcript, state: str, step: str) -> StepResult:
-    """Return what a step did in a state."""
+    """Return a step's result in a state."""
     return transcript[f"{state}: {step}"]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What page tables cost in a phase of a run, as the paper groups them.
+"""The cost of page tables in a phase of a run, grouped as in the paper.
 
-Invariant: a mean is over all spans of its kind in the phase but those with somebody else's instructions in
-them, and how many those are can be asked.
+Invariant: a mean is over all spans of its kind in the phase, except those that contain instructions of other
+code; ``Phase`` says how many those are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +17,8 @@ from .table_spans import Direction, Level, TableSpan
 DIRECTIONS: tuple[Direction, ...] = ("allocate", "free")
 
 PAPER_LEVELS: Mapping[str, tuple[Level, ...]] = {"L1": ("pgd",), "L2": ("pmd", "pud"), "L3": ("pte",)}
-"""The paper's three levels. What is allocated with pgd contains user_pgd, as one cannot be had without the
-other. The middle level of the paper's machine is two here, each with an allocation of its own; its mean is
-over the allocations of both."""
+"""The paper's three levels. The allocation of pgd includes that of user_pgd. The middle level of the paper's
+machine is two levels here, each with allocations of its own; its mean is over the allocations of both."""
 
 SEEN_BOOSTED: tuple[Level, ...] = ("pte", "pmd", "pud", "pgd")
 """Boosted, the user's top table is made inside of pgd_alloc."""
@@ -50,7 +49,7 @@ class Phase:
         return sum(self.mean(direction, level) for level in PAPER_LEVELS)
 
     def foreign(self) -> float:
-        """Return the part of the spans that does not count."""
+        """Return the share of spans that do not count."""
         return sum(s.foreign for s in self.tables) / max(len(self.tables), 1)
 
     def part(self, start: int, end: int) -> "Phase":
@@ -58,7 +57,7 @@ class Phase:
         return Phase([s for s in self.tables if start <= s.at < end], start, end)
 
     def curve(self, points: int) -> dict[str, list[float | None]]:
-        """Return what each level costs over time, one point a stretch of it; None where there was nothing."""
+        """Return the cost of each level over time, one point for each stretch; None without spans."""
         width = (self.end - self.start) / points
         edges = [self.start + round(i * width) for i in range(points + 1)]
         parts = [self.part(start, end) for start, end in pairwise(edges)]
@@ -78,7 +77,7 @@ def ms(instructions: float) -> float:
 
 
 def added(stock: Phase, missing: Phase, direction: Direction) -> dict[str, float]:
-    """Return what the hooks add for a table that is not the pool's: kernel instructions, medians."""
+    """Return the hooks' cost for a table that is not the pool's: kernel instructions, medians."""
     result: dict[str, float] = {}
     for level in SEEN_BOOSTED:
         medians = [median(s.kernel for s in phase.clean(direction, [level])) for phase in (stock, missing)]
@@ -87,5 +86,5 @@ def added(stock: Phase, missing: Phase, direction: Direction) -> dict[str, float
 
 
 def percent_left(stock: Phase, boosted: Phase, direction: Direction) -> float:
-    """Return what is left of stock's instructions, over the paper's three levels together."""
+    """Return the remaining share of stock's instructions, over the paper's three levels together."""
     return round(100 * boosted.together(direction) / stock.together(direction), 1)

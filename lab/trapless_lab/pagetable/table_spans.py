@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Page tables as the kernel makes them and gives them back: what each costs, by level.
+"""The cost of each allocation and each free of a page table in the kernel, by level.
 
-Invariant: every execution of the functions below is a record of one level. A table that waited for its RCU
-grace period is the one that entered the wait first: with one CPU the batches leave in the order in which
-they were filled.
+Invariant: every execution of the functions below is a record of one level. After an RCU grace period tables
+are freed in the order in which they began to wait: with one CPU the batches leave in the order in which they
+were filled.
 """
 
 import re
@@ -35,9 +35,9 @@ class _Id(IntEnum):
 _ALLOCATE = ("pte_alloc_one", "__pmd_alloc", "__pud_alloc", "pgd_alloc", "xen_pgd_alloc")
 _FREE = {3: "pgd_free", 4: "xen_pgd_free"}
 _TO_BE_FREED = ("___pte_free_tlb", "___pmd_free_tlb", "___pud_free_tlb")
-# How a table of the lower levels is given back: after its grace period, or at once for want of memory.
+# How a table of the lower levels is freed: after its grace period, or at once if memory is short.
 _GIVE_BACK, _WAITED, _AT_ONCE = "free_page_and_swap_cache", "tlb_remove_table_rcu", "tlb_remove_table"
-# Where the table is there and its parent is about to point to it.
+# The point at which the table is allocated, before its parent's entry is written.
 _POINTS = ("xen_alloc_pmd", "xen_alloc_pud")
 _FOREIGN = re.compile(r"(?:xen_)?asm_(?:exc|sysvec|common|spurious)_\w+|__switch_to_asm")
 
@@ -46,8 +46,8 @@ _FOREIGN = re.compile(r"(?:xen_)?asm_(?:exc|sysvec|common|spurious)_\w+|__switch
 class TableSpan:
     """One table made or given back.
 
-    ``ready`` is how many of its instructions had run when the table was there, for the levels whose function
-    goes on to write the parent's entry; else it is all of them.
+    ``ready`` counts its instructions until the table is allocated, for levels whose function then also writes
+    the parent's entry; for others it is all of them.
     """
 
     level: Level
@@ -60,7 +60,7 @@ class TableSpan:
 
 
 def plan(kernel: Area) -> Plan:
-    """Return what the plugin has to watch in this kernel."""
+    """Return the addresses that the plugin has to watch in this kernel."""
     at = {name: address for address, name in kernel.symbols}
     foreign = [address for address, name in kernel.symbols if _FOREIGN.fullmatch(name)]
     wanted = [*_ALLOCATE, *_FREE.values(), *_TO_BE_FREED, _GIVE_BACK, _WAITED, _AT_ONCE, *_POINTS]
@@ -99,7 +99,7 @@ def tables(records: Sequence[Record]) -> list[TableSpan]:
             found.append(_span(record, level, "free"))
         elif record.id in (_Id.WAITED, _Id.AT_ONCE):
             if not waiting:
-                raise LabError("a page table was given back that no level had let go")
+                raise LabError("a page table was freed that no level had released")
             level = waiting.popleft() if record.id == _Id.WAITED else waiting.pop()
             found.append(_span(record, level, "free"))
     return found

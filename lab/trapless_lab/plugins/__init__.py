@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""QEMU's plugins: what watches a machine's instructions from outside, and what they wrote."""
+"""QEMU plugins, which watch a machine's instructions from outside, and their output."""

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the lab's plugins know of the code that runs in a machine: whose it is,
- * where it calls and returns, and the markers of the guest's programs.
+ * Shared by the lab's plugins: whose code runs in a machine, its calls and
+ * returns, and the markers of the guest's programs.
  *
- * Invariant: everything is read off an address and an instruction's own bytes,
- * as they are executed: the kernel patches its calls while it boots.
+ * Invariant: everything is derived from an address and an instruction's bytes at
+ * its execution: the kernel patches its calls while it boots.
  */
 #ifndef CODE_H
 #define CODE_H
@@ -29,7 +29,7 @@ static inline enum kind kind_of(uint64_t address)
 	return address >= XEN_FIRST && address <= XEN_LAST ? XEN : KERNEL;
 }
 
-/* QEMU's own exit handlers are not for the thread to run that calls this. */
+/* Without QEMU's own exit handlers, which the calling thread must not run. */
 static inline _Noreturn void die(const char *what)
 {
 	fprintf(stderr, "plugin: %s\n", what);
@@ -84,14 +84,14 @@ static inline uint64_t direct_target(struct qemu_plugin_insn *insn, uint8_t firs
 #define DIRECT_CALL 0xe8
 #define DIRECT_JUMP 0xe9
 
-/* Instructions with a crossing watched that have begun, counted inline. */
+/* Started instructions whose call or return is watched, counted inline. */
 static uint64_t crossings;
 
 /*
- * Whether an access is the one of a call or return that has just begun. QEMU 7.2
- * calls a callback that asks for loads alone never, and one that asks for stores
- * alone also for loads; and what a helper accesses for an instruction without
- * callbacks may be passed to those of an earlier one.
+ * Whether an access is that of a call or return that has just begun. QEMU 7.2 never
+ * calls a callback for loads only, and calls one for stores only also for loads;
+ * and accesses of a helper for an instruction without callbacks may be passed to
+ * the callbacks of an earlier one.
  */
 static inline bool crosses(qemu_plugin_meminfo_t info, bool store)
 {
@@ -103,7 +103,7 @@ static inline bool crosses(qemu_plugin_meminfo_t info, bool store)
 	return true;
 }
 
-/* Has ``on_access`` called for what a call stores or a return loads, which it asks crosses() about. */
+/* Register ``on_access``, which must use crosses(), for a call's store or a return's load. */
 static inline void watch_crossing(struct qemu_plugin_insn *insn, qemu_plugin_accessed_t on_access,
 				  void *data)
 {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What the profiler's plugin wrote: instructions by address, and by place in the call stacks.
+"""Reads the output of the profiler's plugin: instructions by address, and by place in the call stacks.
 
-Invariant: a file is whole and adds up, or it is an error: every interval says how many instructions it
-counted, and the sum over its stacks is that number.
+Invariant: a file that is incomplete or does not add up is an error: every interval says how many instructions
+it counted, and the sum over its stacks is that number.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ..errors import LabError
 
 Stack = tuple[int, ...]
-"""Addresses: of each call, the outermost first, and of the block that ran last."""
+"""Addresses: of each call, outermost first, and of the block that ran last."""
 
 
 @dataclass

@@ -6,17 +6,17 @@
  *
  * Invariants:
  *
- * - A store to a page whose L is 0 by a processor that is armed is in that
- *   processor's ring before any processor can find L set; or L stays 0 and the
- *   overrun says so. So a page is reported at most once for each time it is armed,
- *   and never lost silently.
+ * - A store by an armed processor to a page whose L is 0 is in that processor's
+ *   ring before any processor can find L set; or L stays 0 and an overrun is
+ *   reported. So a page is reported at most once for each time it is armed, and
+ *   never lost silently.
  * - Each processor remembers pages whose L it found set until it flushes its
  *   TLB, as hardware would: a guest that clears L without a shootdown loses
  *   stores here, too.
  * - Nothing that the guest writes into the shared memory leads outside of it.
  *
- * What QEMU shows a plugin comes after the store itself, which another processor
- * may see earlier; section 8 of docs/epml.md says why no user can see the difference.
+ * QEMU calls a plugin after the store itself, which another processor may see
+ * earlier; section 8 of docs/epml.md says why no user can see the difference.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -31,13 +31,13 @@
 
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 
-/* Mistakes that the tests must catch, and how a processor may be. Bits of faults. */
+/* Bits of faults: mistakes that the tests must catch, and permitted variants of a processor. */
 enum fault {
-	FAULT_DROP_ON_FULL = 1 << 0,  /* as the authors' version: L is set, nothing says so */
+	FAULT_DROP_ON_FULL = 1 << 0,  /* like the authors' version: L is set, without a report */
 	FAULT_STAY_ARMED = 1 << 1,    /* disarming does nothing */
 	FAULT_FIRST_PAGE = 1 << 2,    /* of a store that straddles two only the first is logged */
-	FAULT_OTHER_VERSION = 1 << 3, /* not the model that the module knows */
-	FAULT_MUTE = 1 << 4,	      /* interrupts that are late for ever */
+	FAULT_OTHER_VERSION = 1 << 3, /* a version that the module does not know */
+	FAULT_MUTE = 1 << 4,	      /* interrupts never arrive */
 };
 
 static const struct {
@@ -65,11 +65,11 @@ static const struct {
 struct processor {
 	struct trapless_epml_processor *registers;
 	uint64_t *ring;
-	uint64_t head; /* what the guest is shown is a copy */
+	uint64_t head; /* the guest sees a copy */
 	uint64_t tag;
 	int interrupt;
 	uint64_t remembered[REMEMBERED]; /* entries whose L was found set, or 0 */
-	/* For the host alone. */
+	/* Not visible to the guest. */
 	uint64_t logged;
 	uint64_t overruns;
 	uint64_t interrupts;
@@ -85,10 +85,10 @@ static FILE *output;
 
 /* L of each page of a tag, one bit a page; made when the tag is first seen, never freed. */
 static uint64_t *logged_pages[TAGS];
-/* One processor at a time finds L 0, logs, and sets it. */
+/* Held while a processor checks L, logs, and sets it. */
 static pthread_mutex_t logging = PTHREAD_MUTEX_INITIALIZER;
 
-/* Returns where L of a tag's pages is; the host gives it memory as it is used. */
+/* Returns the address of L of a tag's pages; the host allocates memory on use. */
 static uint64_t *pages_of(uint64_t tag)
 {
 	uint64_t *pages = __atomic_load_n(&logged_pages[tag], __ATOMIC_ACQUIRE), *none = NULL;
@@ -184,7 +184,7 @@ static void clear_pages(uint64_t *pages, uint64_t first, uint64_t mask)
 				   __ATOMIC_ACQ_REL);
 }
 
-/* The host forgets what lies between: it was most often never there. */
+/* The host frees the range between, most of which was never used. */
 static void clear_range(uint64_t *pages, uint64_t first, uint64_t last)
 {
 	const uint64_t whole = WORDS_PER_PAGE * WORD_PAGES;
@@ -408,7 +408,7 @@ int qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info *info, int a
 		else if (!strcmp(argv[i], "fault"))
 			faults |= fault_called(value);
 		else
-			die("an option that is none");
+			die("an unknown option");
 	}
 	if (!output || server < 0)
 		die("give output=FILE,server=DESCRIPTOR");

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The lab's QEMU plugins, compiled when first needed.
 
-Invariant: as for the guest's programs: a library newer than every source is never rebuilt, and a build that
-failed leaves none behind.
+Invariant: as for the guest's programs, a library newer than every source is never rebuilt, and a failed build
+leaves none behind.
 """
 
 from pathlib import Path

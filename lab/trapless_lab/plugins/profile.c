@@ -8,19 +8,19 @@
  * - Every instruction that begins between the markers is counted once, in one
  *   block and at one place of one stack. An instruction that faults begins
  *   twice: the sum is above the machine's own count by the number of faults.
- * - A block is straight-line code, so what ran of it is a prefix. QEMU counts
- *   instructions inline; how many ran of a block is known when the next begins.
- * - Stacks are known by the address at which calls push and returns pop, never
- *   by guessing from return addresses. So every kernel stack has its own frames,
- *   a context switch only changes which one is in use, and frames that were left
+ * - A block is straight-line code, so a prefix of it was executed. QEMU counts
+ *   instructions inline; how many of a block ran is known when the next begins.
+ * - Stacks are identified by the address at which calls push and returns pop, not
+ *   guessed from return addresses. So every kernel stack has its own frames, a
+ *   context switch only changes the stack in use, and frames that were left
  *   without a return are dropped by the next call or return above them. Xen's
  *   stack starts empty at each entry, the kernel's at each entry from user mode.
  *
- * An interrupt handler stands below the callers of what it interrupted, or
- * alone if the kernel gives it a stack of its own. User code is one bucket.
+ * An interrupt handler is attributed to the callers of the interrupted code, or
+ * to none if it has a stack of its own. User code is one bucket.
  *
- * One CPU only. Addresses get their names later, where the file that this
- * writes is read (counts.py); only address ranges are known here.
+ * One CPU only. The reader of the output file (counts.py) resolves addresses to
+ * names; only address ranges are known here.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -60,7 +60,7 @@ struct node {
 	unsigned int id;
 	void *children;
 	void *leaves;
-	struct leaf *last; /* most blocks run again where they last ran */
+	struct leaf *last; /* most blocks run again at the place of their last run */
 	struct node *next;
 };
 
@@ -101,7 +101,7 @@ static struct block user_code = { .kind = USER };
 static struct block *running;
 static struct node *place;
 
-/* Returns what the tree holds like ``*wanted``, or puts in what ``copy`` makes of it. */
+/* Returns the tree's element equal to ``*wanted``, or inserts what ``copy`` makes of it. */
 static void *find(void **tree, const void *wanted, int (*order)(const void *a, const void *b),
 		  void *(*copy)(const void *wanted))
 {
@@ -219,7 +219,7 @@ static void *stack_copy(const void *wanted)
 	return fresh;
 }
 
-/* Makes the stack that holds ``pointer`` the one in use, without the frames up to there. */
+/* Selects the stack that contains ``pointer``, and drops its frames up to there. */
 static struct stack *cut_at(enum kind kind, uint64_t pointer)
 {
 	const struct stack wanted = { .key = pointer >> stack_shift[kind], .kind = kind };
@@ -272,7 +272,7 @@ static void on_return(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t po
 
 /* Counting. */
 
-/* Credits the running block with what has run since it began. */
+/* Adds to the running block the instructions since it began. */
 static void settle(void)
 {
 	uint64_t ran = executed - settled;
@@ -288,7 +288,7 @@ static void settle(void)
 	if (running->kind == USER)
 		return;
 	if (ran > running->length)
-		die("more has run of a block than it holds");
+		die("more instructions ran than a block has");
 	if (ran == running->length)
 		running->complete++;
 	else
@@ -381,8 +381,8 @@ static void on_stop(unsigned int vcpu, void *data)
 /* Translation. */
 
 /*
- * A call over a few bytes enters no function: retpolines and the filling of the
- * return stack buffer make such calls, and the latter never return.
+ * A call over a few bytes does not enter a function: retpolines and the code that
+ * fills the return stack buffer make such calls, and the latter's never return.
  */
 #define SHORT_CALL 16
 
@@ -424,7 +424,7 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	if (!wanted.length)
 		return;
 	if (wanted.length > BLOCK_MAX)
-		die("a block is longer than QEMU makes any");
+		die("a block is longer than QEMU's limit");
 	wanted.at = qemu_plugin_insn_vaddr(qemu_plugin_tb_get_insn(tb, 0));
 	wanted.kind = kind_of(wanted.at);
 	for (size_t i = 0; i < wanted.length; i++) {

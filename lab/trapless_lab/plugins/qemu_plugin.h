@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the lab's plugins use of QEMU's plugin interface, version 1 (QEMU 6 to 8).
+ * The part of QEMU's plugin interface, version 1 (QEMU 6 to 8), that the lab's plugins use.
  *
  * Debian 12 ships no header for it. These are the names and types that QEMU
- * exports; QEMU refuses a plugin that asks for another version.
+ * exports; QEMU refuses a plugin with another version.
  */
 #ifndef QEMU_PLUGIN_H
 #define QEMU_PLUGIN_H

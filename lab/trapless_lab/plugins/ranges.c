@@ -6,12 +6,12 @@
  *
  * Invariants:
  *
- * - The first kernel is distinguished from any other by where its code lies in the machine's
- *   memory: its addresses are at one distance from that, and a guest's at another.
- * - Each instruction is counted once when it begins, exactly where it belongs: in
- *   its range, in the rest of the first kernel, or elsewhere.
- * - A span ends where its own call returns to. A span within a span is part of it,
- *   and no span of its own.
+ * - The first kernel is distinguished from any other by the offset between its virtual
+ *   and physical addresses, which differs from that of a guest.
+ * - Each instruction is counted exactly once when it begins: in its range, in the rest
+ *   of the first kernel, or elsewhere.
+ * - A span ends at the return address of its own call. A call within a span is part of
+ *   it, and does not begin another span.
  * - The file is whole if its last line says "end".
  *
  * One CPU of 32 bits only. The plan is one item a line, all numbers hexadecimal:
@@ -50,7 +50,7 @@ static unsigned int range_count;
 static struct call calls[SPANS_MAX];
 static unsigned int call_count;
 
-/* Added to by the translated code itself. */
+/* Incremented by the translated code itself. */
 static uint64_t in_rest, in_guest, in_programs;
 
 static struct call *open_calls[DEPTH_MAX];
@@ -78,7 +78,7 @@ static void on_call(unsigned int vcpu, void *call)
 	open_calls[depth++] = call;
 }
 
-/* Where a call returns to, code may come from elsewhere, too. */
+/* A return address may also be reached in other ways. */
 static void on_back(unsigned int vcpu, void *data)
 {
 	struct call *call = data;
@@ -113,7 +113,7 @@ static uint64_t *counter(struct qemu_plugin_insn *insn, uint64_t address)
 	return &in_rest;
 }
 
-/* One call may return to the next one: it is over before that begins. */
+/* A call may return to the next call: it ends before that begins. */
 static void watch(struct qemu_plugin_insn *insn, uint64_t address)
 {
 	for (unsigned int i = 0; i < call_count; i++)
@@ -176,7 +176,7 @@ static void read_plan(const char *path)
 				die("the plan has too many spans");
 			calls[call_count++] = (struct call){ .at = first, .back = first + INSN_SIZE };
 		} else {
-			die("the plan has a line that is none");
+			die("the plan has an unknown line");
 		}
 	}
 	fclose(file);

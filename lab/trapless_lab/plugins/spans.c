@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * A QEMU plugin that measures spans: the instructions from a call of a kernel
- * function to its return, for each execution of the functions that a plan names;
- * and that says, in the same order, which other addresses of the plan ran.
+ * function to its return, for each execution of the functions that a plan names.
+ * It also records, in the same order, executions of other addresses of the plan.
  *
  * Invariants:
  *
  * - A span begins after a direct call of the function and ends with the return
- *   that loads what this very call stored on the stack, known by the address. So
- *   a function that calls itself, or runs in two tasks at once, is never taken
- *   for another execution, and what stands before or in place of the function
- *   (ftrace, a livepatch) is part of it.
- * - Kernel and hypervisor instructions are counted apart. A span during which
- *   the kernel was interrupted, took a fault or switched tasks says so: others'
- *   instructions are in it.
- * - An entry that no call led to (a tail call, a pointer) is no span; a record
- *   of its own says so.
+ *   that loads the return address which this call stored, known by its stack
+ *   address. So executions of a function that calls itself, or runs in two tasks
+ *   at once, are never confused, and code that runs before or instead of the
+ *   function (ftrace, a livepatch) is part of the span.
+ * - Kernel and hypervisor instructions are counted separately. A span during which
+ *   the kernel was interrupted, took a fault or switched tasks is marked: it
+ *   contains instructions of other code.
+ * - An entry without a direct call (a tail call, a pointer) is not a span; it has a
+ *   record of its own.
  * - The file is whole if its last record is the one for the end.
  *
  * One CPU only. The plan is one item a line, all numbers hexadecimal:
@@ -23,7 +23,7 @@
  *   call ENTRY ID FIRST LAST   spans: calls of ENTRY from code in FIRST..LAST
  *   point ADDRESS              noted in the innermost span, the first time
  *   event ADDRESS ID           a record each time it runs
- *   foreign ADDRESS            where something else than the span's work begins
+ *   foreign ADDRESS            where other code than the span's work begins
  *
  * The file is a row of struct record; ids from 0xff00 on are the plugin's own.
  */
@@ -42,7 +42,7 @@ struct record {
 	uint32_t xen;
 	uint32_t point; /* kernel and Xen instructions up to the point, or 0 */
 	uint16_t id;
-	uint16_t foreign; /* 1: others' instructions are in it */
+	uint16_t foreign; /* 1: it contains instructions of other code */
 };
 
 struct item {
@@ -51,7 +51,7 @@ struct item {
 	uint64_t first;
 	uint64_t last;
 	unsigned int id;
-	bool *called; /* shared by the items of one function: its entry is due */
+	bool *called; /* shared by the items of one function: its entry comes next */
 	struct item *next;
 };
 
@@ -62,7 +62,7 @@ struct span {
 	struct record record;
 };
 
-/* Tasks that are inside of traced functions at once, with room. */
+/* More than the tasks that are inside traced functions at once. */
 #define SPANS_MAX 256
 
 static uint64_t executed[KINDS]; /* counted inline, in the translated code itself */
@@ -94,7 +94,7 @@ static void on_call(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t slot
 	(void)vcpu;
 	if (!crosses(info, true))
 		return;
-	/* A task that ended inside of a function left its stack to another. */
+	/* A task that ended inside a function left its stack to another. */
 	for (unsigned int i = 0; i < open_spans; i++)
 		if (spans[i].slot == slot)
 			drop(i--);
@@ -238,7 +238,7 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	}
 }
 
-/* Returns where to note that a function was called, one place for all items that are about it. */
+/* Returns the flag for calls of a function, shared by all its items. */
 static bool *calls_of(uint64_t entry)
 {
 	for (const struct item *item = plan; item; item = item->next)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The input of plugins/spans.c, and its output.
 
-Invariant: a recording is whole, and from the first marker of a guest's program on every execution of a traced
-function is in it, or it is an error. What one record means is written in spans.c.
+Invariant: a recording must be complete and, from the first marker of a guest's program on, contain every
+execution of a traced function; otherwise it is an error. spans.c documents the records.
 """
 
 import struct
@@ -17,15 +17,15 @@ _RECORD = struct.Struct("<QIIIHH")
 START, STOP, _MISSED, _END = range(0xFF00, 0xFF04)
 
 EVERYWHERE = (0, (1 << 64) - 1)
-"""As the code that a call may stand in."""
+"""Any code, as the range that may contain a call."""
 
 
 class Record(NamedTuple):
     """One record: a span, an event, or a marker of the guest's programs.
 
     ``at`` is in instructions of the whole machine; ``kernel`` and ``xen`` are a span's own, ``point`` is how
-    many of both had run when the plan's point was reached. A span that is ``foreign`` holds instructions of
-    an interrupt, a fault or another task.
+    many of both had run when the plan's point was reached. A ``foreign`` span contains instructions of an
+    interrupt, a fault or another task.
     """
 
     at: int
@@ -63,13 +63,13 @@ class Plan:
 def parse(content: bytes) -> list[Record]:
     """Read the plugin's file: its records in the order in which spans began and events happened."""
     if len(content) % _RECORD.size or not content:
-        raise LabError("the recording of spans is not whole")
+        raise LabError("the recording of spans is incomplete")
     *records, end = (Record(*fields) for fields in _RECORD.iter_unpack(content))
     if end.id != _END:
         raise LabError("the recording of spans has no end")
     records.sort(key=lambda record: record.at)
     first = next((i for i, record in enumerate(records) if record.id == START), len(records))
-    # While it boots the kernel still makes some of its calls through pointers.
+    # During boot the kernel still makes some of its calls through pointers.
     if missed := sum(record.id == _MISSED for record in records[first:]):
         raise LabError(f"{missed} executions of traced functions were not entered by a direct call")
     return records

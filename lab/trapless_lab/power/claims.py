@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What the demonstration shows of Power: a guest that traps, and one that is translated in place."""
+"""The demonstration of Power: a guest that traps, and one that is translated in place."""
 
 from ..errors import LabError
 from ..experiment.claim import Claim, Facts, Heading, Line, Part

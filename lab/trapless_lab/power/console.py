@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What the one console of a Power machine shows: of its programs, of the guests of its KVM, and of its end.
+"""Parses the one console of a Power machine: output of its programs, of its KVM's guests, and its end.
 
-Invariant: the machine has ended well only if its init says "done"; what a program of a host prints has the
-program's label before it.
+Invariant: the machine has succeeded only if its init says "done"; each line of a host's program begins with
+the program's label.
 """
 
 import re
@@ -25,7 +25,7 @@ _DONE = re.compile(r"^done$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Measured:
-    """What a workload took: ticks of the timebase, of so many repetitions."""
+    """A workload's time: ticks of the timebase, for so many repetitions."""
 
     ticks: int
     count: int
@@ -38,24 +38,24 @@ class Measured:
 
 @dataclass(frozen=True)
 class Console:
-    """All that a machine's console showed."""
+    """A machine's whole console output."""
 
     text: str
 
     def of(self, label: str) -> "Console":
-        """Return what one program of a host printed."""
+        """Return the output of one program of a host."""
         prefix = f"{label}| "
         lines = (line for line in self.text.splitlines() if line.startswith(prefix))
         return Console("".join(f"{line.removeprefix(prefix)}\n" for line in lines))
 
     @property
     def results(self) -> dict[str, Measured]:
-        """Return what workloads measured, by name."""
+        """Return the workloads' measurements, by name."""
         return {name: Measured(int(ticks), int(count)) for name, ticks, count in _RESULT.findall(self.text)}
 
     @property
     def done(self) -> bool:
-        """Whether all was done that was asked for."""
+        """Whether all programs succeeded."""
         return _DONE.search(self.text) is not None
 
     @property
@@ -66,7 +66,7 @@ class Console:
 
     @property
     def instructions(self) -> float:
-        """Return how many the machine had executed, by its clock, when its last program was about to end."""
+        """Return the machine's instructions, by its clock, when its last program was about to end."""
         if self.ticks is None:
             raise LabError("the console does not say how long the machine ran")
         return self.ticks / TICKS_PER_INSTRUCTION
@@ -82,22 +82,22 @@ class Console:
         return counts["bt_traced_loads"] + counts["bt_traced_stores"] + counts["bt_traced_cacheops"]
 
     def shadow_misses(self, label: str) -> int:
-        """Return how often a guest missed the shadow TLB alone, and not its own."""
+        """Return how often a guest missed in the shadow TLB, but not in its own."""
         counts = self.statistics(label)
         return counts["itlb_virt_miss_exits"] + counts["dtlb_virt_miss_exits"]
 
     def layout(self, label: str) -> str:
-        """Return how a guest's traced blocks were split, as KVM takes it back."""
+        """Return the layout of a guest's traced blocks, in the form that KVM accepts."""
         lines = self.of(f"{label}.statistics").text.splitlines()
         return "".join(f"{line.removeprefix(_LAYOUT)}\n" for line in lines if line.startswith(_LAYOUT))
 
 
 @dataclass
 class ConsoleLog:
-    """Reads a console while it grows: all is one step, from the first byte until the machine says "done".
+    """Reads a console while it grows, as one step from the first byte until the machine says "done".
 
-    A host's console has those of its guests, whose panics are theirs; a kernel that panics itself resets the
-    machine, which ends it.
+    A host's console includes its guests' consoles, whose panics do not end the host; a panic of the machine's
+    own kernel resets the machine, which ends it.
     """
 
     steps: Sequence[Step]

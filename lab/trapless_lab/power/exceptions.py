@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Where a guest's privileged instructions exit, seen from outside of the machine: QEMU's log of exceptions.
+"""The exits of a guest's privileged instructions, recorded outside the machine: QEMU's log of exceptions.
 
-Invariant: nothing here asks KVM. Host and guest run the same kernel at the same addresses, but the host's
-may execute all instructions, so a privileged instruction that traps at a kernel address is the guest's. At
-a user address it is from a program of host or guest: the C library reads the processor's identification.
-A log with a line that is none of QEMU's, or cut off, is no log.
+Invariant: nothing here depends on KVM. Host and guest run the same kernel at the same addresses, but the
+host's may execute all instructions, so a privileged instruction that traps at a kernel address is the
+guest's. At a user address it is from a program of host or guest: the C library reads the processor's
+identification. An unknown or truncated line of the log is an error.
 """
 
 import re
@@ -16,10 +16,10 @@ from pathlib import Path
 from ..errors import LabError
 from .image import BASE
 
-# Below, a kernel runs that has not mapped itself yet; from there up to BASE, programs.
+# Below this address runs a kernel that has not mapped itself yet; from there up to BASE, programs.
 _PROGRAMS = 0x10000000
 
-# QEMU's numbers of what a PROGRAM exception is about.
+# QEMU's numbers for the causes of a PROGRAM exception.
 _OPERATION, _REGISTER, _TRAP = "31", "32", "40"
 
 _RAISED = re.compile(r"Raise exception at ([0-9a-f]{8}) => (\S+) \(\d+\) error=([0-9a-f]+)\n")
@@ -40,7 +40,7 @@ class Exceptions:
 
     @property
     def refused(self) -> Mapping[int, int]:
-        """Return all that the guest's kernel was refused."""
+        """Return all operations that the guest's kernel was refused."""
         return {**self.operations, **self.registers}
 
 
@@ -69,7 +69,7 @@ def parse(lines: Iterable[str]) -> Exceptions:
         else:
             by_error[found[3]][address | BASE] += 1
     if not seen:
-        raise LabError("QEMU's log has no exceptions; was it asked for them?")
+        raise LabError("QEMU's log has no exceptions; is -d int missing?")
     operations, registers, traps = by_error.values()
     if both := operations.keys() & registers.keys():
         raise LabError(f"at {min(both):#x} QEMU refused now an operation, now a register")

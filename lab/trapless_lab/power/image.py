@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The kernel image of the Power machines as it was linked: its instructions, its names, and which part of it
-a source file became.
+"""The linked kernel image of the Power machines: its instructions, its symbols, and the parts that come from
+each source file.
 
-Invariant: an address is looked up as the kernel's own, where it runs once it has mapped itself. What may
-stand there is what was linked, or what its tables of features have instead; a jump label is neither.
+Invariant: addresses are the kernel's own, after it has mapped itself. At an address there may be the linked
+instruction, or its alternative in the feature tables; jump labels are not covered.
 """
 
 import struct
@@ -20,7 +20,7 @@ from ..errors import LabError
 from ..symbols import Area
 
 BASE = 0xC0000000
-"""Where the kernel is mapped, and the first address that is no program's."""
+"""Where the kernel is mapped; programs are below it."""
 
 _WORD = struct.Struct(">I")
 # struct fixup_entry of the kernel: a mask, a value, then distances from the entry itself: to where the code
@@ -41,8 +41,8 @@ class Branch:
 
 @dataclass(frozen=True)
 class Image:
-    """``code`` is each section with instructions: where it is and what is in it; ``functions`` are those that
-    other files know; ``alternatives`` says where what may be put at an address while booting is found.
+    """``code`` has the address and contents of each section with instructions; ``functions`` are global ones;
+    ``alternatives`` maps an address to that of the instruction that may replace it during boot.
     """
 
     area: Area
@@ -65,7 +65,7 @@ class Image:
         return int(_WORD.unpack_from(content, address - first)[0])
 
     def name(self, address: int) -> str:
-        """Return the function of an address and how far behind its beginning it is."""
+        """Return the function of an address and the offset in it."""
         if not self.area.first <= address < self.area.end:
             return f"{address:#x}"
         first, name = self.area.find(address)
@@ -102,7 +102,7 @@ def read(path: Path) -> Image:
         alternatives = dict(pair for name in _FIXUPS for pair in _alternatives(elf.get_section_by_name(name)))
     code.sort()
     if not code or code[0][0] < BASE:
-        raise LabError(f"{path} is no kernel for {BASE:#x}")
+        raise LabError(f"{path} is not a kernel for {BASE:#x}")
     last, content = code[-1]
     return Image(Area("kernel", code[0][0], last + len(content), named), tuple(code), functions, alternatives)
 
@@ -113,7 +113,7 @@ def _is_code(section: Section) -> bool:
 
 
 def _alternatives(table: Section | None) -> Iterator[tuple[int, int]]:
-    """Yield each address that has an alternative, and where that is."""
+    """Yield each address that has an alternative, and the alternative's address."""
     if table is None:
         return
     for at, entry in enumerate(_FIXUP.iter_unpack(table.data())):
@@ -131,9 +131,9 @@ def _symbols(elf: ELFFile, path: Path) -> SymbolTableSection:
 
 
 def parts(image: Image, objects: Mapping[str, Path]) -> dict[str, range]:
-    """Return where the linked kernel has the code of its objects.
+    """Return the address ranges of objects in the linked kernel.
 
-    An object's text stays in one piece, so each of its global functions says where that is; all must agree.
+    An object's text stays in one piece, so each of its global functions determines the range; all must agree.
     """
     found = {}
     for name, path in objects.items():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What a privileged instruction of an e500v2 is called.
+"""Names of an e500v2's privileged instructions.
 
-Invariant: an instruction that the processor does not keep from a user has no name here. The disassembler
-knows operations; it takes some registers of the e500 for another processor's, so they are named here, by the
-numbers in the e500 core's manual.
+Invariant: unprivileged instructions have no name here. The names of operations come from the disassembler; it
+confuses some registers of the e500 with another processor's, so registers are named here, by the numbers in
+the e500 core's manual.
 """
 
 from capstone import CS_ARCH_PPC, CS_MODE_32, CS_MODE_BIG_ENDIAN, Cs

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""How many instructions a host kernel executes in parts of its code, beside a guest that is the same kernel:
-the input of plugins/ranges.c, and its results.
+"""Counts of a host kernel's instructions in parts of its code, while a guest runs the same kernel: the input
+of plugins/ranges.c, and its results.
 
 Invariant: instructions outside all parts are counted, too, so that the counts add up to the machine's total.
 """
@@ -29,7 +29,7 @@ class Plan:
     calls: Sequence[Branch] = ()
 
     def write(self, target: Path) -> None:
-        """Write what the plugin reads."""
+        """Write the plugin's input."""
         lines = [f"base {BASE:x}"]
         lines += [f"range {part.start:x} {part.stop:x}" for part in self.parts.values()]
         lines += [f"span {call.at:x}" for call in self.calls]
@@ -58,12 +58,12 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """Return all that the machine executed."""
+        """Return the sum: all instructions of the machine."""
         return sum(self.parts.values()) + self.rest + self.guest + self.programs
 
 
 def parse(text: str, plan: Plan) -> Counts:
-    """Read what the plugin wrote."""
+    """Read the plugin's output."""
     found = _COUNTS.fullmatch(text)
     ranges, spans = (_RANGE.findall(found[1]), _SPAN.findall(found[5])) if found else ([], [])
     if (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Which instructions of a guest's kernel exit, and where: QEMU's log of exceptions, with the linked kernel.
+"""The instructions of a guest's kernel that exit, from QEMU's log of exceptions and the linked kernel.
 
-Invariant: an instruction has a name only if it fits QEMU's reason for refusing it; every exit without one is
-counted under why it has none.
+Invariant: an instruction is named only if it fits QEMU's reason for refusing it; every other exit is counted
+under the reason why it has no name.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ def _instruction(image: Image, address: int, moves_register: bool) -> str:
 
 
 def instructions(image: Image, exceptions: Exceptions) -> dict[int, str]:
-    """Return what the guest was refused at each address; of what may stand there, what fits QEMU's reason."""
+    """Return the refused instruction at each address: of the possible ones, that which fits QEMU's reason."""
     return {address: _instruction(image, address, False) for address in exceptions.operations} | {
         address: _instruction(image, address, True) for address in exceptions.registers
     }
@@ -46,7 +46,7 @@ def by_instruction(image: Image, exceptions: Exceptions) -> Counter[str]:
 
 
 def fragment_traps(image: Image, exceptions: Exceptions) -> int:
-    """Return how often a fragment left itself by a trap; one anywhere else is nobody's."""
+    """Return how often a fragment trapped; a trap anywhere else is an error."""
     names = {address: image.name(address) for address in exceptions.traps}
     if strangers := [name for name in names.values() if not name.startswith(f"{_EXECUTE_PAGES}+")]:
         raise LabError(f"a kernel trapped at {', '.join(strangers)}")
@@ -54,7 +54,7 @@ def fragment_traps(image: Image, exceptions: Exceptions) -> int:
 
 
 def pcs_for(refused: Iterable[int], percent: float) -> int:
-    """Return how many of the most frequent program counters have so much of the exits."""
+    """Return how many of the most frequent program counters together have this share of the exits."""
     ordered = sorted(refused, reverse=True)
     wanted = sum(ordered) * percent / 100
     return sum(before < wanted for before in accumulate([0, *ordered[:-1]])) if ordered else 0

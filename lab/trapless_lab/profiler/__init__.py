@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Where a machine's instructions went, by name."""
+"""Profiles of a machine's instructions, by symbol."""

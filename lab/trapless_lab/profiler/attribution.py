@@ -22,7 +22,7 @@ _USER_END = 1 << 63
 
 _HYPERCALL = re.compile(r"do_\w+")
 _DISPATCHERS = {"pv_hypercall": "direct", "pv_do_multicall_call": "multicall"}
-# What happens at the border of the spaces: a function of Xen's is entered.
+# Transitions between the spaces, each with the function of Xen that is entered.
 EVENTS = {
     "system calls into Xen": "lstar_enter",
     "page faults into Xen": "page_fault",
@@ -75,7 +75,7 @@ class Profile:
 
 
 def space_of(address: int) -> Space:
-    """Return whose code is at an address."""
+    """Return the space of an address."""
     if address in _XEN:
         return "xen"
     return "user" if address < _USER_END else "kernel"
@@ -122,7 +122,7 @@ def summarise(counted: Counts, symbols: Symbols) -> Profile:
 
 
 def adds_up(profile: Profile) -> Check:
-    """Hold what was resolved against the total."""
+    """Compare the sums of the resolved counts with the total."""
     sums = {
         "groups": sum(profile.groups.values()),
         "symbols": sum(symbol.instructions for symbol in profile.symbols),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The symbols of the binaries that run in a machine: Xen, a payload of Xen's, a module of the kernel's.
+"""The symbols of the binaries that run in a machine: Xen, a payload, a kernel module.
 
-Invariant: what is loaded at run time is placed by what the machine itself shows: Xen's jumps into a payload,
-the kernel's list of a module's sections. Where that is missing or does not agree, there are no symbols.
+Invariant: load addresses come from the machine itself: from Xen's jumps into a payload, and the kernel's list
+of a module's sections. If these are missing or do not agree, there are no symbols.
 """
 
 from collections import Counter
@@ -19,20 +19,20 @@ from elftools.elf.sections import Section, SymbolTableSection
 from ..errors import LabError
 from ..symbols import Area, Named
 
-# Where Xen 4.17 maps each CPU's code for SYSCALL, above its image and what is loaded beside it.
+# Where Xen 4.17 maps each CPU's code for SYSCALL, above its image and its payloads.
 _STUBS = Area("stub", 0xFFFF82D07FFF0000, 0xFFFF82D080000000)
 
 
 @dataclass(frozen=True)
 class Hypervisor:
-    """Xen's own code; ``addresses`` has the names that stand for one address only."""
+    """Xen's own code; ``addresses`` has the unambiguous names."""
 
     area: Area
     addresses: Mapping[str, int]
     build_id: bytes
 
     def around(self, payload: Area | None) -> list[Area]:
-        """Return all code of a running hypervisor; a payload that was not placed has no names in it."""
+        """Return all code of a running hypervisor; without a load address a payload has no names in it."""
         beside = payload or Area("payload", self.area.end, _STUBS.first)
         return [self.area, beside, _STUBS]
 
@@ -85,7 +85,7 @@ class Payload:
     replaces: Mapping[int, int]
 
     def placed(self, jumps: Iterable[tuple[int, int]]) -> Area | None:
-        """Return the code where jumps seen in Xen lead to; None if none was seen."""
+        """Return the code at the targets of jumps seen in Xen; None if there were none."""
         bases = {target - self.replaces[source] for source, target in jumps if source in self.replaces}
         if not bases:
             return None
@@ -145,7 +145,7 @@ def _replaced(
 def module(name: str, content: bytes, sections: Mapping[str, int]) -> list[Area]:
     """Read a kernel module; ``sections`` says where each of its sections was loaded.
 
-    Its initialisation is left out: that memory is free by now, and may be another module's.
+    Its init sections are left out: their memory has been freed, and may be another module's.
     """
     elf = _elf(content)
     by_section: dict[int, list[Named]] = {}

@@ -39,11 +39,11 @@ def draw(profile: Profile, title: str) -> bytes:
 
 
 def program() -> Path:
-    """Return inferno-flamegraph, built if it is not there."""
+    """Return inferno-flamegraph, built on first use."""
     root = artifacts.build_dir() / "lab" / f"inferno-{INFERNO}"
     built = root / "bin" / "inferno-flamegraph"
     if not built.exists():
-        # Cargo puts the programs in place when all of them are built.
+        # Cargo installs the programs when all of them are built.
         installed = subprocess.run(
             [
                 *(host.tool("cargo", "cargo-web"), "install", "--quiet", "--locked", "--root", root),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Which functions are counted together: the parts of the PV tax.
+"""The groups of functions that are counted together: the parts of the PV tax.
 
-Invariant: every instruction is in exactly one group, so that groups add up to the total. The innermost
-function of the stack that a group names decides, and what it calls goes with it; without one, the
-instruction goes with all else in its space.
+Invariant: every instruction is in exactly one group, so that groups add up to the total. The group is that of
+the innermost function of the stack that any group names, which includes its callees; without one, it is the
+rest of the space.
 """
 
 import re
@@ -15,9 +15,9 @@ from typing import Literal
 Space = Literal["xen", "kernel", "user"]
 SPACES: tuple[Space, ...] = ("xen", "kernel", "user")
 
-# What stands before a name: a payload or a module, and what a payload calls its replacement.
+# Prefixes of names: a payload or a module, and a payload's prefix of a replaced function.
 _OWNER = r"(?:\w+:)?(?:new_|original_)?"
-# What the compiler splits off a function.
+# Suffixes of parts that the compiler splits off a function.
 _SPLIT = r"(?:\.(?:isra|constprop|part|cold)(?:\.\d+)?)*"
 
 
@@ -25,8 +25,8 @@ _SPLIT = r"(?:\.(?:isra|constprop|part|cold)(?:\.\d+)?)*"
 class Group:
     """Functions by name; ``functions`` are patterns for whole names.
 
-    With ``alone`` it is their own instructions only, not those of what they call: they are at the bottom of
-    every stack.
+    With ``alone`` the group has only their own instructions, not those of their callees: they are at the
+    bottom of every stack.
     """
 
     name: str
@@ -148,7 +148,7 @@ GROUPS = (
 
 REST: dict[Space, str] = {"xen": "other Xen", "kernel": "other kernel", "user": "user"}
 
-# Retpolines and the like: their instructions belong to their callers.
+# Retpolines and similar code belong to their callers.
 _THUNK = re.compile(r"(?:__)?x86_(?:indirect|return)_.*|srso_.*|retbleed_.*|clear_bhb_loop|__fentry__")
 
 

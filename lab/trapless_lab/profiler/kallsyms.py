@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The kernel's own symbols: Debian ships no System.map, so they are read from a running kernel and cached.
 
-Invariant: what is kept belongs to one kernel image, by its digest, booted without KASLR; a machine whose
-kernel lies elsewhere is refused.
+Invariant: cached symbols belong to one kernel image, by its digest, booted without KASLR; a machine with its
+kernel at another address is refused.
 """
 
 import gzip
@@ -22,10 +22,9 @@ from ..symbols import Area
 NO_KASLR = "nokaslr"
 
 _LINE = re.compile(r"^([0-9a-f]{16}) [tTwW] (\S+)$", re.MULTILINE)
-# From the first byte of the kernel's code to the end of its own: modules and what a BPF program or a
-# trampoline is made of have lines with brackets.
+# Only the kernel's own code: the lines of modules, BPF programs and trampolines have brackets.
 _TAKE = Step("kernel symbols", r"grep ' [tTwW] ' /proc/kallsyms | grep -v '\[' | gzip", timeout_s=300)
-# The page in which the last symbol begins is the kernel's too.
+# The page in which the last symbol begins belongs to the kernel.
 _PAGE = 4096
 
 PLACE = Step("where the kernel is", "grep -m 1 ' _text$' /proc/kallsyms")
@@ -62,7 +61,7 @@ def parse(lines: str) -> Area:
 
 
 def require(area: Area, place: StepResult) -> None:
-    """Refuse a machine whose kernel is not where ``area`` has it."""
+    """Refuse a machine whose kernel is not at the address of ``area``."""
     found = re.match(r"([0-9a-f]{16}) ", place.output)
     if found is None or int(found[1], 16) != area.first:
         raise LabError(

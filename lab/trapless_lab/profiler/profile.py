@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Takes a profile: boots a machine with the plugin, and gives names to what it counted.
+"""Takes a profile: boots a machine with the plugin, and resolves the counted addresses to names.
 
-Invariant: the number of instructions is compared with the guest's clock, an independent count; names
-are those of the very files that the machine was given.
+Invariant: the number of instructions is compared with the guest's clock, an independent count; names come
+from the same files that the machine booted.
 """
 
 import gzip
@@ -32,7 +32,7 @@ from .attribution import Profile, adds_up, summarise
 XEN_SYMBOLS = Path("/usr/lib/debug/boot/xen-syms-4.17-amd64")
 
 TOLERANCE = 0.01
-"""How far the count may be from the guest's clock: reading it and faults are not counted by both."""
+"""How far the count may differ from the guest's clock: one of them also counts faults and its reading."""
 
 _WORKLOAD = "workload"
 _MODULES = Step(
@@ -46,8 +46,8 @@ _MODULES = Step(
 class Request:
     """What to profile: a command in a machine.
 
-    ``before`` is what the machine does first, uncounted: it loads something. ``files`` is what it needs for
-    that.
+    ``before`` are the machine's first steps, which are not counted: they load something. ``files`` are the
+    guest files for that.
     """
 
     machine: Machine
@@ -67,12 +67,12 @@ class Request:
 
     @property
     def profiled_machine(self) -> Machine:
-        """The machine as it is booted: with the deterministic clock, the kernel where its symbols are."""
+        """The machine to boot: with the deterministic clock, and the kernel at the address of its symbols."""
         return replace(self.machine.with_icount(), linux_args=(*self.machine.linux_args, kallsyms.NO_KASLR))
 
     @property
     def steps(self) -> list[Step]:
-        """What the machine is to do."""
+        """The machine's steps."""
         workload = Step(_WORKLOAD, f"profiled {shlex.join(self.workload)}", timeout_s=600)
         return [kallsyms.PLACE, *self.before, workload, _MODULES]
 
@@ -101,7 +101,7 @@ def take(request: Request, progress: Progress, keep: Path | None = None) -> Prof
 
 
 def resolved(request: Request, transcript: Transcript, counted: Counts, kernel: Area) -> Profile:
-    """Give names to what was counted in a run, and check it."""
+    """Resolve a run's counts to names, and check them."""
     kallsyms.require(kernel, transcript[kallsyms.PLACE.name])
     areas = [kernel, *_modules(transcript[_MODULES.name], request.files)]
     if request.machine.xen:
@@ -149,7 +149,7 @@ def _modules(shown: StepResult, files: Mapping[str, File]) -> list[Area]:
 
 
 def intervals(result: StepResult) -> list[int]:
-    """Return the nanoseconds of each interval as the guest's clock has them.
+    """Return the nanoseconds of each interval on the guest's clock.
 
     A workload with markers of its own says so; the rest is not counted then.
     """
@@ -162,7 +162,7 @@ def intervals(result: StepResult) -> list[int]:
 
 
 def agrees(counted: Counts, clock_ns: Iterable[int]) -> Check:
-    """Hold a count against the guest's clock over the same intervals."""
+    """Compare a count with the guest's clock over the same intervals."""
     times = list(clock_ns)
     expected = sum(times) // NS_PER_INSTRUCTION
     difference = abs(counted.total - expected)
@@ -170,5 +170,5 @@ def agrees(counted: Counts, clock_ns: Iterable[int]) -> Check:
     text = (
         f"counted {counted.total:,}, by the clock {expected:,}; intervals: {counted.intervals}, {len(times)}"
     )
-    # The clock goes on while a CPU waits for a timer or a disk.
+    # The clock advances while a CPU waits for a timer or a disk.
     return Check("agrees with the clock", holds, text if holds else f"{text}; did the CPU idle?")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """A profile as tables and as JSON.
 
-Invariant: figures per repetition are the totals divided, never counted apart; the JSON has the totals too.
+Invariant: figures per repetition are the totals divided, not separate counts; the JSON has the totals, too.
 """
 
 from typing import Any

@@ -3,9 +3,9 @@
 and its formulas.
 
 Invariant: every figure is of ``trapless dirty bench`` or of guest/parts.c, on the guest's clock, which
-counts instructions. What was missed is found by comparing memory. Whatever EPML costs is a *model's* figure:
-no processor logs guest-virtual addresses. Instructions are not time: what a TLB flush or a fault costs the
-processor beyond its instructions is not in them.
+counts instructions. Missed pages are found by comparing memory. All costs of EPML are figures of a *model*:
+no processor logs guest-virtual addresses. Instructions are not time: they do not include what a TLB flush or
+a fault costs the processor beyond its instructions.
 """
 
 import json
@@ -45,24 +45,24 @@ LARGE = replace(STOCK, memory_mib=4096)
 
 EPML = "epml"
 BACKENDS = ("soft-dirty", "uffd-sync", "mprotect", "dbit")
-"""Those that run on a stock processor; SPML needs a hypervisor of its own (``nested``)."""
+"""Back ends for a stock processor; SPML needs a hypervisor of its own (``nested``)."""
 
 DENSITIES = (1.0, 0.1, 0.01)
 SMALLEST = 64
 SIZES = (SMALLEST, 128, 256, 512, 1024)
-# A turn at the smallest size is short enough for a timer tick to show; of three the median has none.
+# At the smallest size a timer tick would distort a turn; the median of three turns has none.
 REPEAT = 3
 
 PARTS_MIB = SMALLEST
 MECHANISMS = {"proc": "soft-dirty", "dbit": "dbit", EPML: EPML, "spml": "spml"}
-"""What guest/parts.c calls a technique -> the back end."""
+"""Name of a technique in guest/parts.c -> the back end."""
 
 DBIT_TRACKED_AT_MOST = 5
 DBIT_COLLECT_AT_MOST = 150
 EPML_CHEAPER = 4
-# What the two loops that are compared may differ by is the clock's, once a pass: half an instruction a page.
+# The compared loops may differ by reading the clock, once a pass: half an instruction a page.
 NOTHING = 0.5
-# An interrupt empties half of the model's ring; fewer entries raise none.
+# An interrupt empties half of the model's ring; with fewer entries there is none.
 ENTRIES_WITHOUT_INTERRUPT = 16384
 
 PAPER = [
@@ -79,7 +79,7 @@ PAPER_OFF = {"soft-dirty": 1.0, "dbit": 3.66, EPML: 3.66}
 def bench_command(backend: str, mib: int, density: float, repeat: int) -> str:
     """Return the shell's line for one run of the bench."""
     options = f"--size {mib}MiB --density {density:g} --repeat {repeat} --backend {backend}"
-    # Its progress bar stays out; exit code 1 is pages missed, for the checks to say.
+    # Without its progress bar; exit code 1 means missed pages, which the checks report.
     command = f"trapless dirty bench --json --quick {options} 2>/tmp/error"
     return f"{command}; [ $? -le 1 ] || {{ cat /tmp/error; false; }}"
 
@@ -110,7 +110,7 @@ def _steps(backends: Iterable[str], mechanisms: Iterable[str], sizes: Iterable[i
 
 
 def files() -> Tree:
-    """Return what the guest needs besides the lab's own programs."""
+    """Return the guest files besides the lab's own programs."""
     module = artifacts.module("dirty", "module", MODULE)
     return {**program(tool()), f"/lib/trapless/{MODULE}.ko": File(module)}
 
@@ -163,7 +163,7 @@ _FINDING = ("drain", "walk", "parse", "clear", "collect", "read")
 
 
 def parts_row(result: StepResult, mechanism: str) -> Row:
-    """Return the formulas' estimates and what was measured, in instructions, from dirtyparts' records."""
+    """Return the formulas' estimates and the measurements, in instructions, from dirtyparts' records."""
     spent = _numbers(result, r"part (\w+) ns=(\d+)(?: n=\d+)?")
     whole = _numbers(result, r"whole (\w+) ns=(\d+)")
     sample = int(re.findall(r"^part fault ns=\d+ n=(\d+)$", result.output, re.MULTILINE)[0])
@@ -206,7 +206,7 @@ def _dense(rows: Sequence[Row], backend: str) -> list[Row]:
 
 
 def misses_nothing(backend: str, rows: Sequence[Row]) -> Check:
-    """Hold what memory says of a back end against nothing missed."""
+    """Check that a back end missed nothing, by comparing memory."""
     own = [row for row in rows if row["backend"] == backend]
     missed, twin = (sum(row[key] for row in own) for key in ("missed", "twin_missed"))
     spurious = sum(row["spurious"] for row in own)
@@ -217,7 +217,7 @@ def misses_nothing(backend: str, rows: Sequence[Row]) -> Check:
 def cheaper(rows: Sequence[Row]) -> list[float]:
     """Return how many times EPML's tracker is cheaper than that of /proc, run by run.
 
-    What interrupts empty the log of in the tracked's time is the tracker's work, too.
+    Interrupts that empty the log while the tracked program runs count as the tracker's work.
     """
     proc = {(row["mib"], row["density"]): row for row in rows if row["backend"] == "soft-dirty"}
     return [
@@ -229,7 +229,7 @@ def cheaper(rows: Sequence[Row]) -> list[float]:
 
 
 def checks(rows: Sequence[Row], parts: Sequence[Row]) -> list[Check]:
-    """Hold the rows against the targets."""
+    """Compare the rows with the targets."""
     backends = list(dict.fromkeys(row["backend"] for row in rows))
     slowest = max(row["tracked_insns_per_page"] for row in rows if row["backend"] == "dbit")
     collect = max(row["collect_insns_per_page"] for row in _dense(rows, "dbit"))

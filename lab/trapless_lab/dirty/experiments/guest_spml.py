@@ -2,11 +2,10 @@
 """What SPML costs in a guest of trapless-vmm, in instructions: OoH's microbenchmark and its formulas.
 
 Invariant: every figure is of nested emulation. The inner guest's clock counts what the one emulated
-processor executes, so the instructions of both guests are in it together: the inner kernel's and programs',
-and those of the outer kernel's KVM and of the VMM. None is a time, and no hardware has run any of it. What
-was missed is found by comparing memory. The outer processor is AMD's, whose KVM logs by write protection:
-each page logged is an exit, which a processor with PML does not take
-(dirty/tests/machine/test_spml_bochs.py counts those).
+processor executes, so it includes the instructions of both guests: of the inner kernel and its programs, of
+the outer kernel's KVM, and of the VMM. No figure is a time, or from hardware. Missed pages are found by
+comparing memory. On the outer processor, AMD's, KVM logs by write protection: each logged page is an exit,
+which a processor with PML does not have (dirty/tests/machine/test_spml_bochs.py counts those).
 """
 
 import re
@@ -45,7 +44,7 @@ PAPER = [
 
 _BENCHES = {f"{density:g} dirty": density for density in DENSITIES}
 _INSMOD = f"insmod /lib/trapless/{MODULE}.ko"
-# Section -> the shell's lines. The two schedule calls, which are off by themselves, are two calls a turn.
+# Section -> the shell's lines. With the schedule calls, off by default, a turn has two calls.
 _SECTIONS = {
     **{
         section: dirty_guest.bench_command(SPML, SMALLEST, density, REPEAT)
@@ -59,13 +58,13 @@ _SECTIONS = {
 
 
 def _script() -> str:
-    # Without set -e a part that failed would go unseen before the last one.
+    # Without set -e only a failure of the last part would be noticed.
     sections = "".join(f"echo 'section: {name}'\n{{ {lines}; }}\n" for name, lines in _SECTIONS.items())
     return f"set -e\n{_INSMOD}\n{sections}"
 
 
 def sections(result: StepResult) -> dict[str, StepResult]:
-    """Return what each part of the inner guest's script printed, as if it had been a step."""
+    """Return the output of each part of the inner guest's script, as that of a step."""
     printed = nested.output(result.output)
     found = re.split(r"^section: (.*)\n", printed, flags=re.MULTILINE)
     parts = {
@@ -85,7 +84,7 @@ def _numbers(result: StepResult, pattern: str) -> list[int]:
 
 
 def mapping(result: StepResult) -> dict[str, float]:
-    """Return what the reverse mapping cost, all pages written."""
+    """Return the cost of the reverse mapping with all pages written."""
     pages, ns = _numbers(result, r"pages=(\d+) walk_ns=(\d+)")
     instructions = ns / NS_PER_INSTRUCTION / pages
     return {
@@ -97,7 +96,7 @@ def mapping(result: StepResult) -> dict[str, float]:
 
 
 def call(plain: StepResult, calling: StepResult) -> dict[str, float]:
-    """Return what one call cost: a turn of two processes has two, if the module makes them."""
+    """Return the cost of one call: if the module makes them, a turn of two processes has two."""
     turn = r"untracked_ns=(\d+) tracked_ns=(\d+)"
     (_, without), (_, having) = _numbers(plain, turn), _numbers(calling, turn)
     return {
@@ -113,7 +112,7 @@ def inner() -> Inner:
 
 
 def checks(rows: list[Row], parts: Row) -> list[Check]:
-    """Hold the rows against what must be."""
+    """Check the rows."""
     return [
         dirty_guest.misses_nothing(SPML, rows),
         Check("the parts miss nothing", parts["missed"] == 0, f"{parts['missed']} pages missed"),

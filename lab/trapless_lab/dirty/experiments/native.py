@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """What each way to track dirty pages costs on this host, without a machine around it: OoH's "Limits" slides.
 
-Invariant: every figure is of one run of ``trapless dirty bench``, which finds what was missed by comparing
-memory. Checks that only a quiet host can hold are made in the full run alone.
+Invariant: every figure is of one run of ``trapless dirty bench``, which finds missed pages by comparing
+memory. Checks that hold only on a quiet host are made in the full run only.
 """
 
 import json
@@ -18,15 +18,15 @@ from ...experiment.experiment import BeforeAfter, Check, Context, Result, experi
 
 Report = Mapping[str, Any]
 
-# How often dearer a tracked page must be than one of uffd-async; what the library may add.
+# By which factor a tracked page must cost more than one of uffd-async; what the library may add.
 CHEAPER = 3
 COLLECT_OVER_IOCTL = 1.2
 LIBRARY_OVER_TWIN = 1.05
-# One bit a page, one for each 512 pages beside it, and 5 % for what is not the bitmap.
+# One bit a page, one more for each 512 pages, and 5 % besides the bitmap.
 BITS_PER_PAGE = 1.05
 PAGE_BITS = 4096 * 8
 
-# Slowdowns for 1 GB, in the paper's virtual machine: they say nothing of this host.
+# Slowdowns for 1 GB, in the paper's virtual machine, not on this host.
 PAPER = [
     {
         "technique": "ufd",
@@ -51,21 +51,21 @@ def tool() -> Path:
 
 
 def bench(*, quick: bool) -> Report:
-    """Run the bench; its progress bar is its own."""
+    """Run the bench, which shows its own progress bar."""
     command = [str(tool()), "dirty", "bench", "--json", *(["--quick"] if quick else [])]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     try:
         report = json.loads(ran.stdout)
     except ValueError:
         report = None
-    # Exit code 1 with a report is a bench that found pages missed: for the checks to say.
+    # Exit code 1 with a report means missed pages, which the checks report.
     if not isinstance(report, dict) or ran.returncode not in (0, 1):
         raise LabError(f"trapless dirty bench failed, exit code {ran.returncode}; its message is above")
     return report
 
 
 def checks(report: Report, *, quick: bool) -> list[Check]:
-    """Hold a report against what is claimed."""
+    """Check a report against the claims."""
     rows = {row["backend"]: row for row in report["rows"]}
     points = report["sweep"]["points"] if report["sweep"] else []
     found = [
@@ -82,7 +82,7 @@ def checks(report: Report, *, quick: bool) -> list[Check]:
         found.append(Check("sizes missed", missed == 0, f"{missed} pages missed over {len(points)} sizes"))
     if report["sweep"] and report["sweep"]["bits_per_page"] is not None:
         bits = report["sweep"]["bits_per_page"]
-        # The kernel counts memory in whole pages: the slope may have one page too many in it.
+        # The kernel counts memory in whole pages, so the slope may include one page too many.
         limit = BITS_PER_PAGE + PAGE_BITS / (points[-1]["pages"] - points[0]["pages"])
         text = f"{bits:.2f} bits for each further page, at most {limit:.2f} wanted"
         found.append(Check("memory", bits <= limit, text))

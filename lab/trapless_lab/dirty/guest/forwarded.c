@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * dirtyforwarded [CASE...]: what the hypervisor's log (SPML) must report. A copy of
- * the memory is kept up to date by what is reported; whatever differs was missed.
+ * the memory is updated with the reported pages; a page that differs was missed.
  *
- * Pages that are reported beside those are counted, not failures: a hypervisor may log
- * a page when it is first read.
+ * Reported pages that were not written are counted, and no failure: a hypervisor may
+ * log a page when it is first read.
  *
- * "overrun" needs a ring that is smaller than what it writes, or a VMM that says so
- * at times; "walk" and "switch" measure; all others need a VMM that makes no mistakes.
+ * "overrun" needs a ring that is smaller than what it writes, or a VMM that reports
+ * overruns; "walk" and "switch" measure; all others need a VMM without faults.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -23,7 +23,7 @@
 
 static char *copy;
 
-/* Bring the copy up to date, then find what is not. Returns how many pages were reported. */
+/* Update the copy, then find pages that differ. Returns how many pages were reported. */
 static size_t follow(int fd, const char *memory, size_t pages)
 {
 	char reported[PAGES] = { 0 };
@@ -39,7 +39,7 @@ static size_t follow(int fd, const char *memory, size_t pages)
 	return count;
 }
 
-/* The memory is watched, and the copy equals it. */
+/* Start watching; the copy equals the memory. */
 static int begin(const char *memory, size_t pages)
 {
 	int fd = watching(getpid(), memory, pages);
@@ -76,7 +76,7 @@ static void rounds(void)
 	printf("written=%zu reported=%zu\n", written, reported);
 }
 
-/* Writes by another address of the page, which is not watched, but is the one that is logged. */
+/* Writes through another mapping of the page; the log has that address, which is not watched. */
 static void alias(void)
 {
 	int file = memfd_create("alias", 0), fd;
@@ -121,7 +121,7 @@ static void kernel_first(void)
 	follow(fd, memory, PAGES);
 }
 
-/* Pages with content, in huge pages: the kernel must say so. */
+/* Pages with content, in huge pages, as the kernel must confirm. */
 static char *huge_pages(size_t pages)
 {
 	char *memory = map_private(pages + 512), line[128];
@@ -154,7 +154,7 @@ static void huge(void)
 	}
 }
 
-/* One half of a huge page is watched later than the other, and forgets only its own. */
+/* One half of a huge page is watched later than the other, and only that half is forgotten. */
 static void halves(void)
 {
 	size_t half = 256;
@@ -167,7 +167,7 @@ static void halves(void)
 	printf("reported=%zu\n", follow(fd, memory, half));
 }
 
-/* Pages go, come back empty, move, and are copied for a child. */
+/* Pages are discarded, faulted in as zeros, moved, and copied for a child. */
 static void changes(void)
 {
 	char *memory = small_pages(PAGES);
@@ -195,7 +195,7 @@ static void changes(void)
 	follow(fd, memory, PAGES);
 }
 
-/* Collected while nobody may touch it: entries that are not present as others are. */
+/* Collected while it is PROT_NONE, so that its entries are not present in the usual form. */
 static void hidden(void)
 {
 	char *memory = small_pages(PAGES);
@@ -223,7 +223,7 @@ static void *keep_writing(void *seed)
 	return NULL;
 }
 
-/* Threads write while it is collected; once they have stopped the copy is equal. */
+/* Threads write during collects; after they have stopped the copy must be equal. */
 static void threads(void)
 {
 	char reported[PAGES];
@@ -249,7 +249,7 @@ static void threads(void)
 	follow(fd, shared_memory, PAGES);
 }
 
-/* Two trackers, and a process of the same addresses that nobody tracks. */
+/* Two trackers, and an untracked process with the same addresses. */
 static void others(void)
 {
 	char *memory = small_pages(PAGES), reported[PAGES] = { 0 };

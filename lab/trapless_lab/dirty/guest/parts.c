@@ -5,9 +5,8 @@
  * "dbit", "epml" or "spml" (trapless_dirty's device).
  *
  * The process tracks itself: it writes one word of each page, finds the dirty
- * pages, and reads them, which stands for whatever a tracker wants them for. The
- * parts are timed one by one; the whole is timed in a round of its own, in which
- * nothing else is.
+ * pages, and reads them, as an example of a tracker's processing. The parts are
+ * timed one by one; the whole is timed in a round of its own, without other timing.
  *
  *   part tked ns=        the writes, untracked
  *   part process ns=     reading a word of each cache line of every page
@@ -39,10 +38,10 @@ static unsigned int mechanism;
 
 /* Pages whose first write is timed for the cost of one fault. */
 #define SAMPLE 512UL
-/* A ring of KVM's: the exit when it is full is in the mean. */
+/* As many as KVM's ring has entries: the mean includes the exit when it is full. */
 #define SPML_SAMPLE 4096UL
 #define LINE 64 /* of a cache */
-/* The module says by blocks, of a page table each, whether an entry is foreign. */
+/* The module decides for blocks of a page table each whether an entry is foreign. */
 #define BLOCK (2UL << 20)
 
 static char *memory;
@@ -108,7 +107,7 @@ static void device_read(void)
 
 	found = 0;
 	do {
-		/* There are fewer ranges than pages: room for one more is always left. */
+		/* There are fewer ranges than pages, so there is always room for one more. */
 		room = pages + 1 - found;
 		count = take(device, ranges + found, room);
 		must(count, "READ");
@@ -178,7 +177,7 @@ static void arm(void)
 		must(watch(device, memory, pages), "WATCH");
 }
 
-/* A WATCH of another page drains the log; the collect after it has but to walk. */
+/* A WATCH of another page drains the log; the next collect only walks. */
 static void parts_of_spml(void)
 {
 	struct trapless_dirty_stats before, after;

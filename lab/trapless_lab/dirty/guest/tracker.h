@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the programs that try trapless_dirty's device have in common: its calls,
- * and cases that are run one by one.
+ * Shared by the programs that test trapless_dirty's device: its calls, and cases
+ * that are run one by one.
  *
- * Each case is a process of its own: what it opens ends with it, and one that
- * fails, or dies, does not take the others with it. The last line about a case is
- * "ok CASE" or "FAILED CASE"; before it stands why.
+ * Each case is a process of its own: what it opens is closed at its end, and a case
+ * that fails or crashes does not affect the others. The last line about a case is
+ * "ok CASE" or "FAILED CASE"; the reason is in the lines before it.
  */
 #ifndef TRACKER_H
 #define TRACKER_H
@@ -87,7 +87,7 @@ static inline void must(int done, const char *what)
 		err(1, "%s", what);
 }
 
-/* It was refused, for this reason or for the other one. */
+/* Check that a call was refused, for one of two reasons. */
 static inline void refused(int done, int reason, int other, const char *what)
 {
 	int why = errno;
@@ -115,7 +115,7 @@ static inline int watching(pid_t pid, const void *start, size_t pages)
 	return fd;
 }
 
-/* Mark in reported[] what READ reports, all of which must lie in these pages. */
+/* Set reported[] from READ, all of whose ranges must lie in these pages. */
 static inline size_t read_into(int fd, const void *start, size_t pages, char *reported)
 {
 	struct trapless_dirty_range ranges[16];
@@ -153,7 +153,7 @@ static inline size_t harvest(int fd, const void *start, size_t pages, char *repo
 	return read_into(fd, start, pages, reported);
 }
 
-/* What was written must be reported, and nothing else. */
+/* Check that exactly the written pages are reported. */
 static inline void check_reported(const char *reported, const char *written, size_t pages, const char *what)
 {
 	for (size_t i = 0; i < pages; i++)
@@ -163,7 +163,7 @@ static inline void check_reported(const char *reported, const char *written, siz
 			     reported[i] ? "reported" : "not reported");
 }
 
-/* Pages with content, none of them huge. */
+/* Pages with content, without huge pages. */
 static inline char *small_pages(size_t pages)
 {
 	char *memory = map_private(pages);

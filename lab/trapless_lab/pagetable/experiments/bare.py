@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""PiBooster's cache on a machine without hypervisor: what its section 6.3 leaves to the future.
+"""PiBooster's cache on a machine without hypervisor: future work in its section 6.3.
 
 Invariant: one boot, in which only the module is loaded and unloaded. Its counters must show that it served
-allocations. The stock kernel is measured before and after it, so that drift is not taken for an effect. The
-module may turn out slower.
+allocations. The stock kernel is measured before and after, to distinguish drift from an effect. The module
+may turn out to be slower.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ DRIFT = 1.03
 
 _MODULE = f"/lib/trapless/{pagetable.NAME}.ko"
 _HUGE = "/sys/kernel/mm/transparent_hugepage/enabled"
-# Served on bare metal too; pmd stays the kernel's where huge pages share tables, user_pgd is Xen PV's.
+# Levels served on bare metal, too; not pmd, as huge pages share such tables, nor Xen PV's user_pgd.
 _SERVED = ("pte", "pud", "pgd")
 
 Medians = Mapping[str, Mapping[str, int]]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Does PiBooster harm computation? Its Figure 13, with stress-ng's kernels in place of SPEC CINT2006.
 
-Invariant: a kernel does the same fixed amount of work, from the same seed, each time it runs; what is
-counted is every instruction of the machine during that time but those of the idle loop.
+Invariant: a kernel does the same fixed amount of work, from the same seed, in each run; counted are all
+instructions of the machine during that time, except those of the idle loop.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ REPEATS = 3
 QUICK_REPEATS = 2
 
 AT_MOST_PERCENT = 0.5
-# What one run of a kernel may differ from the next by, and a quick run has few to take the mean of.
+# By how much two runs of a kernel may differ; a quick run has few for its mean.
 SLACK_PERCENT = 1.0
 
 PAPER = [{"measure": "483.xalancbmk, the largest of twelve", "faster_percent": 0.42}]
@@ -83,7 +83,7 @@ def pagetable_compute(context: Context) -> Result:
     repeats = QUICK_REPEATS if context.quick else REPEATS
     stress_ng = host.tool("stress-ng", "stress-ng")
     steps = _steps(kernels, repeats)
-    # An address space that is laid out anew each time has a table more or less.
+    # With random address spaces the number of tables would vary.
     script = [
         Step("no random layout", "echo 0 >/proc/sys/kernel/randomize_va_space"),
         Step("warm up", steps[0].command),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Can a device write a page? A normal, a semi-writable and a released one: PiBooster's security requirement.
 
-Invariant: the page's contents decide, byte by byte; that the IOMMU reported the blocked write is a check of
-its own, on QEMU's trace.
+Invariant: the verdict depends on the page's contents, byte by byte; a separate check, on QEMU's trace, is
+that the IOMMU reported the blocked write.
 """
 
 from pathlib import Path
@@ -28,14 +28,14 @@ _READ = f"echo read >{_DO}; cat {_RESULT}"
 # A refused device is reset by the kernel's error handling before the read comes back.
 _READ_TIMEOUT_S = 300
 
-# The first read warms the IOTLB, and nothing forks between it and the last: a mark without a flush shows.
+# The first read fills the IOTLB, and nothing forks until the last one: so a mark without a flush is detected.
 _WARM = f"echo read >{_DO}"
 PHASES = {
     "normal": _READ,
     "semi_writable": f"{_WARM} && echo mark >{_DO} && {_READ}",
     "released": f"echo release >{_DO} && {_READ}",
 }
-"""Key of the result -> what is done; the last read of each is the one that counts."""
+"""Key of the result -> the commands; only the last read of each counts."""
 
 
 def steps() -> list[Step]:
@@ -57,7 +57,7 @@ def disk(directory: Path) -> Path:
 
 
 def outcome(transcript: Transcript, phase: str) -> str:
-    """Return what became of the page in a phase."""
+    """Return the outcome for the page in a phase."""
     return _one_of(transcript[phase], ("written", "blocked", "torn"))
 
 
@@ -77,7 +77,7 @@ def _one_of(result: StepResult, known: tuple[str, ...]) -> str:
 )
 def pagetable_dma(context: Context) -> Result:
     """Let a real AHCI read write one page in each of its states."""
-    # The payload alone: its rules must hold whether or not our own guest half is there.
+    # The payload alone: its guarantees must hold without our guest module, too.
     load_payload = pagetable.load_steps()[0]
     unload_payload = pagetable.unload_steps()[-1]
     transcript = context.run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What creating and ending a process costs in a PV domU, which has no IOMMU and no say in what dom0 loads.
+"""The cost of creating and ending a process in a PV domU, which has no IOMMU and does not control dom0.
 
 Invariant: every column is the same domU in the same boot, so they differ only in what was loaded before;
 dom0 sleeps while the domU is measured.
@@ -30,7 +30,7 @@ from .. import parts as pagetable
 from ..columns import RELAXED
 from .process_latency import AT_MOST, PROCESSES, QUICK_PROCESSES, QUICK_REPEATS, REPEATS, WARM_UP
 
-# As Debian boots by default. A domU's tables are not the IOMMU's business in either mode.
+# Debian's default. In neither mode does the IOMMU follow a domU's tables.
 MACHINE = RELAXED
 COLUMNS = ("stock", "payload", "boosted")
 
@@ -69,7 +69,7 @@ def _instructions(transcript: Transcript, column: str, measure: str, repeats: in
     minutes=2,
 )
 def domu_latency(context: Context) -> Result:
-    """Measure in a stock domU, then with the payload in Xen, then with the guest module in the domU too."""
+    """Measure in a stock domU, then with the payload in Xen, then also with the guest module in the domU."""
     processes, repeats = (QUICK_PROCESSES, QUICK_REPEATS) if context.quick else (PROCESSES, REPEATS)
     payload, module = [pagetable.PAYLOAD_PART], [pagetable.PVMMU_PART]
     guest = DomU(files=pagetable.files(module), programs=("spawn",))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """How many IOTLB flushes a process costs: PiBooster's Figure 8, and its Table 1.
 
-Invariant: flushes are counted by QEMU's IOMMU, and cut by the ticks that the workload itself writes into
-the same trace, so a bucket holds exactly TICK processes.
+Invariant: QEMU's IOMMU counts the flushes, and the ticks that the workload itself writes into the same trace
+divide them into buckets of exactly TICK processes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ MACHINE = MACHINES["xen-strict"].with_icount()
 TICK_PROCESSES = 10
 STEADY = 1000
 QUICK_STEADY = 200
-# The pool grows while it serves; after this many processes it must suffice.
+# The pool grows while it serves; after this many processes it must be large enough.
 WARM_UP = 150
-# Room for what the "dyn" workload does until loading, which takes the guest a second or two, is done.
+# Processes of the "dyn" workload while the module is loaded, which takes the guest a second or two.
 BEFORE_ENABLED = 600
 STOCK_AT_LEAST = 15
 POOL_PAGES = 256
@@ -58,7 +58,7 @@ PAPER = [
 
 @dataclass(frozen=True)
 class Series:
-    """What each tick's processes cost in one run, and when they were done on the guest's clock.
+    """The cost of each tick's processes in one run, and when they were done on the guest's clock.
 
     The pool serves from the start of bucket ``enabled``; there is none if that is None.
     """
@@ -84,7 +84,7 @@ class Series:
         return sum(self.steady, Counts())
 
     def zero_after(self) -> int:
-        """Return how many buckets after the enabling the last flush was seen."""
+        """Return how many buckets after enabling the last flush occurred."""
         assert self.enabled is not None
         flushing = [i for i, counts in enumerate(self.buckets) if counts.flushes and i >= self.enabled]
         return flushing[-1] + 1 - self.enabled if flushing else 0
@@ -162,7 +162,7 @@ def _run_dyn(context: Context, steady: int) -> tuple[Series, Row]:
         Step("start the workload", f"mkfifo /tmp/done; ({workload} >/tmp/workload 2>&1; echo >/tmp/done) &"),
         Step("let it run stock", "sleep 0.5"),
         *pagetable.load_steps(boost),
-        # Waits in the shell itself: polling would put processes of its own beside the workload's.
+        # A blocking read in the shell: polling would create further processes.
         Step("let it run boosted", "read -r _ </tmp/done; cat /tmp/workload", timeout_s=900),
         *_tail_steps(),
     ]

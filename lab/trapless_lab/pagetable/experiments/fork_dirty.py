@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What a fork costs a parent that has written to its memory, and what writing there again costs.
+"""The cost of a fork for a parent that has written to its memory, and of writing there again.
 
 Invariant: guest/forkdirty.c says what is timed; every column is that program with the same pages.
 """
@@ -23,11 +23,11 @@ AT_MOST = {"fork": 900_000, "redirty": 2_500_000}
 AT_PAGES = 1024
 WHAT = {"fork": "fork", "redirty": "writing every page again after the fork"}
 
-# Relaxed differs too little from strict to be seen in a plot.
+# In a plot relaxed could not be distinguished from strict.
 PLOTTED = ("bare", "stock", "boosted")
 
 WRITES = ("redirty", "copied")
-"""What there is nothing of without pages."""
+"""Operations that do not exist without pages."""
 
 Costs = Mapping[int, Mapping[str, int]]
 """Dirty pages -> operation -> instructions."""

@@ -38,9 +38,9 @@ REPEATS = 8
 QUICK_REPEATS = 2
 
 MIB = {"network": 32, "disk": 512}
-# The paper's buffer; a window that is fixed, or TCP's search for one is what differs between two runs.
+# The paper's buffer; a fixed window, as TCP's adaptation of the window would differ between runs.
 _NETWORK = f"iperf3 --client 10.0.0.2 --len 16K --window 128K --bytes {MIB['network']}M --format k"
-# Large blocks: what a wait costs depends on how the host's threads fall, and there are fewer of them.
+# Large blocks, for fewer waits, whose cost depends on the scheduling of the host's threads.
 _DISK = (
     f"fio --name=x --filename=/dev/sda --direct=1 --bs=1m --size=64m --loops={MIB['disk'] // 64} "
     "--ioengine=psync --thread --output-format=terse --rw="
@@ -52,7 +52,7 @@ PACE_MS = 10
 WORKLOAD = f"while sleep {PACE_MS / 1000}; do nothing; done"
 
 AT_MOST_PERCENT = 0.5
-# How far two means of the same may lie apart; beside processes one run differs from the next by a percent.
+# How far two means of the same may differ; beside processes two runs differ by a percent.
 SLACK_PERCENT = 2.0
 QUICK_SLACK_PERCENT = 5.0
 
@@ -61,7 +61,7 @@ PAPER = [
     {"state": "piboost", "mean_mbps": 87.926, "stdev_mbps": 0.028, "range_mbps": "87.880 - 88.010"},
 ]
 
-# The second card lives in a network of its own, or packets would not take the cable.
+# The second card is in a network namespace of its own; otherwise packets would not use the cable.
 _PLUG = """unshare -n sh -c 'exec sleep 1000000' >/dev/null 2>&1 & other=$!
 until ip link set eth1 netns $other 2>/dev/null && [ ! -e /sys/class/net/eth1 ]; do sleep 0.1; done
 inside="nsenter -t $other -n"
@@ -89,7 +89,7 @@ class Series:
 
 
 def mbps(result: StepResult) -> float:
-    """Return what the network's receiver saw, in megabits a second of guest time."""
+    """Return the receiver's throughput, in megabits a second of guest time."""
     found = re.findall(r"([\d.]+) Kbits/sec +receiver", result.output)
     if len(found) != 1:
         raise LabError(f'step "{result.step.name}" has {len(found)} throughputs:\n{result.output}')

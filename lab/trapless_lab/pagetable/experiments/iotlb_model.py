@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What a process's IOTLB flushes would cost on hardware: a *model*, as QEMU gives a flush no latency.
+"""The cost of a process's IOTLB flushes on hardware: a *model*, as a flush has no latency in QEMU.
 
 Invariant: flushes and instructions a process are measured, in one run, flushes by QEMU's IOMMU between the
-workload's own ticks; latencies and clocks are assumed, and every number that they enter is called a model's.
+workload's own ticks; latencies and clocks are assumed, and every number based on them is labelled a model's.
 """
 
 from collections.abc import Mapping
@@ -37,13 +37,13 @@ STATES = ("stock", "boosted")
 
 @dataclass(frozen=True)
 class Cost:
-    """What one process costs, measured."""
+    """The measured cost of one process."""
 
     flushes: float
     instructions: int
 
     def share_percent(self, latency_us: float, instruction_ns: float = CLOCKS_NS["paper"]) -> float:
-        """Return the *model's* share of a process's time that passes in flushes."""
+        """Return the *model's* share of a process's time for flushes."""
         flushing = self.flushes * latency_us * 1000
         return round(100 * flushing / (flushing + self.instructions * instruction_ns), 1)
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What making a page table and giving it back costs, level by level: PiBooster's Figures 9 to 11, its worst
+"""The cost of allocating and freeing a page table, level by level: PiBooster's Figures 9 to 11, its worst
 case, and the cache's size and hits in the steady state.
 
-Invariant: a function's instructions are counted from its call to its return, whatever stands before or in
-place of it, by a plugin outside the guest; no span with an interrupt, a fault or another task in it counts.
+Invariant: a plugin outside the guest counts a function's instructions from its call to its return, including
+code that runs before or instead of it; a span with an interrupt, a fault or another task in it does not
+count.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,8 +43,8 @@ MACHINE = MACHINES["xen-strict"].with_icount()
 class Size:
     """How long a run is: processes, rounds of the paper's browser, and points of a curve.
 
-    The pool grows while it serves; after ``warm_up`` processes it must suffice. ``before`` is room for what
-    runs until the loading, which takes the guest a second or two, is done.
+    The pool grows while it serves; after ``warm_up`` processes it must be large enough. ``before`` is the
+    number of processes during loading, which takes the guest a second or two.
     """
 
     steady: int
@@ -64,12 +65,12 @@ _STARVED = pagetable.pool_part("max_tables=1 prefill=1,0,0,0,0")
 
 ALLOCATE_AT_MOST, FREE_AT_MOST = 40.0, 35.0
 MISS_ADDS_AT_MOST = 20
-# Interrupts and faults fall into few spans; more would mean that the means are of something else.
+# Interrupts and faults occur in few spans; with more the means would not be representative.
 FOREIGN_AT_MOST = 0.05
 # How far two phases that should cost the same may be apart.
 SAME = 0.05
 
-# What the paper prints for free, -55 %, is not what its own times give.
+# The paper prints -55 % for free, which its own times do not give.
 PAPER = [
     {"group": "baseline, ns", "level": "L1", "allocate": 944, "free": 366},
     {"group": "baseline, ns", "level": "L2", "allocate": 682, "free": 313},
@@ -238,7 +239,7 @@ def _near(name: str, a: Phase, b: Phase, what: str) -> Check:
 def _checks(found: Enabled, dyn: Dyn, settled: Phase) -> list[Check]:
     foreign = max(phase.foreign() for phase in (found.stock, found.pre, found.missing, dyn.phase))
     cheaper = {d: percent_left(found.stock, found.pre, d) for d in DIRECTIONS}
-    # The shells of the steps and of both readings of the counters are not between the markers.
+    # The shells of the steps, and of both readings of the counters, run outside the markers.
     apart = {level: abs(module - plugin) for level, (module, plugin) in found.counted.items()}
     allowed = {level: 80 + plugin // 50 for level, (_, plugin) in found.counted.items()}
     return [
@@ -260,7 +261,7 @@ def _checks(found: Enabled, dyn: Dyn, settled: Phase) -> list[Check]:
             "; ".join(f"{level}: {a:,} and {b:,}" for level, (a, b) in found.counted.items()),
         ),
         Check(
-            "few spans hold somebody else's instructions",
+            "few spans hold other code's instructions",
             foreign <= FOREIGN_AT_MOST,
             f"at most {foreign:.2%} of a phase were left out, {FOREIGN_AT_MOST:.0%} allowed",
         ),
@@ -285,7 +286,7 @@ def _plot(directory: Path, curves: Mapping[str, Mapping[str, Sequence[float | No
 def _points(
     xs: Sequence[float | None], ys: Sequence[float | None]
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the points at which there is something to show."""
+    """Return the points that have a value."""
     known = [(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None]
     return [x for x, _ in known], [y for _, y in known]
 

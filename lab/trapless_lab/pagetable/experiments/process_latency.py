@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What creating and ending a process costs: PiBooster's Figure 12.
+"""The cost of creating and ending a process: PiBooster's Figure 12.
 
 Invariant: every column is the same program on the same clock, which counts instructions.
 """
@@ -15,7 +15,7 @@ from ...machines.script import Step
 from .. import columns
 from ..columns import BARE, PVH, RELAXED, STRICT, Column
 
-# Even: on Xen every other loop is 2 % dearer than the one before it, whatever is loaded, and the median of
+# Even: on Xen every other loop costs 2 % more than the one before it, whatever is loaded, and the median of
 # an even number lies between the two kinds.
 REPEATS = 4
 QUICK_REPEATS = 2

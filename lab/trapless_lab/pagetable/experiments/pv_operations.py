@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What trapless is not about but could harm: context switches, pipes, mappings, faults, system calls.
+"""Operations that trapless could harm: context switches, pipes, mappings, faults, system calls.
 
 Invariant: guest/pvops.c names the operations; every column has all of them.
 """

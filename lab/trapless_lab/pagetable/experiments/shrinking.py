@@ -83,7 +83,7 @@ def policies(numbers: Sequence[int] = NUMBERS, percents: Sequence[int] = PERCENT
 def _record(context: Context) -> dict[str, Workload]:
     steps = [
         *(Step(name, command, timeout_s=600) for name, command in RECORDED.items()),
-        # Where the last workload's tables have come back.
+        # The last workload's tables have been freed by then.
         Step("end", "sleep 1; profiled true"),
     ]
     kernel = kallsyms.kernel(context.progress)
@@ -92,7 +92,7 @@ def _record(context: Context) -> dict[str, Workload]:
     if len(starts) != len(steps):
         raise LabError(f"the recording has {len(starts)} workloads of {len(steps)}")
     tables = table_spans.tables(run.records)
-    # A workload's tables come back after its end, so it lasts until the next one; asleep, nothing executes.
+    # A workload's tables are freed after its end, so it lasts until the next; a sleep executes nothing.
     return {
         name: Workload.of(
             name,
@@ -131,9 +131,9 @@ def _row(name: str, outcome: Outcome) -> Row:
 
 
 def best_fixed(outcomes: Mapping[str, Outcome]) -> str | None:
-    """Return the fixed policy that holds the fewest pages among those that hit as often as the adaptive one.
+    """Return the fixed policy that holds the fewest pages of those with as many hits as the adaptive one.
 
-    As often is: to the printed digits.
+    Compared are the printed digits.
     """
     wanted = round(outcomes["adaptive"].hit_percent, 2)
     fixed = {
@@ -144,12 +144,12 @@ def best_fixed(outcomes: Mapping[str, Outcome]) -> str | None:
     return min(fixed, key=lambda name: fixed[name]) if fixed else None
 
 
-# These have reason to on any day.
+# These must shrink on any day.
 _SHRINKING = ("adaptive", "number 40")
 
 
 def _plot(directory: Path, outcomes: Mapping[str, Outcome]) -> None:
-    # The policies as the module has them; the others would only hide them.
+    # Only the module's own policies; more lines would hide them.
     shown = ("none", "number 180", "proportion 100 %", "both, 180 and 100 %", "adaptive")
     hours = [(i + 1) * TICK_S / HOUR for i in range(len(outcomes["none"].held))]
     plots.lines(

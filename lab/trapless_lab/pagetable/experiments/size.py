@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""How many pages the pool needs, and what it cannot serve with fewer: PiBooster's Table 1, and the share of
-misses in its section 5.2.2, over the paper's half hour.
+"""How many pages the pool needs, and the misses with fewer: PiBooster's Table 1, and the share of misses in
+its section 5.2.2, over the paper's half hour.
 
 Invariant: the half hour is the guest's, with the paper's allocations spread over it, idle in between. The
-module's own counts say what was ready and what missed; QEMU's IOMMU says that what was served costs no flush,
-and what missed does.
+module's own counters show ready tables and misses; QEMU's IOMMU shows that hits cost no flush, and that
+misses do.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ TABLES = 170
 _HELD = f"prefill=84,25,21,6,6 max_tables={TABLES}"
 _THRESHOLD = f"cd {pagetable.SYSFS} && echo number >policy && echo {TABLES} >limit_number"
 
-# The policy has come by when so much time has gone.
+# After this time the policy has been applied.
 SETTLED_S = 11
 
 
@@ -68,7 +68,7 @@ class Group:
 
         The paper says that the browser makes the processes, not whether others run beside it.
         """
-        # What a process itself takes is some milliseconds; the browser, where it comes last, opens quickly.
+        # A process itself takes some milliseconds; the browser, if it comes last, opens quickly.
         browser_ms = SESSION_S * 1000 if self.beside else 10_000
         processes_ms = SESSION_S * 1000 if self.beside else SESSION_S * 1000 - browser_ms
         running = f"spawn fork-exec --count {processes} --pause {processes_ms // processes - 5} >/dev/null"
@@ -85,8 +85,9 @@ GROUPS = {
     **{name: Group(beside=False, **settings) for name, settings in _SETTINGS.items()},
     **{f"{name}, beside": Group(beside=True, **settings) for name, settings in _SETTINGS.items()},
 }
-"""The pool as it comes, its ready tables held to the paper's number by the paper's threshold, and all of its
-tables held to that; processes before the browser and beside it."""
+"""The pool with its defaults; with its ready tables limited to the paper's number, by the paper's threshold;
+and
+with all its tables limited to that. Processes run before the browser or beside it."""
 
 PAPER = [
     {"group": "pre", "pages": 176, "pte": 145, "pmd": 26, "pgd": 5},
@@ -97,7 +98,7 @@ PAPER = [
 
 @dataclass(frozen=True)
 class Held:
-    """One run: what the pool was asked for, the most it had after a session, and what QEMU saw meanwhile."""
+    """One run: the allocations, the most pages held after a session, and the flushes that QEMU counted."""
 
     hits: int
     misses: int
@@ -137,7 +138,7 @@ def _run(context: Context, group: str, sessions: int, processes: int) -> Held:
 
 
 def _held(transcript: Transcript, sessions: int) -> Held:
-    """Return what the sessions asked for; its pages are the most that were held after one."""
+    """Return the sessions' allocations, and the most pages that were held after one."""
     sizes = [pagetable.pool_sizes(transcript[_counters(n).name]) for n in range(sessions + 1)]
     hits, misses = (
         sum(sizes[-1][level][counter] - sizes[0][level][counter] for level in pagetable.LEVELS)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Which part of trapless saves how much: every switch alone, and all together.
+"""How much each part of trapless saves: every switch alone, and all together.
 
-Invariant: one boot with everything loaded; the switches are the ones that this build has, read in the
-guest, and between two measurements only they are written.
+Invariant: one boot with everything loaded; the switches of this build are read in the guest, and between two
+measurements only switches are written.
 """
 
 import re
@@ -19,7 +19,7 @@ from ..columns import STRICT
 
 PROCESSES = {"fork_exit": 120, "fork_exec": 60, "fork_sh": 40}
 QUICK_PROCESSES = {"fork_exit": 30, "fork_exec": 15, "fork_sh": 8}
-# Even, as on Xen every other loop is dearer than the one before it.
+# Even, as on Xen every other loop costs more than the one before it.
 LOOPS = 2
 WARM_UP = 10
 PAGES = 1024

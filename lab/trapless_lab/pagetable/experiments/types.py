@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """How often pages change their type, and into which: the observation of PiBooster's draft, its section 3.
 
-Invariant: a change is counted where Xen itself starts to validate the page, outside of the guest; and that a
-change into segment descriptors would be seen is shown by a program that makes them.
+Invariant: changes are counted outside the guest, where Xen starts to validate the page. The positive control
+is a program that makes pages of segment descriptors.
 """
 
 from collections import Counter
@@ -25,10 +25,10 @@ MACHINE = MACHINES["xen-strict"].with_icount()
 IDLE_S, QUICK_IDLE_S = 600, 60
 PROCESSES, QUICK_PROCESSES = 1000, 100
 DESCRIPTORS = 20
-# What of all changes would have to be descriptors before keeping them semi-writable is worth its code.
+# The share of descriptors from which keeping them semi-writable would be worth the code.
 WORTH_PERCENT = 1.0
-# How far the IOMMU's count of a step may be from the changes and what a step itself costs: the changes of two
-# processes, whose exits fall before or after the markers.
+# How far the IOMMU's count of a step may differ from the changes plus the step's own cost: the changes of two
+# processes, whose exits may be before or after the markers.
 BESIDE = 40
 
 SETTINGS = ("idle", "busy", "control")
@@ -37,7 +37,7 @@ _NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class Setting:
-    """What was seen in one setting: changes by type, and which flushes QEMU's IOMMU got meanwhile."""
+    """The counts in one setting: changes by type, and the flushes of QEMU's IOMMU meanwhile."""
 
     changes: Mapping[str, int]
     seconds: float
@@ -62,12 +62,12 @@ def count(records: Sequence[Record], start: int, end: int) -> dict[str, int]:
 
 def _take(context: Context, idle_s: int, processes: int) -> tuple[dict[str, Setting], dict[str, int]]:
     steps = [
-        # What the shell and the marking of a step cost, which are not between the workload's own markers.
+        # The cost of a step's shell and markers, which are outside the workload's own markers.
         Step(_NOTHING, "profiled true"),
         Step("idle", f"profiled sleep {idle_s}", timeout_s=600),
         Step("busy", f"spawn fork-exec --count {processes}", timeout_s=600),
         Step("control", f"profiled ldt {DESCRIPTORS}", timeout_s=300),
-        # What ends the machine is not the last workload's.
+        # Without this the end of the machine would count for the last workload.
         Step("done", "true"),
     ]
     kernel = kallsyms.kernel(context.progress)
@@ -98,8 +98,8 @@ def _row(name: str, setting: Setting) -> Row:
 
 
 def _agrees(name: str, setting: Setting, nothing: Setting) -> Check:
-    """Hold the changes against the IOMMU: each unmaps a page and flushes that page, or, where the page was
-    part of a superpage, the domain. Mapping flushes the domain too, if that makes a superpage whole again.
+    """Compare the changes with the IOMMU: each unmaps a page and flushes that page or, if the page was part
+    of a superpage, the domain. Mapping flushes the domain, too, if it completes a superpage again.
     """
     own = nothing.iommu.flushes - nothing.all
     least, most = setting.iommu.pages - own - BESIDE, setting.iommu.flushes - own + BESIDE
@@ -112,7 +112,7 @@ def _agrees(name: str, setting: Setting, nothing: Setting) -> Check:
 
 
 def checks(settings: Mapping[str, Setting], processes: int) -> list[Check]:
-    """Return what must hold for the counts to mean something."""
+    """Return the checks of the counts."""
     made = settings["control"].changes["seg_desc"]
     tables = settings["busy"].changes
     return [
@@ -132,7 +132,7 @@ def checks(settings: Mapping[str, Setting], processes: int) -> list[Check]:
 
 
 def conclusion(settings: Mapping[str, Setting]) -> str:
-    """Say what the numbers say about keeping pages of segment descriptors semi-writable."""
+    """Return the conclusion for keeping pages of segment descriptors semi-writable."""
     idle, busy = settings["idle"], settings["busy"]
     seen = idle.changes["seg_desc"] + busy.changes["seg_desc"]
     share = 100 * seen / max(idle.all + busy.all, 1)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Where the exits of a guest under plain KVM on an e500v2 come from, benchmark by benchmark: the paper's
-figure of which it gives no numbers.
+"""The sources of a guest's exits under plain KVM on an e500v2, by benchmark: a figure for which the paper
+gives no numbers.
 
-Invariant: each benchmark is alone in a machine that is otherwise the same. What it exits for is what its
-guest did more than one that only starts, by instruction as power-sources finds them; a boot is all of it.
+Invariant: each benchmark runs alone in a machine that is otherwise the same. Its exits are those of its guest
+minus those of a guest that only starts, by instruction as in power-sources; for a boot, all exits.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ CLASSES: Mapping[str, tuple[str, ...]] = {
 }
 OTHERS = "others"
 PRIVILEGED = ("mfmsr", "mtmsr", "mfspr", "mtspr", "wrtee", "rfi")
-# Of a benchmark's exits, by classes that its guest had less of than one that only starts.
+# The share of a benchmark's exits, in classes of which its guest had fewer than one that only starts.
 NEGATIVE_AT_MOST = 0.01
 
 METHOD = (
@@ -51,7 +51,7 @@ def classes(found: Mapping[str, int]) -> dict[str, int]:
 
 
 def own(found: Mapping[str, int], started: Mapping[str, int]) -> dict[str, int]:
-    """Return what a guest had more than one that only starts."""
+    """Return a guest's exits minus those of one that only starts."""
     return {name: count - started[name] for name, count in found.items()}
 
 
@@ -66,19 +66,19 @@ def row(name: str, found: Mapping[str, int], repetitions: int) -> dict[str, Any]
 
 
 def paper_row() -> dict[str, Any]:
-    """Return what the paper has of a boot, in its Table 5."""
+    """Return the paper's figures for a boot, from its Table 5."""
     counts = classes({name: count for name, (count, _) in PAPER.items()})
     left = PAPER_TOTAL - sum(counts.values())
     return row(BOOT, {**counts, OTHERS: counts[OTHERS] + left}, 1)
 
 
 def repetitions(run: Run, name: str) -> int:
-    """Return how often a guest did what it was asked for."""
+    """Return a guest's repetitions of its benchmark."""
     return run.console.of(GUEST).results[name].count
 
 
 def less(found: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return the benchmarks whose guests had notably less of something than one that only starts."""
+    """Return the benchmarks whose guests had notably fewer exits of a class than one that only starts."""
     return [
         name
         for name, counts in found.items()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What a guest on an e500v2 takes, and how often it exits, by how KVM runs it: the tables of the paper on
-in-place binary translation.
+"""The time and the exits of a guest on an e500v2, by KVM's mode: the tables of the paper on in-place binary
+translation.
 
 Invariant: every mode is the same kernel, initramfs, backing and workloads on one clock, which counts
 instructions. Exits are KVM's own counters of a guest that boots and does nothing else.
@@ -43,13 +43,13 @@ PAPER: Mapping[str, tuple[float, float, float, float]] = {
     "ctx_16p32k": (0.171, 0.448, 0.183, 0.184),
 }
 
-# How often faster than base KVM each is to be.
+# By which factor each is to be faster than base KVM.
 FASTER = {
     **{"boot": 2.6, "echo_spawn": 3.2, "find": 2.8, "syscall": 5.5, "stat": 5.0, "open_close": 4.7},
     **{"signal_install": 6.0, "pipe": 5.0, "fork": 3.4, "exec": 2.9, "sh": 2.9},
 }
 EXITS_LEFT_AT_MOST = 0.15
-# Of the rows of the performance table, how many at least as fast as Linux's own paravirt.
+# How many rows of the performance table are to be at least as fast as with Linux's own paravirt.
 TABLE = tuple(name for name in PAPER if not name.startswith("ctx_"))
 AS_FAST_AS_PV = 8
 
@@ -60,7 +60,7 @@ METHOD = (
     "of the 400 MHz timebase, for all repetitions"
 )
 
-# What KVM counts an exit under; sum_exits and light_exits are not kept by this KVM.
+# KVM's counters of exits; this KVM does not maintain sum_exits and light_exits.
 _EXITS = "_exits"
 _SUMS = {"sum_exits", "light_exits"}
 EMULATED = "emulated_inst_exits"
@@ -108,7 +108,7 @@ def row(name: str, taken: Mapping[str, Mapping[str, Measured]]) -> dict[str, Any
 
 
 def _times(slow: float, fast: float) -> float:
-    # A context switch has the time of what is no switch taken off, and may have nothing left.
+    # From a context switch the time of pipes and memory is subtracted, so 0 may be left.
     return round(slow / fast, 2) if fast else 0.0
 
 
@@ -117,7 +117,7 @@ def checks(
     exits: Mapping[str, Mapping[str, int]],
     consoles: Sequence[Console],
 ) -> list[Check]:
-    """Hold a run against what must be so."""
+    """Check a run."""
     slower = [
         name for name in TABLE if taken["inplace"][name].instructions >= taken["base"][name].instructions
     ]
@@ -141,7 +141,7 @@ def checks(
 def targets(
     taken: Mapping[str, Mapping[str, Measured]], exits: Mapping[str, Mapping[str, int]]
 ) -> list[Target]:
-    """Return the project's: time left of base KVM's, exits left, rows that paravirt wins."""
+    """Return the project's targets: share of base KVM's time and exits, rows in which paravirt is faster."""
 
     def share(name: str) -> float:
         return taken["inplace"][name].instructions / taken["base"][name].instructions

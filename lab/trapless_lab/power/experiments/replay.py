@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What adaptive splitting of traced blocks costs a translated guest: the same guest again, given the layout
-that splitting has found.
+"""The cost of adaptive splitting of traced blocks for a translated guest: the same guest again, with the
+layout that splitting has found.
 
-Invariant: the two guests of a pair differ in the layout alone, and in the VMM's reading it; each has the same
-place in its machine. A replay that splits anything, or has other sizes than were recorded, is none.
+Invariant: the two guests of a pair differ only in the layout, and in the VMM's reading it; each has the same
+place in its machine. A replay that splits anything, or has other sizes than were recorded, fails a check.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ from ..machine import MODES, How, Mode, Vm
 from .exits import TABLE
 
 WORKLOADS = TABLE
-# Blocks stay as large as they begin. What a layout must do better than to be taken for one.
+# The guest with an empty layout, whose blocks keep their first size: replays must be faster.
 EMPTY = "empty"
-# Guests under plain KVM, whose VMMs read a layout that is not used, and an empty one.
+# Guests under plain KVM, whose VMMs read a layout, which is not used, and an empty one.
 LOADED, UNLOADED = "loaded", "unloaded"
 LAYOUTS = "/layouts"
 
@@ -39,12 +39,12 @@ def splitting(arguments: str) -> list[Vm]:
 
 
 def given(vm: Vm, layout: str) -> Vm:
-    """Return a guest with a layout that is given."""
+    """Return a guest with a given layout."""
     return replace(vm, options=(*vm.options, "--bt-layout", f"{LAYOUTS}/{layout}"))
 
 
 def replaying(arguments: str) -> list[Vm]:
-    """Return the same guests with recorded layouts, one with an empty layout, and what reading one costs."""
+    """Return the same guests with recorded layouts, one with an empty one, two for the cost of reading."""
     pairs = [given(vm, vm.label) for vm in splitting(arguments)]
     plain = Mode(MODES["inplace"].translation)
     return [
@@ -62,9 +62,9 @@ def take(context: Context, label: str, vms: Sequence[Vm], layouts: Mapping[str, 
 
 
 def ticks(console: Console, label: str, workload: str) -> int:
-    """Return what a guest took, from the VMM's start to the workload's end."""
+    """Return a guest's instructions, from the VMM's start to the workload's end."""
     results = console.of(label).results
-    # That of a boot is all there is; the others begin behind the kernel's own.
+    # A boot's result is the whole time; those of others begin after the kernel's boot.
     before = 0 if workload in ("boot", "kernel_boot") else results["kernel_boot"].ticks
     return before + results[workload].ticks
 
@@ -99,7 +99,7 @@ def resized(adaptive: Console, replayed: Console, label: str) -> list[str]:
 
 
 def checks(adaptive: Console, replayed: Console) -> list[Check]:
-    """Hold the replays against what they must be, and against one without a layout."""
+    """Check the replays, and compare them with one with an empty layout."""
     split = [name for name in (*WORKLOADS, EMPTY) if replayed.statistics(name)["bt_splits"]]
     others = {name: pages for name in WORKLOADS if (pages := resized(adaptive, replayed, name))}
     slow, fast = (ticks(replayed, label, "boot") for label in (EMPTY, "boot"))

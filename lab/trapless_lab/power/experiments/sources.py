@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Where the exits of a booting guest on an e500v2 come from, by instruction and by program counter, and what
-of the boot's time the translator takes.
+"""The sources of a booting guest's exits on an e500v2, by instruction and by program counter, and the
+translator's share of the boot's time.
 
 Invariant: KVM's counts are compared with QEMU's. Which instruction exited, and where, is taken from QEMU's
 log of exceptions and the linked kernel; KVM's counters are used only for exits that are not instructions.
@@ -43,7 +43,7 @@ PAPER = {
     **{"dtlb_virt_miss": (198_239, 1.5), "itlb_virt_miss": (192_046, 1.4)},
 }
 PAPER_TOTAL = round(4_484_245 / 0.338)
-# Exits that each of so many program counters has at least, and their share of all; the last are the others.
+# The least exits of each of so many program counters, and their share of all; the last are the others.
 PAPER_PCS = {
     20_000: (93, 91.9),
     10_000: (23, 3.1),
@@ -57,7 +57,7 @@ COVERED = (50, 80, 90, 95, 99)
 DRAWN_PCS = 200
 
 TRAPS = "trap in a fragment"
-# binutils and the manual have two names for it, by where the bit comes from; the paper and KVM have one.
+# binutils and the manual have two names for it, by the source of the bit; the paper and KVM have one.
 _ONE_CLASS = {"wrteei": "wrtee"}
 
 PATCH = "kvmppc_bt_patch"
@@ -74,9 +74,9 @@ FILES = (
 )
 TRANSLATOR = ("e500_bt_site", "e500_bt_translate")
 TRANSLATOR_PERCENT_AT_MOST = 2.0
-# Of modules, and of places that the kernel patches while it runs.
+# Instructions of modules, and at places that the kernel patches while it runs.
 UNKNOWN_AT_MOST = 0.01
-# What the machine executes after it has printed its clock: its reset.
+# Instructions after the machine has printed its clock: its reset.
 REST_AT_MOST = 0.001
 
 METHOD = (
@@ -104,7 +104,7 @@ class Run:
 def take(
     context: Context, mode: str, plan: Plan | None = None, counter: Path | None = None, run: str = GUEST
 ) -> Run:
-    """Boot a guest in a mode, or have it run something else; with a plan, count instructions.
+    """Boot a guest in a mode, or make it run something else; with a plan, count instructions.
 
     ``counter`` is another build of the plugin that counts.
     """
@@ -201,7 +201,7 @@ def paper_rows() -> list[dict[str, Any]]:
 
 
 def plan(image: Image) -> Plan:
-    """Return what is counted: the files of translation, and the translator's calls from elsewhere."""
+    """Return the plan: the files of translation, and the translator's calls from elsewhere."""
     objects = {name: artifacts.power("kernel", f"obj/arch/powerpc/kvm/{name}.o") for name in FILES}
     parts = power_image.parts(image, objects)
     return Plan(parts, power_ranges.calls_into(image, [parts[name] for name in TRANSLATOR]))
@@ -227,7 +227,7 @@ def translator(image: Image, run: Run, counts: Counts) -> dict[str, Any]:
 
 
 def counted_alike(image: Image, mode: str, run: Run) -> Check:
-    """Hold KVM's counter of emulated instructions, traps in fragments included, against QEMU's log."""
+    """Compare KVM's counter of emulated instructions, including traps in fragments, with QEMU's log."""
     refused, traps = sum(run.exceptions.refused.values()), power_refused.fragment_traps(image, run.exceptions)
     kvm = run.statistics[EMULATED]
     return Check(
@@ -239,7 +239,7 @@ def counted_alike(image: Image, mode: str, run: Run) -> Check:
 
 
 def known(image: Image, mode: str, run: Run) -> Check:
-    """Hold the words of the linked kernel against what QEMU says was refused."""
+    """Compare the words of the linked kernel with the refusals in QEMU's log."""
     found = power_refused.by_instruction(image, run.exceptions)
     unknown = found[power_refused.OUTSIDE] + found[power_refused.REPLACED]
     return Check(
@@ -250,7 +250,7 @@ def known(image: Image, mode: str, run: Run) -> Check:
 
 
 def counts_hold(image: Image, run: Run, counts: Counts) -> list[Check]:
-    """Hold the plugin's counts against the machine's clock and KVM's counters."""
+    """Compare the plugin's counts with the machine's clock and KVM's counters."""
     clock = run.console.instructions
     patched = counts.calls.get(image.functions.get(PATCH, 0))
     stats = run.statistics

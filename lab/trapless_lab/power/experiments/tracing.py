@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What tracing costs a translated guest by how large its shadow TLB entries are: the paper's three-way
+"""The cost of tracing for a translated guest by the size of its shadow TLB entries: the paper's three-way
 trade-off between exits, tracing faults and TLB entries.
 
-Invariant: the variants differ in parameters of KVM alone. A fixed size is never split; with the data cache,
-loads that go on to fault find a copy of what they read; the adaptive one begins large and is split where data
-is touched.
+Invariant: the variants differ only in parameters of KVM. Blocks of a fixed size are never split; with the
+data cache, loads that keep faulting read a copy of their data; adaptive blocks begin large and are split
+where data is accessed.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from ..machine import MODES, How, Vm
 from .exits import TABLE
 
 FIXED_KB = (4, 64, 1024, 4096)
-# Sizes with which traced loads are many, and how many of one address come before a load is translated.
+# Sizes with many traced loads, and how many loads of one address precede a load's translation.
 CACHED_KB = (1024, 4096)
 READ_CACHE = 16
 ADAPTIVE = "adaptive"
@@ -51,7 +51,7 @@ PAPER = {
     "sh": (17.615, 16.327, 21.813),
 }
 WORKLOADS = TABLE
-# Which large entries replace each other is chance: a workload whose two hottest ones do is so much slower.
+# Which large entries evict each other is chance: a workload is this much slower if its two hottest ones do.
 UNLUCKY, UNLUCKY_AT_MOST = 1, 1.25
 
 METHOD = (
@@ -69,7 +69,7 @@ def take(context: Context, variant: str, arguments: str) -> Console:
 
 
 def row(variant: str, console: Console) -> dict[str, Any]:
-    """Return the instructions of each workload, and what tracing did at boot."""
+    """Return the instructions of each workload, and the counts of tracing at boot."""
     results, counts = console.of("all").results, console.statistics("boot")
     return {
         "variant": variant,
