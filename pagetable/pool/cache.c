@@ -112,7 +112,7 @@ static void clear(struct tpt_cache *cache, struct page *page)
 static noinline void verify_zero(enum tpt_level level, struct page *page)
 {
 	const u64 *entries = page_address(page);
-	/* The kernel's half of the top table is copied anew at each use. */
+	/* The kernel's half of the top table is copied again at each use. */
 	unsigned int i, count = level == TPT_PGD ? PTRS_PER_PGD / 2 :
 						   PTRS_PER_PGD;
 

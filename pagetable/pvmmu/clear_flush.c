@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * ptep_clear_flush() exchanges the entry for zero, which traps, and then requests
- * a flush from Xen. If no one else can change the entry, one hypercall does both;
+ * a flush from Xen. If no other code can change the entry, one hypercall does both;
  * that is the case at every copy-on-write.
  *
  * Invariant: the value returned is the entry's last value, except for the accessed

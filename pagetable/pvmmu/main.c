@@ -92,7 +92,7 @@ static void all_off(void)
 	for (i = pvmmu_switch_count; i--;)
 		if (!pvmmu_switches[i].xen)
 			pvmmu_switch_set(&pvmmu_switches[i], false);
-	/* See hooks.c and thunks.c: nobody is inside our code after this. */
+	/* See hooks.c and thunks.c: no task is inside our code after this. */
 	synchronize_rcu_tasks();
 }
 

@@ -80,7 +80,7 @@ static int drop_all(const struct domain *d, struct domain_marks *own)
 			rc = -ERESTART;
 	}
 	if (!rc)
-		own->scanned = 0;	/* the id's next domain starts anew */
+		own->scanned = 0;	/* for the id's next domain */
 	marks_unlock(own);
 	return rc;
 }

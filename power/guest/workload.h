@@ -17,7 +17,7 @@ static inline uint64_t ticks(void)
 {
 	uint32_t high, low, again;
 
-	/* mftb is no instruction of this processor */
+	/* this processor does not have mftb */
 	do {
 		__asm__ __volatile__("mfspr %0,269" : "=r" (high));
 		__asm__ __volatile__("mfspr %0,268" : "=r" (low));

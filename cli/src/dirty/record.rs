@@ -16,7 +16,7 @@ use crate::{destination, parse};
 
 const HELP: &str = "\
 Ends with exit code 0 after --duration, on Ctrl-C, SIGTERM, SIGHUP, and when the
-process exits or calls execve; else the process goes on untracked. Exit code 1
+process exits or calls execve; otherwise it continues untracked. Exit code 1
 if it cannot be tracked or the file cannot be written, 2 for wrong arguments.
 Draw the file with: trapless dirty plot
 ";

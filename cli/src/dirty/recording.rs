@@ -28,7 +28,7 @@ Each other line is an interval; counts are pages:
   assumed      pages dirty for another reason, and assumed_why: the same by reason
   working_set  distinct pages seen written within the window
   mappings     start, end (hexadecimal), name, written, assumed
-  gone         only on the last line, where the process went away: \"exited\" or \"exec\"
+  gone         only on the last line, if the process is gone: \"exited\" or \"exec\"
 A recording that is truncated, by kill -9 or a full disk, can be read up to there.";
 
 const KIND: &str = "trapless dirty";

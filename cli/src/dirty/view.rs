@@ -207,7 +207,7 @@ fn draw(frame: &mut Frame<'_>, screen: &Screen, order: Order, is_paused: bool) {
     let title = format!(" mappings by {} ", order.name());
     frame.render_widget(Table::new(rows, widths).header(header).block(Block::bordered().title(title)), table);
 
-    let state = if is_paused { "  PAUSED: the picture stands, tracking goes on" } else { "" };
+    let state = if is_paused { "  PAUSED: display stopped, tracking continues" } else { "" };
     frame.render_widget(Line::from(format!(" q quit   s sort   p pause{state}")), keys);
 }
 

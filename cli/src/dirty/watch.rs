@@ -13,16 +13,16 @@ use super::view;
 use crate::output::{self, bytes, grouped};
 
 const HELP: &str = "\
-Everything the process has mapped is watched. Pages that count as dirty only
-for want of knowledge (a mapping that is new, or that cannot be tracked) are
-counted apart, as assumed.
+Everything the process has mapped is watched. Pages that may have been written
+(of a mapping that is new, or that cannot be tracked) count separately, as
+assumed.
 
 Keys: q quits, s sorts, p pauses. Without a terminal it prints a line an
 interval. With --json each line is an object as in a recording: see
 trapless dirty record --help.
 
 Ends with exit code 0 on q, Ctrl-C, SIGTERM, SIGHUP, and when the process exits
-or calls execve; else the process goes on untracked. Exit code 1 if it cannot
+or calls execve; otherwise it continues untracked. Exit code 1 if it cannot
 be tracked, 2 for wrong arguments.
 
 For the working set each interval of the window takes at most about one bit for

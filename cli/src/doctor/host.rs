@@ -48,7 +48,7 @@ impl Host {
                     |_| "mprotect stops at about half as many dirty pages that are not neighbours, and reports it",
                 ),
                 setting("kernel.yama.ptrace_scope", |value| match value {
-                    None | Some("0") => "processes of one's own user can be tracked",
+                    None | Some("0") => "processes of the same user can be tracked",
                     Some("1") => "without CAP_SYS_PTRACE only descendants can be tracked",
                     Some("2") => "tracking another process needs CAP_SYS_PTRACE",
                     Some(_) => "no other process can be tracked",

@@ -93,7 +93,7 @@ impl Log {
     fn of(&mut self, module: &str) -> Vec<String> {
         let mut said = Vec::new();
         let mut record = [0; 8192];
-        // A read gives one record; EPIPE says that records were overwritten, and goes on with the next.
+        // A read returns one record; after EPIPE (records were overwritten) the next read returns the next.
         loop {
             match self.file.read(&mut record) {
                 Ok(0) => return said,

@@ -229,8 +229,8 @@ mod tests {
             Some(Payload { abi: 2, iommu_follows: false, switches: None, statistics: None });
         assert_eq!(follows().answer, Some(false));
         fake.kernel.borrow_mut().payload = None;
-        fake.kernel.borrow_mut().command_line = Err("nobody to ask".into());
-        assert_eq!(follows(), Follows { answer: None, because: "nobody to ask".into() });
+        fake.kernel.borrow_mut().command_line = Err("Xen cannot be asked".into());
+        assert_eq!(follows(), Follows { answer: None, because: "Xen cannot be asked".into() });
     }
 
     proptest! {

@@ -269,7 +269,7 @@ static void read_plan(const char *path)
 		} else if (sscanf(line, "foreign %" SCNx64, &item->address) == 1) {
 			item->what = FOREIGN;
 		} else {
-			die("the plan has a line that is none");
+			die("the plan has an unknown line");
 		}
 		*end = item;
 		end = &item->next;

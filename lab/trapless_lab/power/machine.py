@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Power machines: an emulated e500v2 that runs one kernel alone, or under its own KVM as guest of itself.
+"""Power machines: an emulated e500v2 that runs one kernel alone, or as host and guest of its KVM.
 
-Invariant: bare metal and guest get one kernel image, one initramfs and one command line, but for when they
-were started, so they differ in the machine alone. The clock counts instructions, and equal machines print
-equal consoles. A run is good only if every program ended with exit code 0 and every guest said "done".
+Invariant: bare metal and guest have the same kernel image, initramfs and command line, except for their start
+time, so they differ only in the machine. The clock counts instructions, and equal machines print equal
+consoles. A run succeeds only if every program ended with exit code 0 and every guest said "done".
 """
 
 import re
@@ -23,7 +23,7 @@ from ..machines.qemu import Plugin
 from ..machines.script import Step
 from ..machines.transcript import complaints
 from ..progress import Progress
-from .console import Console as Console  # as others see what a machine returns
+from .console import Console as Console  # the public type of a machine's result
 from .console import ConsoleLog
 
 BARE, HOST = MACHINES["power"], MACHINES["power-kvm"]
@@ -32,7 +32,7 @@ VMM = "/bin/trapless-power-vmm"
 
 _ARGUMENTS = qemu.linux_args(replace(HOST, linux_args=()))
 _KVM_MODE = "/sys/module/kvm/parameters/bt_mode"
-_STATISTICS = "/tmp/statistics"  # in the host's memory; a file of the lab it is not
+_STATISTICS = "/tmp/statistics"  # in the emulated host
 
 _ENDED = re.compile(r"^ended (\S+) (\d+)$", re.MULTILINE)
 _VM = re.compile(r"^(?:run|start) (\S+) " + VMM + " ", re.MULTILINE)
@@ -41,7 +41,7 @@ _KILLED = re.compile(r"^killed (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Mode:
-    """How KVM runs a guest: ``translation`` is its parameter bt_mode, ``options`` are of the VMM."""
+    """How KVM runs a guest: ``translation`` is its parameter bt_mode, ``options`` are the VMM's."""
 
     translation: int = 0
     options: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ MODES: Mapping[str, Mode] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Vm:
-    """One guest; ``arguments`` go to its kernel, ``options`` to its VMM besides what the mode asks for."""
+    """One guest; ``arguments`` go to its kernel, ``options`` to its VMM, in addition to the mode's."""
 
     label: str
     mode: Mode
@@ -95,7 +95,7 @@ def kernel() -> Path:
 
 
 def guest_tree() -> dict[str, File | initramfs.Link]:
-    """Return what bare metal and guests have."""
+    """Return the files of bare metal and of guests."""
     programs = {"/init": "init", "/bin/echo": "echo", "/bin/sh": "sh"}
     return {path: File(artifacts.power("guest", name), 0o755) for path, name in programs.items()}
 
@@ -130,12 +130,12 @@ def one_after_another(vms: Sequence[Vm]) -> list[str]:
 
 
 def side_by_side(vms: Sequence[Vm]) -> list[str]:
-    """Return the host's script that runs guests at once; a VM takes the mode that is set when it is made."""
+    """Return the host's script that runs guests at once; a VM gets the mode that is set at its creation."""
     return [*_started(vms), "wait", *map(_show_statistics, vms)]
 
 
 def killed(vms: Sequence[Vm], after_ms: int, meanwhile: Sequence[str] = ()) -> list[str]:
-    """Return the host's script that kills the VMMs of guests in the middle, when ``meanwhile`` is done."""
+    """Return the host's script that kills the VMMs while their guests run, after ``meanwhile``."""
     return [*_started(vms), f"sleep {after_ms}", *meanwhile, "kill"]
 
 
@@ -150,7 +150,7 @@ def _started(vms: Sequence[Vm]) -> list[str]:
 
 
 def bare(arguments: str, *, files: Tree | None = None, how: How | None = None) -> Console:
-    """Boot the kernel alone, with what guests have and ``files``."""
+    """Boot the kernel alone, with the guests' files and ``files``."""
     return _run("bare metal", BARE, arguments, {**guest_tree(), **(files or {})}, how or How())
 
 
@@ -166,7 +166,7 @@ def in_host(
 ) -> Console:
     """Boot ``machine`` as a host that runs a script (power/guest/script.c) and gets ``arguments``.
 
-    ``files`` are added to what it has, ``guest_files`` to what its guests have.
+    ``files`` are added to its own files, ``guest_files`` to its guests'.
     """
     with tempfile.TemporaryDirectory(prefix="trapless-power-") as temporary:
         guest_image = Path(temporary) / "initramfs"

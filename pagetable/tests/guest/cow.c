@@ -7,7 +7,7 @@
  *
  * The memory is one range of pages: anonymous ones and private pages of a file,
  * in any mix. A process writes, protects, discards, replaces and moves runs of
- * pages, forks children that do the same while it goes on, and compares. A child
+ * pages, forks children that do the same while it continues, and compares. A child
  * begins with its parent's memory, and its parent's record of it, as of the fork;
  * what either does afterwards must not affect the other. In addition there are
  * shared pages, one a process, that all processes must see.

@@ -127,7 +127,7 @@ static void payload_variables(struct variables *v, bool save)
 		       save);
 }
 
-/* Xen refuses to apply a payload again that was reverted: load it anew. */
+/* Xen does not apply a reverted payload again: load it again. */
 static void load_payload(void)
 {
 	static bool known;
@@ -533,7 +533,7 @@ static int take_type(struct page_info *page, u64 type, bool interrupted)
 	if (new & PGT_validated)
 		return 0;
 
-	/* Validate-locked: nobody but us may go on with this frame. */
+	/* Validate-locked: only we may continue with this frame. */
 	entered();
 	if (((old & PGT_type_mask) == PGT_writable_page) !=
 	    (type == PGT_writable_page) && d && d->sync && d->pv) {

@@ -15,7 +15,7 @@ _FORKERS = "/tmp/forkers"
 ALIVE_FORKERS = f"n=0; while read -r pid; do kill -0 $pid && n=$((n + 1)); done <{_FORKERS}; echo alive $n"
 """Prints how many of ``forkers`` there are."""
 STOP_FORKERS = f"while read -r pid; do kill $pid && echo stopped || exit 1; done <{_FORKERS}"
-"""Ends all of ``forkers``, each with a line; fails at one that is gone."""
+"""Ends all of ``forkers``, each with a line; fails if one has ended already."""
 
 
 def tool() -> Tree:

@@ -78,7 +78,7 @@ def _found(transcript: Transcript, check: str) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def transcript() -> Transcript:
-    """One domU's life; the storm goes on in it from "storm" to its end."""
+    """One domU from start to end; the storm of forks runs in it from "storm" on."""
     return runner.run(
         MACHINES["xen-strict"],
         [

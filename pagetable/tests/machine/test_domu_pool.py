@@ -203,7 +203,7 @@ def with_pool() -> Transcript:
 
 @pytest.mark.long("a domU that is saved, restored and crashes; make check has one with a device")
 def test_the_pool_is_saved_and_restored(with_pool: Transcript) -> None:
-    """The restored domain has other frames, none of them marked, and the module marks them anew."""
+    """The restored domain has other frames, none of them marked, and the module marks new ones."""
     before, after = (
         sum(level["hits"] for level in pagetable.pool_sizes(with_pool[step]).values())
         for step in ("at home", "restored")

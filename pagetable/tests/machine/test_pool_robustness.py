@@ -144,7 +144,7 @@ def control() -> Transcript:
 
 @pytest.fixture(scope="module")
 def scarce() -> Transcript:
-    """No memory for the module, then none for anybody."""
+    """No memory for the module, then none for any process."""
     load, unload = pagetable.load_steps(), pagetable.unload_steps()
     revert = f"xen-livepatch revert {NAME}"
     return runner.run(

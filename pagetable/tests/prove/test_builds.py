@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Other builds than the one layout.h was written for: what is read anew, what is not, and the PE image."""
+"""Other builds than the one for which layout.h was written: what is fitted, what is not, and the PE image."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_nothing_is_fitted_for_the_build_of_layout_h(gz: Hypervisor) -> None:
         ("XEN_DOMAIN_NEED_SYNC\t\t0x1c9", "XEN_DOMAIN_NEED_SYNC\t\t0x1c8"),
     ],
 )
-def test_what_moves_is_read_anew(old: str, new: str, gz: Hypervisor) -> None:
+def test_what_moves_is_fitted(old: str, new: str, gz: Hypervisor) -> None:
     text, changes = fitted(old, new, gz)
     assert text == DEFAULT_LAYOUT.read_text()
     assert len(changes) == 1

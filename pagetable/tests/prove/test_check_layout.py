@@ -49,7 +49,7 @@ pytestmark = needs_xen
 
 
 class Files:
-    """Both files of the hypervisor, to be changed alike or apart. A Variant is as good, and quick."""
+    """Both files of the hypervisor, changed together or separately. A Variant is equivalent and faster."""
 
     def __init__(self, directory: Path) -> None:
         self.image_path = directory / "xen.gz"
@@ -108,7 +108,7 @@ def check(image: Path, symbols: Path, layout: Path, *more: str) -> int:
 
 
 def refusals(build: Variant, header: Header = HEADER) -> dict[str, str]:
-    """What is refused of a changed hypervisor, and why."""
+    """The refused items of a changed hypervisor, and the reasons."""
     verdicts = check_all(header, build).verdicts
     return {item.removeprefix("assumption: "): why for item, why in verdicts if why is not None}
 
@@ -256,7 +256,7 @@ def test_an_image_that_differs_from_its_symbols_is_refused(section: str, build: 
 
 @pytest.mark.parametrize("name", HEADER.replaced)
 @pytest.mark.parametrize("form", ["call", "jcc", "short", "pointer", "offset"])
-def test_a_way_into_a_prologue_is_refused(form: str, name: str, build: Variant) -> None:
+def test_a_branch_into_a_prologue_is_refused(form: str, name: str, build: Variant) -> None:
     target = build.symbol(name).address + 2
     if form == "short":
         place = next(
@@ -289,7 +289,7 @@ def test_a_way_into_a_prologue_is_refused(form: str, name: str, build: Variant) 
     ],
 )
 def test_a_prologue_that_cannot_move_is_refused(code: str, why: str, build: Variant) -> None:
-    """Header and hypervisor agree, and still the bytes must not be copied."""
+    """Header and hypervisor agree, but the bytes must not be copied."""
     data = bytes.fromhex(code)
     build.poke(build.symbol("do_xenoprof_op").address, data)
     values = ", ".join(f"{byte:#04x}" for byte in data)
@@ -303,12 +303,12 @@ def test_a_missing_symbol_is_refused_by_name(name: str, build: Variant) -> None:
     assert {name, f"XEN_PROLOGUE_{name}"} & refusals(build).keys()
 
 
-def test_a_symbol_that_is_there_twice_is_refused(build: Variant) -> None:
+def test_a_duplicate_symbol_is_refused(build: Variant) -> None:
     build.rename("panic", "max_page")
     assert "max_page" in refusals(build)
 
 
-# Function, instruction, offset of the byte from its end, new byte, items that see it.
+# Function, instruction, offset of the byte from its end, new byte, items that detect it.
 CHANGED_CODE = [
     ("cleanup_page_mappings", r"cmp byte ptr \[rax \+ 0x1c9\], 0", -5, 0xCA,
      {"XEN_DOMAIN_NEED_SYNC"}),
@@ -350,7 +350,7 @@ def test_changed_code_is_refused_by_the_items_it_proves(
 
 
 def test_validation_before_the_iommu_is_refused(build: Variant) -> None:
-    """The path behind the store of PGT_validated is bent back to the IOMMU call."""
+    """The path after the store of PGT_validated leads back to the IOMMU call."""
     code = build.function("_get_page_type")
     store = next(
         index for index, i in enumerate(code)
@@ -428,7 +428,7 @@ def pointers_once(data: bytes, address: int, start: int, end: int) -> list[tuple
 
 
 def test_mutated_elf_headers_never_give_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever stands in the headers, there is a verdict."""
+    """Any contents of the headers get a verdict."""
     # The code is the same each time and need not be searched again.
     monkeypatch.setattr(hypervisor_module, "near_branches", branches_once)
     monkeypatch.setattr(hypervisor_module, "relative_pointers", pointers_once)
@@ -512,7 +512,7 @@ LIVEPATCH_PREREVERT_HOOK(before_revert);
 """
 
 
-# Payload, and what the checker refuses of it.
+# Payload, and the item that the checker refuses.
 VARIANTS = {
     "trapless_pagetable": None,
     "wrong-build-id": "payload: build-ids",
@@ -533,7 +533,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(directory: Path, name: str) -> None:
-    """All but running the trampolines, which is for test_find_zero_runs.py."""
+    """Everything except running the trampolines, which test_find_zero_runs.py does."""
     if not shutil.which("make"):
         pytest.skip("make is not installed")
     sources, out = XEN_DIR, directory
@@ -578,7 +578,7 @@ def test_built_payloads(name: str, item: str | None, built: Path, capsys: pytest
          ["-Wno-unused"], ".livepatch.funcs"),
     ],
 )  # fmt: skip
-def test_a_payload_that_xen_could_not_take_is_refused(
+def test_a_payload_that_xen_could_not_load_is_refused(
     old: str,
     new: str,
     flags: list[str],

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The finder proves the eight loops of the installed hypervisor and refuses each way in which it could be
-wrong; and the emulator distinguishes trampolines that do what the loops do from ones that nearly do.
+"""The finder proves the eight loops of the installed hypervisor, and refuses each kind of wrong loop; the
+emulator distinguishes trampolines that are equivalent to the loops from slightly different ones.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_all_loops_are_proven(sites: dict[str, Site]) -> None:
 
 
 def test_the_roles_are_those_of_the_level(sites: dict[str, Site]) -> None:
-    """What Xen's source says, whatever registers the compiler chose."""
+    """As in Xen's source, whatever registers the compiler chose."""
     for name, site in sites.items():
         way, level = name.split("_l")
         looks = level in "23"
@@ -139,14 +139,14 @@ def test_a_changed_loop_is_refused(
 
 
 def test_another_register_is_found_not_assumed(sites: dict[str, Site]) -> None:
-    """What a round clears is %ebx in this one."""
+    """In this variant an iteration clears %ebx."""
     own, offset = head(sites, "demote_l4")
     place = place_of(own, offset - 0x80, "xor r13d, r13d")
     assert find(Program(changed(own, place, "4531ed", "31db90")), "demote_l4").clear == "ebx"
 
 
 @pytest.mark.parametrize("form", ["jump", "pointer", "alternative"])
-def test_a_way_into_the_overwritten_bytes_is_refused(form: str, sites: dict[str, Site]) -> None:
+def test_a_branch_into_the_overwritten_bytes_is_refused(form: str, sites: dict[str, Site]) -> None:
     hypervisor = Variant()
     target = sites["demote_l3"].head + (0 if form == "alternative" else 4)
     (data,) = (section.address + 64 for section in hypervisor.sections if section.name == ".data")
@@ -184,7 +184,7 @@ def test_another_callee_is_refused(
 
 
 def test_nothing_is_written_for_another_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Image and symbols of two builds: refused before anything is looked for."""
+    """Image and symbols of two builds: refused before any search."""
     symbols = bytearray(DEFAULT_SYMBOLS.read_bytes())
     build_id = installed().build_id
     symbols[symbols.find(build_id)] ^= 1
@@ -200,7 +200,7 @@ def test_nothing_is_written_for_another_build(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.fixture
 def one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but one loop are proven, without the time that takes."""
+    """All loops except one count as proven, without running the proofs."""
     monkeypatch.setattr(find_zero_runs, "find_all", lambda _: some_refused({"promote_l2"}))
 
 
@@ -221,7 +221,7 @@ def test_one_loop_that_is_not_proven_refuses_all(one_refused: None, tmp_path: Pa
     assert not (tmp_path / "sites.h").exists()
 
 
-def test_or_is_left_out_loudly(
+def test_or_is_left_out_with_a_message(
     one_refused: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(find_zero_runs, "report", lambda sites, _, out: [f"LEFT OUT {name}" for name in out])
@@ -239,7 +239,7 @@ def test_a_payload_without_any_loop_is_refused(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "sites.h").exists()
 
 
-def test_a_proof_is_taken_for_the_very_same_image_only(
+def test_a_stored_proof_is_used_only_for_the_same_image(
     hypervisor: Hypervisor,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -290,7 +290,7 @@ def assemble(sites: dict[str, Site], hypervisor: Hypervisor, tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def skip_unchecked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trampolines with the mistake that the differential test sees, too."""
+    """The trampolines with the mutant that the differential test also detects."""
     copy = tmp_path_factory.mktemp("mutant") / "source"
     script = XEN_DIR.parents[1] / "scripts/mutant"
     subprocess.run([script, "pagetable", copy, "payload-skip-unchecked"], check=True)
@@ -312,7 +312,7 @@ def test_trampolines_do_what_the_loops_do(
 def test_switched_off_they_do_nothing(
     name: str, sites: dict[str, Site], hypervisor: Hypervisor, assemble: Callable[..., Trampolines]
 ) -> None:
-    """Not even fewer looks for pending events."""
+    """The number of checks for pending events is the same, too."""
     stock, boosted = Emulator(hypervisor), Emulator(hypervisor, assemble(enabled=False))
     choose = random.Random(name)
     for case in (random_case(choose, name) for _ in range(10)):
@@ -352,7 +352,7 @@ def test_negative_controls(
     name: str, old: str, new: str, why: str, sites: dict[str, Site], hypervisor: Hypervisor,
     assemble: Callable[..., Trampolines],
 ) -> None:  # fmt: skip
-    """The trampolines do nearly what the loop does; the arguments are those of the installed build."""
+    """The trampolines differ slightly from the loop; the arguments are those of the installed build."""
     if old not in header(list(sites.values()), hypervisor):
         pytest.skip("another build: other registers")
     with pytest.raises(Refused, match=why):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The patches for Xen's sources are well-formed, and a guest built for the payload finds its interface there.
 
-Xen's sources are not here: that the series compiles is not held by a test (xen-source/README.md).
+Xen's sources are not here, so no test checks that the series compiles (xen-source/README.md).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def demand(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture
 def header(tmp_path: Path) -> Path:
-    """The public header as the patches make it, over what it needs of Xen's."""
+    """The public header from the patches, with the parts of Xen's headers that it needs."""
     tree = tmp_path / "tree"
     tree.mkdir()
     environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(tmp_path)}
@@ -66,14 +66,14 @@ def test_a_patch_is_well_formed(patch: Path, tmp_path: Path) -> None:
     assert [line for line in added if line != line.rstrip() or len(line.expandtabs(8)) > 80] == []
 
 
-def test_a_damaged_patch_is_not(tmp_path: Path) -> None:
+def test_negative_control_a_damaged_patch_is_not(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.patch"
     damaged.write_text(PATCHES[1].read_text().replace("+        smp_mb();\n", "", 1))
     assert run("git", "apply", "--numstat", damaged, cwd=tmp_path).returncode != 0
 
 
 def interface(header: Path, cwd: Path) -> str:
-    """Every number and every field's place, as the compiler sees them."""
+    """Every number and every field's offset, from the compiler."""
     text = ABI.read_text()
     numbers = re.findall(r"^#define (TPT_\w+)", text, re.MULTILINE)
     lines = [f'printf("{name} %llu\\n", (unsigned long long){name});' for name in numbers]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What a variant keeps of the installed hypervisor is what a search from nothing finds in the variant."""
+"""Results that a variant keeps from the installed hypervisor equal those of a full search of the variant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATCHES = 40
 
 
 def change(variant: Variant, seed: int) -> None:
-    """Write branches, pointers and noise into all sections, and take names away."""
+    """Write branches, pointers and noise into all sections, and remove names."""
     chance = random.Random(seed)
     target = variant.symbol("iommu_legacy_map").address + 2
     sections = [section for section in variant.sections if len(section.data) > 256]
@@ -42,7 +42,7 @@ def change(variant: Variant, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_is_kept_is_what_is_there(seed: int) -> None:
+def test_kept_results_equal_those_of_a_full_search(seed: int) -> None:
     kept, searched = Variant(), Variant(keep=False)
     change(kept, seed)
     change(searched, seed)
@@ -52,7 +52,7 @@ def test_what_is_kept_is_what_is_there(seed: int) -> None:
     assert check_all(header, kept).verdicts == check_all(header, searched).verdicts
 
 
-def test_negative_control_kept_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_negative_control_everything_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Variant, "_exchange", lambda *_: None)
     kept, searched = Variant(), Variant(keep=False)
     change(kept, 1)
@@ -61,7 +61,7 @@ def test_negative_control_kept_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept._code_pointers != searched._code_pointers
 
 
-def test_the_installed_one_stays_as_it_is() -> None:
+def test_the_installed_hypervisor_is_not_changed() -> None:
     variant = Variant()
     flat, symbols = installed().image.flat, set(installed().symbols)
     change(variant, 3)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Hypervisors that differ from the installed one in some bytes or names, made in memory.
 
-Invariant: such a one is as if read from files with these changes. What was found in the installed one is kept
-only where neither the bytes it was found in nor the names it shows have changed; test_variants.py holds that
-against a search from nothing.
+Invariant: a variant is equivalent to one read from files with these changes. Results from the installed one
+are kept only if neither the bytes nor the names on which they depend have changed; test_variants.py compares
+them with a full search.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ POINTER = 8  # bytes
 
 @cache
 def installed() -> Hypervisor:
-    """Return the installed hypervisor, all of it searched, for no test to change."""
+    """Return the installed hypervisor, completely searched; tests must not change it."""
     hypervisor = Hypervisor(DEFAULT_IMAGE, DEFAULT_SYMBOLS)
     check_all(read_header(DEFAULT_LAYOUT), hypervisor)
     return hypervisor
 
 
 class Variant(Hypervisor):
-    """The installed hypervisor, to be changed."""
+    """A changeable copy of the installed hypervisor."""
 
     def __init__(self, keep: bool = True) -> None:
-        """``keep`` False: nothing that was found in the installed one is kept."""
+        """``keep`` False: no results of the installed one are kept."""
         self.__dict__.update(installed().__dict__)
         self.image = copy.copy(self.image)
         self.symbols = dict(self.symbols)
@@ -59,7 +59,7 @@ class Variant(Hypervisor):
     # -- bytes ------------------------------------------------------------------------------------
 
     def poke(self, address: int, data: bytes, image_only: bool = False) -> None:
-        """Put other bytes into both files, as another compiler would, or only into the one that boots."""
+        """Change bytes in both files, as another compiler would, or only in the one that boots."""
         end = address + len(data)
         before = self._branches_at(address, end), self._pointers_at(address, end)
         self.image.flat = _spliced(self.image.flat, address - self.base, data)
@@ -75,7 +75,7 @@ class Variant(Hypervisor):
         self._exchange("_code_pointers", before[1], self._pointers_at(address, end))
 
     def _branches_at(self, first: int, end: int) -> Counter[tuple[int, int]]:
-        """Branches of which a byte is at these addresses, end excluded."""
+        """Branches with a byte at these addresses, end excluded."""
         first -= LONGEST_BRANCH - 1
         found: Counter[tuple[int, int]] = Counter()
         for section in self.sections:
@@ -87,7 +87,7 @@ class Variant(Hypervisor):
         return found
 
     def _pointers_at(self, first: int, end: int) -> Counter[tuple[int, int]]:
-        """Pointers of which a byte is at these addresses, end excluded."""
+        """Pointers with a byte at these addresses, end excluded."""
         start = max(first - POINTER + 1, self.base)
         data = self.image.flat[start - self.base : end + POINTER - self.base]
         pairs = list(absolute_pointers(data, start, *self._code))
@@ -99,7 +99,7 @@ class Variant(Hypervisor):
         return Counter(pair for pair in pairs if start <= pair[1] < end)
 
     def _exchange(self, name: str, old: Counter[tuple[int, int]], new: Counter[tuple[int, int]]) -> None:
-        """Put what is found now in the place of what was found before, if that was looked for at all."""
+        """Replace earlier results by those found now, if there were any."""
         if name in self.__dict__ and old != new:
             found = list(self.__dict__[name])
             for pair in (old - new).elements():
@@ -122,7 +122,7 @@ class Variant(Hypervisor):
         self._texts = {}
 
     def _drop(self, changed: Callable[[list[Instruction]], bool]) -> None:
-        """Forget the code of functions that have changed, and the text of what they stand for."""
+        """Forget the code of changed functions, and the text of references to them."""
         dropped = {name for name, code in self._functions.items() if changed(code)}
         originals = dropped | {name.partition(".")[0] for name in dropped}
         self._functions = {name: code for name, code in self._functions.items() if name not in dropped}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Makes as many random calls of the hypercall interface as asked for, each held against a model.
+"""Makes a given number of random calls of the hypercall interface, each compared with a model.
 
 The same test as in test_hypercalls.py, a seed a run, in dom0:
 

@@ -6,7 +6,7 @@ loads it again, on ever new seeds:
 
     .venv/bin/python pagetable/tests/soak/soak_pool.py --minutes 600
 
-Each boot ends with both halves gone, and with the memory, the page tables and the slabs that it began with.
+Each boot ends with module and payload unloaded, and with the memory, page tables and slabs of its start.
 It ends with an error at the first step that fails, and with exit code 1 if pages are missing or a kernel
 complains. Loading and unloading change the kernel's code, over which QEMU 7.2 may stand still if it emulates
 two processors at the same time: they take turns, unless --no-unload keeps the module loaded.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Holds the payload against stock Xen over as many seeds as there is time for.
+"""Compares the payload with stock Xen over as many seeds as there is time for.
 
 The same test as test_tables_differential.py, without its end:
 
