@@ -26,7 +26,7 @@ enum Destination {
 /// The permissions of a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readers {
-    /// As the umask says, or as the old file was.
+    /// Those of the umask, or of the old file.
     Usual,
     /// Everybody.
     All,
@@ -172,7 +172,7 @@ mod tests {
             eprintln!("SKIPPED: only root makes devices");
             return;
         }
-        // Where devices are not allowed (nodev) it cannot be opened either, but stays.
+        // On a nodev file system it cannot be opened, but must still be a device.
         let _ = replace(&path, b"text", Readers::All);
         assert!(create(&path, true).is_ok() || path.exists());
         assert!(std::fs::symlink_metadata(&path).unwrap().file_type().is_char_device());

@@ -25,7 +25,7 @@ fn their_commands_are_ours() {
         .collect();
     assert_eq!(commands.len(), 3, "{commands:?}");
     for command in commands {
-        // What stands before --help is refused first if it is wrong.
+        // Wrong arguments before --help are refused first.
         assert!(run(&command).status.success(), "{command:?}");
     }
     assert_eq!(

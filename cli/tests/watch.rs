@@ -130,7 +130,7 @@ fn records_and_draws() {
 
     // Damage is named, and the old picture stays.
     let text = std::fs::read_to_string(&file).unwrap();
-    // What it is, and a sample an interval; a busy host leaves intervals out, but not the last.
+    // A header, and a sample for each interval; a busy host may skip intervals, but not the last.
     assert!(text.lines().count() >= 3, "{text}");
     std::fs::write(&file, text.replacen("\"t\"", "\"x\"", 1)).unwrap();
     assert_refuses(&run(&["dirty", "plot", &file, "-o", &picture]), 1, "line 2: ");
@@ -178,7 +178,7 @@ fn refuses_a_process_of_another_user() {
     }
     use std::os::unix::process::CommandExt;
     let mut writer = Writer::start("runs");
-    // Where another user can run it: the build tree may be closed to others.
+    // A copy that another user can run: the build tree may not be accessible.
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let tool = folder.path().join("trapless");
     std::fs::copy(env!("CARGO_BIN_EXE_trapless"), &tool).unwrap();

@@ -20,7 +20,7 @@ FLOORS: Mapping[str, int] = {
     **dict.fromkeys(SYSTEMS, 5),
     **{"profiler": 4, "experiment": 3, "machines": 2, "plugins": 1, GROUND: 0},
 }
-# Beside the rooms, at the top of the package.
+# Modules outside the rooms, at the top of the package.
 ON_THE_ROOF = {"cli", "demo", "catalogue"}
 
 Arrows = Mapping[str, set[str]]

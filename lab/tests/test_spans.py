@@ -193,7 +193,7 @@ def test_machine(tmp_path: Path) -> None:
         inner.kernel < outer.kernel
         for inner, outer in zip(traced(records, PGD + 1), traced(records, PGD), strict=True)
     )
-    # Where nothing else runs, the number is exact: with the jump to the return, or patched to be one.
+    # If nothing else runs, the number is exact: with the jump to the return, or the return patched in.
     lengths = Counter(each.kernel for each in traced(records, LEAF_ID) if not each.foreign)
     known = emulated(area, LEAF)
     assert set(lengths) < {known, known - 1} and sum(lengths.values()) > processes

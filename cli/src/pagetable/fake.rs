@@ -24,7 +24,7 @@ pub struct Fake {
     pub kernel: Rc<RefCell<State>>,
 }
 
-/// What the kernel does, and what was done.
+/// The kernel's behaviour, and a record of what was done.
 pub struct State {
     pub is_root: bool,
     pub command_line: Result<String, Unasked>,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::hypercall::{Payload, Unasked};
 
-/// Where it runs.
+/// The host on which the tool runs.
 pub struct Host {
     root: PathBuf,
     pub kernel: Box<dyn Kernel>,

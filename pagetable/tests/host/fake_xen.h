@@ -50,7 +50,7 @@ struct domain {
 
 extern struct domain dom0, domu, dom_hvm;
 
-/* What the guest did to a frame and is therefore owed: the oracle's ledger. */
+/* The oracle's ledger: the guest's operations on a frame, which determine its references. */
 struct ledger {
 	u8 allocated;
 	u8 level;	/* of the table that is pinned, partial or unpinning */
@@ -143,7 +143,7 @@ void fake_check_tables(void);
 
 /* The domain that the frame is given to, if any. */
 struct domain *fake_home(u64 mfn);
-/* As the toolstack does: for as long as it takes, no more than @calls. */
+/* Like the toolstack, repeat it until it is done, at most @calls times. */
 void fake_kill(struct domain *d, unsigned int calls);
 /* A new domain of the same id, with the frames that the old one had. */
 void fake_create_domu(void);

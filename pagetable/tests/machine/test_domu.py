@@ -39,7 +39,7 @@ CORRUPTED = 7
 _LOAD = f"xen-livepatch load {GUEST}/{NAME}.livepatch"
 _UNLOAD = f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}"
 
-# What Xen shows a domU of itself and of its CPU.
+# Xen's information for a domU about the hypervisor and the CPU.
 _SEEN = (
     "cd /sys/hypervisor && grep -r . type guest_type version compilation properties &&"
     " grep -E 'flags|bugs|model' /proc/cpuinfo"

@@ -30,7 +30,7 @@ PREFILL = dict(zip(LEVELS, pool_model.PREFILL, strict=True))
 PROCESS = 16
 TICK_S = 10
 BATCH = 64
-# Of a full cache: less than a batch goes, then more than one.
+# From a full cache less than a batch is given back, then more than one.
 FEWER, FEW = PREFILL["pte"] - 10, PREFILL["pte"] - BATCH - 8
 BALLOON_KIB = 256 << 10
 NOISE_KIB = 1024

@@ -27,7 +27,7 @@
 #define MOST_BYTES	(2 << 20)
 #define MOST_PAGES	64
 #define ROOM		(MOST_PAGES * 32)
-/* Of 36 bits of address. */
+/* The pages of a 36-bit address space. */
 #define PAGES		(1u << 24)
 /* A guest has sites long before this time has passed. */
 #define TRIES		3000

@@ -39,6 +39,6 @@ def test_loads_read_what_is_in_memory(console: power.Console) -> None:
 
 def test_all_these_loads_had_copies(console: power.Console) -> None:
     counters = console.statistics(CACHED.label)
-    # Where several lines are printed for one, or one that was dropped is not hot again.
+    # Fewer than WAYS: some loads print several lines, and a dropped copy is not always made again.
     assert counters["bt_reads_made"] >= WAYS - 6
     assert counters["bt_reads_dropped"] >= WAYS - 8

@@ -377,7 +377,7 @@ pub enum Exit {
     Write {
         /// Physical.
         address: u64,
-        /// Of which the first `length` count.
+        /// The data, of which the first `length` bytes count.
         data: [u8; 8],
         /// At most 8.
         length: usize,

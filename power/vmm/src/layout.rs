@@ -41,7 +41,7 @@ pub const TREE_ROOM: u32 = 64 << 10;
 const TREE_ALIGN: u64 = 1 << 20;
 const INITRAMFS_ALIGN: u64 = 4096;
 
-/// Where things are.
+/// The addresses of all parts.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The device tree, `TREE_ROOM` bytes.

@@ -29,9 +29,9 @@ pub struct Hypercall {
 pub struct Description<'a> {
     /// The size of its memory, from 0 on.
     pub memory: u32,
-    /// Where it is.
+    /// The address range of the initramfs.
     pub initramfs: Option<Range<u32>>,
-    /// The kernel's.
+    /// The kernel's command line.
     pub command_line: &'a str,
     /// Ticks a second.
     pub timebase: u32,

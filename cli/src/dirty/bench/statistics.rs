@@ -15,7 +15,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one figure, none of them NaN.
+    /// The spread of at least one figure; none may be NaN.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = figures.into_iter().collect();
         sorted.sort_by(f64::total_cmp);

@@ -34,7 +34,7 @@ from .process_latency import AT_MOST, PROCESSES, QUICK_PROCESSES, QUICK_REPEATS,
 MACHINE = RELAXED
 COLUMNS = ("stock", "payload", "boosted")
 
-# Of about 240,000 instructions that stock Xen spends on entries that are zero, a fork and exit.
+# Of about 240,000 instructions that stock Xen spends on zero entries in a fork and exit.
 SAVED_AT_LEAST = 150_000
 
 
