@@ -89,7 +89,7 @@ static inline int direct_hook_in(struct direct_hook *hook)
 
 /*
  * The kernel has lost control of its text (ftrace found a fault and is disabled
- * until the next boot): it goes on calling our code, which must therefore stay.
+ * until the next boot): it continues to call our code, which must therefore stay.
  */
 static inline void direct_hook_stranded(void)
 {

@@ -12,7 +12,7 @@
 #include <linux/printk.h>
 
 /**
- * struct stock_symbol - where the address of a symbol goes
+ * struct stock_symbol - a symbol and the pointer for its address
  * @name: as in /proc/kallsyms
  * @slot: the pointer to set
  */

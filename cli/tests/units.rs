@@ -68,5 +68,5 @@ fn systemd_takes_them() {
     let bad = folder.path().join("trapless-bad.service");
     let text = std::fs::read_to_string(copies.last().unwrap()).unwrap();
     std::fs::write(&bad, text.replace("Type=oneshot", "Type=twoshot")).unwrap();
-    assert!(says(&verify(&[bad]).unwrap()).contains("twoshot"), "a mistake is seen");
+    assert!(says(&verify(&[bad]).unwrap()).contains("twoshot"), "a wrong unit is found");
 }

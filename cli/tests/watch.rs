@@ -172,7 +172,7 @@ fn refuses_what_it_cannot_track() {
 /// As another user, if this one can become another.
 #[test]
 fn refuses_a_process_of_another_user() {
-    // SAFETY: asks for a number.
+    // SAFETY: only returns a number.
     if unsafe { libc::geteuid() } != 0 {
         return;
     }

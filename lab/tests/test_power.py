@@ -118,7 +118,7 @@ GOOD = "a| result boot 1 1\na| done\nended a 0\ndone\n"
         (GOOD.replace("a| done\n", "a| Kernel panic - not syncing\n"), "exit code 0.*\n.*\n.*panic"),
         (GOOD.replace("ended a 0", "ended a 1"), "exit code 1"),
         (GOOD.replace("ended a 0\n", ""), "not run to its end"),
-        (GOOD.replace("a| done", "a| not done"), "did not do all"),
+        (GOOD.replace("a| done", "a| not done"), "did not complete its workloads"),
     ],
 )
 def test_an_incomplete_guest_is_an_error(

@@ -46,7 +46,7 @@ enum tpt_level {
  *              while pages move
  * @pop:        held while a page is taken from the list; guards the fields up to
  *              @refused
- * @lowest:     smallest @cached since the policy was last asked
+ * @lowest:     smallest @cached since the last tick of the policy
  * @wanting:    by how much @cached has been below @reserve since the pool last
  *              grew
  * @hits:       allocations served

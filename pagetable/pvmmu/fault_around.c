@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * filemap_map_pages() in one hypercall: a read fault maps up to 16 pages that are
- * in the page cache, and Xen is asked once for all of them instead of once for
- * each.
+ * in the page cache, with one hypercall for all of them instead of one for each.
  *
  * Invariant: the batch is written before the table's lock is dropped. The stock
  * function and do_set_pte() are repeated here, and nothing else differs. So:

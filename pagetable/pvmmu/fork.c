@@ -89,7 +89,7 @@ static void protect_area(struct vm_area_struct *vma)
 
 /*
  * Called by entry.S before copy_page_range(), with its arguments. Both
- * mmap_locks are held for writing: no table comes or goes.
+ * mmap_locks are held for writing: no table is added or removed.
  */
 void pvmmu_copy_range(struct vm_area_struct *dst, struct vm_area_struct *src);
 void pvmmu_copy_range(struct vm_area_struct *dst, struct vm_area_struct *src)

@@ -141,7 +141,7 @@ static void new_put_page_from_l1e(u64 entry, struct domain *d)
 }
 
 /*
- * The entry goes from one permission to the other, for the same page. Stock
+ * The entry changes from one permission to the other, for the same page. Stock
  * takes a reference for the new entry and drops the old one's; the two cancel
  * out, and what remains is the type that only the writable one has.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the payload knows of the stock hypervisor's binary: Debian's Xen 4.17,
+ * What the payload assumes about the stock hypervisor's binary: Debian's Xen 4.17,
  * amd64. All of it is here and nowhere else.
  *
  * Every value stands in a #define of its own and every function or variable of

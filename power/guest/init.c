@@ -9,7 +9,7 @@
  *   script=PATH       be a host: see script.c
  *
  * Invariant: it ends by resetting the machine, whatever happened, and says "done"
- * only if all that was asked for was done.
+ * only if everything on the command line was done.
  */
 #include <errno.h>
 #include <fcntl.h>

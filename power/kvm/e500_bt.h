@@ -220,7 +220,7 @@ struct bt_reads {
 	struct bt_load_heat heat[1 << BT_LOAD_HEAT_BITS];
 };
 
-/* Counters of a VM, in debugfs. They say what happened; nothing depends on them. */
+/* Counters of a VM, in debugfs, for information only. */
 struct bt_stats {
 	u64 patched;
 	u64 fragments;

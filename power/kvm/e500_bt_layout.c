@@ -185,7 +185,7 @@ static ssize_t layout_write(struct file *file, const char __user *from, size_t c
 	int r;
 
 	if (*at) {
-		pr_err("kvm: bt_layout: it must come in one write\n");
+		pr_err("kvm: bt_layout: it must be one write\n");
 		return -EINVAL;
 	}
 	if (count > BT_MAX_TEXT) {

@@ -388,7 +388,7 @@ enum bt_kind kvmppc_bt_translate_load(u32 inst, u32 data, unsigned int slot, u32
 /**
  * kvmppc_bt_branch - make a direct branch
  * @from: its own effective address
- * @to: where it goes
+ * @to: its target
  * @inst: the instruction
  *
  * Returns false if @to is out of reach: 32 MiB to either side.

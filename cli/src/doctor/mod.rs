@@ -53,7 +53,7 @@ const SECTIONS: [fn() -> Result<Section>; 3] = [host::section, dirty::section, p
 /// Examine the host and print the report.
 ///
 /// # Errors
-/// When the kernel does not say what it is, or the answer cannot be printed.
+/// When the kernel cannot be identified, or the report cannot be printed.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let sections: Vec<Section> = SECTIONS.iter().map(|look| look()).collect::<Result<_>>()?;
     if arguments.json {

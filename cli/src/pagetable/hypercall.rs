@@ -53,7 +53,7 @@ pub struct Statistics {
 /// The command line that Xen was booted with.
 ///
 /// # Errors
-/// When Xen cannot be asked or refuses to answer this domain.
+/// When Xen cannot be queried or refuses to answer this domain.
 pub fn command_line() -> Result<String, Unasked> {
     let bytes = ask(XEN_VERSION, XENVER_COMMANDLINE)?
         .map_err(|error| format!("cannot read Xen's command line: {error}"))?;

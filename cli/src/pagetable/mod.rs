@@ -2,7 +2,7 @@
 //! `trapless pagetable`: the accelerator of Xen PV page tables on a real host.
 //!
 //! `host` is the only way to the system, so that all of it runs against a fake one in the tests; `plan` finds
-//! every refusal before `load` changes anything; `unload` and the undoing of a load share how a part goes.
+//! every refusal before `load` changes anything; `unload` and the undoing of a load use the same code.
 
 mod control;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * soaked COMMAND [ARGUMENT...]: run a command, and say how many instructions
+ * soaked COMMAND [ARGUMENT...]: run a command, and print how many instructions
  * the machine spent on it.
  *
  * A command that waits for a device leaves the processor idle, for a time that

@@ -39,7 +39,7 @@ def take(
     kernel: Area,
     files: Tree | None = None,
 ) -> Recorded:
-    """Run steps in a machine and record what the plan asks for."""
+    """Run steps in a machine and record the plan's spans and events."""
     fixed = replace(machine, linux_args=(*machine.linux_args, kallsyms.NO_KASLR))
     with tempfile.TemporaryDirectory(prefix="trapless-spans-") as scratch:
         output = Path(scratch) / "spans"

@@ -192,7 +192,7 @@ def _require_good(label: str, vm: str, console: Console) -> None:
     if statuses.get(vm) != "0" or not said.done:
         what = f"exit code {statuses[vm]}" if vm in statuses else "it was not run to its end"
         shown = session.last_lines(said.text)
-        raise LabError(f"guest {vm} of {label} did not do all it was asked for, {what}:\n{shown}")
+        raise LabError(f"guest {vm} of {label} did not complete its workloads, {what}:\n{shown}")
 
 
 def _run(name: str, machine: Machine, arguments: str, tree: Tree, how: How) -> Console:

@@ -5,7 +5,7 @@ Invariant: the folded file holds every instruction of the profile once, in the f
 tool reads: frames joined by semicolons, a space, a number.
 
 inferno (crates.io) is the maintained descendant of the original script; Debian 12 packages neither. Cargo is
-there for dirty/ anyway, so it is built into the build tree the first time a drawing is asked for.
+needed for dirty/ anyway, so it is built into the build tree for the first drawing.
 """
 
 import subprocess

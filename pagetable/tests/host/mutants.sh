@@ -14,7 +14,7 @@ caught=0 survived=0
 report=$out/mutants.log
 : > "$report"
 
-# mutant NAME: build it, run both tests, say which one caught it
+# mutant NAME: build it, run both tests, print which one caught it
 mutant() {
 	copy=build/pagetable/mutants/$1/source
 	"$root/scripts/mutant" pagetable "$copy" "$1"

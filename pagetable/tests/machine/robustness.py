@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Steps that test the pool under memory pressure: no memory at all, and memory that comes and goes.
+"""Steps that test the pool under memory pressure: without any memory, and with varying memory.
 
 Invariant: a step's verdict relies on the kernel and the hypervisor, not on the module's own counters, unless
 these are under test.

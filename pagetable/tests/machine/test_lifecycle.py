@@ -276,7 +276,7 @@ def test_refused_on_bare_metal() -> None:
 
 
 def test_refused_in_a_relaxed_dom0() -> None:
-    """Its IOMMU does not follow page types: nothing to save, and the hypercall says so too."""
+    """Its IOMMU does not follow page types: nothing to save, as the hypercall also reports."""
     load = pagetable.load_steps()[0]
     case = "/sys/module/hypercall_test/parameters/run"
     transcript = runner.run(

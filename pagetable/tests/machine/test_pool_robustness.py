@@ -244,7 +244,7 @@ def test_proportion(control: Transcript) -> None:
 
 
 def test_both(control: Transcript) -> None:
-    """Only what is beyond both goes."""
+    """Only tables above both limits are given back."""
     assert 100 - PROCESS <= _left(control, "both 100 50") <= 100 + PROCESS
 
 
@@ -321,7 +321,7 @@ def test_memory_that_goes_to_xen_and_comes_back(control: Transcript) -> None:
     assert seen["cached"] > 0
 
 
-# Tables that come back
+# Freed tables
 
 
 def test_tables_come_back_zero(control: Transcript) -> None:

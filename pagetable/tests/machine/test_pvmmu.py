@@ -145,7 +145,7 @@ def everything() -> Transcript:
                 for text in ("maybe", "2", "")
             ),
             step("Xen's switches", f"cd {PVMMU_SWITCHES} && cat {' '.join(pvmmu.XEN_SWITCHES)}"),
-            # The pool goes before the module does, and comes back after it.
+            # The pool is unloaded before the module, and loaded after it.
             *(replace(s, name=f"{s.name}, first") for s in pool.unload),
             *pvmmu.oracles("without the pool", ("cow --seed 3",)),
             *(replace(s, name=f"{s.name}, last") for s in pool.load),
@@ -293,7 +293,7 @@ def test_refused_on_bare_metal() -> None:
 
 
 def test_refused_where_the_kernel_preempts_itself() -> None:
-    """One part is refused, so all are: nothing is attached, and the machine goes on."""
+    """One part is refused, so all are: nothing is attached, and the machine continues."""
     transcript = runner.run(
         replace(MACHINES["xen-relaxed"], linux_args=("preempt=full",)),
         [

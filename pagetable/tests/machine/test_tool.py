@@ -212,7 +212,7 @@ def test_shrinking(strict: Transcript) -> None:
     before = [int(value) for value in strict["cached before"].output.split()]
     printed, shrunk, *after = (int(value) for value in re.findall(r"\d+", strict["shrink"].output))
     assert printed == shrunk > 0
-    # The shell that reads the counters forks, and tables that come back meanwhile are cached again.
+    # The shell that reads the counters forks, and tables that are freed meanwhile are cached again.
     assert sum(after) <= sum(before) // 2 + 16
     one, shrunk_by_both = (int(value) for value in re.findall(r"\d+", strict["shrink one"].output))
     assert 0 < one == shrunk_by_both - shrunk

@@ -5,9 +5,9 @@ The same test as test_tables_differential.py, without its end:
 
     .venv/bin/python pagetable/tests/soak/soak_tables.py --minutes 600
 
-Each boot takes the next seeds in blocks: stock Xen first, then the payload on the same seeds, undisturbed
-and interrupted, then the payload goes. About 10 tables and 80 calls a round. It ends with exit code 1 at the
-first difference, and prints the call and both records.
+Each boot takes the next seeds in blocks: stock Xen first, then the payload on the same seeds, undisturbed and
+interrupted, then the payload is reverted. About 10 tables and 80 calls a round. It ends with exit code 1 at
+the first difference, and prints the call and both records.
 """
 
 import sys

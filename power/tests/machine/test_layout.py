@@ -140,7 +140,7 @@ def test_an_invalid_layout_is_refused_with_line_and_reason(recorded: power.Conso
         "line 3: the size is not that of a TLB entry, in KB",
         "line 3: the page is listed twice",
         "byte 6 is 0",
-        "it must come in one write",
+        "it must be one write",
     ):
         assert reason in said
     assert "texts| text: one write more: 22" in recorded.text

@@ -14,7 +14,7 @@ report=$out/mutants.log
 mkdir -p "$out"
 : > "$report"
 
-# try NAME TEST: build it with the mistake, run the test, say what it said
+# try NAME TEST: build it with the mistake, run the test, print the result
 try() {
 	dir=$out/../mutants/$1
 	kvm=$dir/source/power/kvm

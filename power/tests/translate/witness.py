@@ -237,7 +237,7 @@ def branch(branches: Path) -> None:
     for block in filter(None, blocks):
         lead_there(block)
     if not made or not refused:
-        fail("no branch was asked for at the borders")
+        fail("there are no branches at the limits")
     print(f"branches: {made} lead where they should, {refused} out of reach are refused")
 
 

@@ -21,7 +21,7 @@ pub struct Memory {
 }
 
 /// Measure a tracker that watches the whole region, of which it reports the first `written` pages and one page
-/// in each stretch that a page of a bitmap stands for.
+/// in each stretch that one page of the bitmap covers.
 ///
 /// # Errors
 /// When the back end does not work, or the kernel does not say.

@@ -25,7 +25,7 @@ _DO = "/sys/module/dma_gate/parameters/do"
 _RESULT = "/sys/module/dma_gate/parameters/result"
 _ON_DISK = b"\x5a"
 _READ = f"echo read >{_DO}; cat {_RESULT}"
-# A refused device is reset by the kernel's error handling before the read comes back.
+# The kernel's error handling resets a refused device before the read returns.
 _READ_TIMEOUT_S = 300
 
 # The first read fills the IOTLB, and nothing forks until the last one: so a mark without a flush is detected.

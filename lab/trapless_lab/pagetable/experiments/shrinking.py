@@ -34,7 +34,7 @@ from ..pool_model import TICK_S, Outcome, Run, Workload
 
 MACHINE = MACHINES["xen-strict"].with_icount()
 
-# Background jobs rather than nested spawns, whose markers would be taken for workloads of their own.
+# Background jobs rather than nested spawns, whose markers would count as separate workloads.
 _STORM = "for i in 1 2 3 4 5 6 7 8; do (for j in 1 2 3 4; do /bin/nothing; done) & done; wait"
 RECORDED = {
     "idle": "profiled sleep 60",

@@ -109,7 +109,7 @@ class Held:
 
     @property
     def allocations(self) -> int:
-        """Tables that were asked for."""
+        """Requested tables."""
         return self.hits + self.misses
 
     @property
