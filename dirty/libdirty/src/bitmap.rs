@@ -188,6 +188,29 @@ impl Bitmap {
         (all, any)
     }
 
+    /// The runs of pages of `part` whose bits are set, or are clear.
+    pub(crate) fn runs(&self, part: PageRange, set: bool) -> impl Iterator<Item = PageRange> + '_ {
+        let (mut at, end) = (self.index(part.start()), self.index(part.end() - 1) + 1);
+        let find = move |from: usize, set: bool| {
+            let mut at = from;
+            while at < end {
+                let word = self.words()[at / 64].load(Ordering::Relaxed);
+                let rest = if set { word } else { !word } >> (at % 64);
+                if rest != 0 {
+                    return (at + rest.trailing_zeros() as usize).min(end);
+                }
+                at = (at / 64 + 1) * 64;
+            }
+            end
+        };
+        let address = |at: usize| self.range.start() + at * page_size();
+        std::iter::from_fn(move || {
+            let start = find(at, set);
+            at = find(start, !set);
+            (start < at).then(|| PageRange::trusted(address(start), address(at)))
+        })
+    }
+
     fn each_word(&self, part: PageRange, mut visit: impl FnMut(usize, u64)) {
         let (mut first, end) = (self.index(part.start()), self.index(part.end() - 1) + 1);
         while first < end {
@@ -221,6 +244,13 @@ mod tests {
         assert_eq!(bitmap.all_any(range(163, 230)), (true, true));
         assert_eq!(bitmap.all_any(range(162, 230)), (false, true));
         assert_eq!(bitmap.all_any(range(230, 400)), (false, false));
+        assert_eq!(bitmap.runs(range(150, 300), true).collect::<Vec<_>>(), [range(163, 230)]);
+        assert_eq!(
+            bitmap.runs(range(150, 400), false).collect::<Vec<_>>(),
+            [range(150, 163), range(230, 400)]
+        );
+        assert_eq!(bitmap.runs(range(170, 180), true).collect::<Vec<_>>(), [range(170, 180)]);
+        assert_eq!(bitmap.runs(range(170, 180), false).count(), 0);
         bitmap.fill(range(163, 229), false);
         assert!(bitmap.get(129) && !bitmap.get(128));
         bitmap.put(129, false);

@@ -13,8 +13,8 @@
 //! may have been written after its entry was read. In shared memory an empty entry may stand for a page that was
 //! written and reclaimed; it is reported unless it is marked: the kernel keeps the mark when it reclaims a marked page.
 //!
-//! Where the kernel has `PAGEMAP_SCAN`, that finds the blocks of private anonymous memory that have content, and only
-//! the entries of these are read: memory that was never touched costs nothing.
+//! Where the kernel has `PAGEMAP_SCAN`, it finds in private anonymous memory the runs with content, with and without the
+//! mark, in place of the entries: memory that was never touched costs nothing, other memory little.
 //!
 //! In the own process the handler thread must never wait for itself: private mappings of files are refused, since
 //! the data of libraries is there; its stack is never watched (`own`); no signal handler of the program runs on it.
@@ -27,9 +27,11 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use linux_raw_sys::general::{UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, uffd_msg};
+use linux_raw_sys::general::{
+    PAGE_IS_WRITTEN, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, uffd_msg,
+};
 
-use super::{Armed, Backend, Collection, Part, whole_blocks};
+use super::{Armed, Backend, Collection, Part, pieces};
 use crate::capability::BackendKind;
 use crate::extent::{PageRange, Reason, page_size};
 use crate::maps::{Mapping, Object};
@@ -107,47 +109,63 @@ impl UffdSync {
         part: &Part,
         mut report: impl FnMut(PageRange, Reason),
     ) -> io::Result<()> {
-        let mut at = part.range.start();
-        let mut untouched = |start, end| {
-            if part.bitmap.is_fresh() && start < end {
-                report(PageRange::trusted(start, end), Reason::Discarded);
-            }
-        };
-        let touched = self.touched(target, part)?;
-        for run in &touched {
-            untouched(at, run.start());
-            at = run.end();
+        if part.memory.is_private_anonymous()
+            && let Some(mut regions) = self.regions.take()
+        {
+            let swept = self.sweep_scanned(target, part, &mut regions, &mut report);
+            self.regions = Some(regions);
+            return swept;
         }
-        untouched(at, part.range.end());
-        for run in touched {
-            let mut at = run.start();
-            while at < run.end() {
-                let batch = PageRange::trusted(at, (at + BATCH * page_size()).min(run.end()));
-                at = batch.end();
-                self.sweep_batch(target, part, batch, &mut report)?;
-            }
-        }
-        Ok(())
+        part.range.split(BATCH).try_for_each(|batch| self.sweep_batch(target, part, batch, &mut report))
     }
 
-    /// Where entries must be read: all the rest of `part` is empty and has no bits.
-    fn touched(&mut self, target: &Target, part: &Part) -> io::Result<Vec<PageRange>> {
-        let Some(regions) = self.regions.as_mut().filter(|_| part.memory.is_private_anonymous()) else {
-            return Ok(vec![part.range]);
-        };
-        let mut touched: Vec<_> =
-            part.bitmap.set_within(part.range).map(|piece| whole_blocks(piece, part.range)).collect();
-        let content = |found: PageRange, _| touched.push(whole_blocks(found, part.range));
-        pagemap::scan(target.pagemap(), part.range, Scan::CONTENT, regions, content)?;
-        touched.sort_unstable();
-        touched.dedup_by(|next, run| {
-            let joins = next.start() <= run.end();
-            if joins {
-                *run = PageRange::trusted(run.start(), run.end().max(next.end()));
+    /// The same for private anonymous memory, by `PAGEMAP_SCAN`, whose *written* means: without the mark.
+    fn sweep_scanned(
+        &self,
+        target: &Target,
+        part: &Part,
+        regions: &mut Regions,
+        report: &mut impl FnMut(PageRange, Reason),
+    ) -> io::Result<()> {
+        let (bitmap, is_fresh) = (&part.bitmap, part.bitmap.is_fresh());
+        let empty = |start, end, report: &mut dyn FnMut(PageRange, Reason)| {
+            if start < end {
+                let hole = PageRange::trusted(start, end);
+                if is_fresh {
+                    report(hole, Reason::Discarded);
+                }
+                for piece in bitmap.set_within(hole) {
+                    bitmap.runs(piece, true).for_each(|run| report(run, Reason::Discarded));
+                    bitmap.fill(piece, false);
+                }
             }
-            joins
-        });
-        Ok(touched)
+        };
+        let mut at = part.range.start();
+        let mut protected = Ok(());
+        let what = Scan { report: PAGE_IS_WRITTEN, ..Scan::CONTENT };
+        pagemap::scan(target.pagemap(), part.range, what, regions, |run, categories| {
+            empty(at, run.start(), report);
+            at = run.end();
+            bitmap.fill(run, true);
+            if categories & PAGE_IS_WRITTEN != 0 {
+                report(run, Reason::Written);
+                if protected.is_ok() {
+                    protected = self.uffd.write_protect(run, true);
+                }
+            }
+        })?;
+        empty(at, part.range.end(), report);
+        protected
+    }
+
+    fn is_armed(&self, part: &Part, work: &Collection<'_>) -> bool {
+        self.uffd.is_watched(part.range, work.mappings) && self.uffd.is_ours(part.range)
+    }
+
+    fn sweep_or_lose(&mut self, target: &Target, part: &Part, work: &mut Collection<'_>) {
+        if self.sweep(target, part, |range, reason| work.dirty.push(range, reason)).is_err() {
+            work.lost.push(part.range);
+        }
     }
 
     fn sweep_batch(
@@ -226,12 +244,17 @@ impl Backend for UffdSync {
 
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         for part in work.parts {
-            let dirty = &mut *work.dirty;
-            if !self.uffd.is_watched(part.range, work.mappings)
-                || !self.uffd.is_ours(part.range)
-                || self.sweep(target, part, |range, reason| dirty.push(range, reason)).is_err()
-            {
-                work.lost.push(part.range);
+            if self.is_armed(part, work) {
+                self.sweep_or_lose(target, part, work);
+                continue;
+            }
+            // One mapping that was replaced costs none of the others.
+            for piece in pieces(part, work.mappings) {
+                if self.is_armed(&piece, work) {
+                    self.sweep_or_lose(target, &piece, work);
+                } else {
+                    work.lost.push(piece.range);
+                }
             }
         }
         // Not before: the pieces of a part share their bits.

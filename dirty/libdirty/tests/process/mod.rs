@@ -51,9 +51,10 @@ impl Answering {
         self.process.pid()
     }
 
-    /// Write a line, and wait for no answer.
+    /// Write a line, and wait for no answer. In one system call: a program that reads what is there must not take two
+    /// parts of it for two lines.
     pub fn send(&mut self, line: &str) -> std::io::Result<()> {
-        writeln!(self.input, "{line}")
+        self.input.write_all(format!("{line}\n").as_bytes())
     }
 
     /// The answer to a line; or, if the process has ended, how.
