@@ -18,6 +18,7 @@ use std::io;
 use linux_raw_sys::general::{PAGE_IS_FILE, PAGE_IS_PFNZERO, PAGE_IS_SWAPPED};
 
 use crate::extent::{PageRange, page_size};
+use crate::maps::Memory;
 use crate::pagemap::{self, Entry, Regions, Scan};
 use crate::scratch::Scratch;
 use crate::target::Target;
@@ -103,10 +104,13 @@ impl Contents {
         &mut self,
         target: &Target,
         range: PageRange,
+        memory: Memory,
         mut found: impl FnMut(PageRange, Content),
     ) -> io::Result<()> {
         if let Some(regions) = &mut self.regions {
-            let what = Scan { report: PAGE_IS_PFNZERO | PAGE_IS_FILE | PAGE_IS_SWAPPED, ..Scan::CONTENT };
+            // For the page of a file the kernel looks at each page's descriptor: most of the time of a scan.
+            let file = if memory.is_private_anonymous() { 0 } else { PAGE_IS_FILE | PAGE_IS_SWAPPED };
+            let what = Scan { report: PAGE_IS_PFNZERO | file, ..Scan::CONTENT };
             return pagemap::scan(target.pagemap(), range, what, regions, |run, categories| {
                 if categories & PAGE_IS_SWAPPED != 0 || categories & (PAGE_IS_PFNZERO | PAGE_IS_FILE) == 0 {
                     found(run, Content::Own);

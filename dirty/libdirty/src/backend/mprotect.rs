@@ -134,7 +134,7 @@ impl Mprotect {
     fn look(&mut self, target: &Target, part: &Part, changed: impl FnMut(PageRange)) -> Result<(), NotArmed> {
         let record = self.records.get_mut(&name(part)).ok_or(NotArmed)?;
         let Some(history) = &mut record.history else { return Ok(()) };
-        history.update(target, &mut self.contents, part.range, changed).map_err(|_| NotArmed)
+        history.update(target, &mut self.contents, part, changed).map_err(|_| NotArmed)
     }
 
     /// Compare protections with those in the table. Returns what is writable now; enters what the program changed.
@@ -199,7 +199,7 @@ impl Backend for Mprotect {
             handler::activate();
             arm(&protections, part.range).is_ok()
         });
-        let mut begin = |history: &History| history.begin(target, &mut self.contents, part.range);
+        let mut begin = |history: &History| history.begin(target, &mut self.contents, part);
         let is_known = history.as_ref().is_none_or(|history| begin(history).is_ok());
         self.records.insert(name(part), Record { watch, history });
         if is_armed && is_known {

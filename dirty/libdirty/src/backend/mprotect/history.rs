@@ -7,6 +7,7 @@
 
 use std::io;
 
+use crate::backend::Part;
 use crate::bitmap::Bitmap;
 use crate::content::{Content, Contents};
 use crate::extent::{PageRange, page_size};
@@ -31,9 +32,9 @@ impl History {
         self.own.fill(run, true);
     }
 
-    /// Enter which pages of `range` have content now.
-    pub(super) fn begin(&self, target: &Target, contents: &mut Contents, range: PageRange) -> io::Result<()> {
-        contents.runs(target, range, |run, _| self.enter(run))
+    /// Enter which pages of `part` have content now.
+    pub(super) fn begin(&self, target: &Target, contents: &mut Contents, part: &Part) -> io::Result<()> {
+        contents.runs(target, part.range, part.memory, |run, _| self.enter(run))
     }
 
     /// The same, and `changed` gets the pages that changed without a fault.
@@ -41,7 +42,7 @@ impl History {
         &mut self,
         target: &Target,
         contents: &mut Contents,
-        range: PageRange,
+        part: &Part,
         mut changed: impl FnMut(PageRange),
     ) -> io::Result<()> {
         let (own, fresh) = (&self.own, &mut self.fresh);
@@ -54,9 +55,9 @@ impl History {
                 }
             }
         };
-        let mut at = range.start();
+        let mut at = part.range.start();
         let mut unknown = Vec::new();
-        contents.runs(target, range, |run, content| {
+        contents.runs(target, part.range, part.memory, |run, content| {
             gone(at, run.start());
             match content {
                 Content::Unknown => unknown.push(run),
@@ -65,7 +66,7 @@ impl History {
             own.fill(run, true);
             at = run.end();
         })?;
-        gone(at, range.end());
+        gone(at, part.range.end());
         unknown.into_iter().for_each(&mut changed);
         for run in std::mem::take(fresh) {
             for chunk in run.split(Contents::CHUNK) {
