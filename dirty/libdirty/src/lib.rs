@@ -37,6 +37,7 @@ mod maps;
 mod news;
 mod own;
 pub mod pagemap;
+mod private;
 mod scratch;
 mod signals;
 mod stop;

@@ -45,6 +45,13 @@ fn area(mappings: usize) -> PageRange {
     PageRange::from_length(base, 2 * mappings * page_size()).unwrap()
 }
 
+/// Bytes that the heap has given out. (A bitmap of a small mapping is 16 bytes more, elsewhere.)
+fn in_heap() -> usize {
+    // SAFETY: no preconditions.
+    let info = unsafe { libc::mallinfo2() };
+    info.uordblks + info.hblkhd
+}
+
 fn unmap(range: PageRange) {
     // SAFETY: memory of this test.
     unsafe { libc::munmap(range.start() as *mut _, range.len()) };
@@ -69,7 +76,9 @@ fn mappings_and_ranges() {
             print!("\n{backend} {mappings} ranges:");
             let part =
                 |index| PageRange::from_length(range.start() + 2 * index * page_size(), page_size()).unwrap();
+            let before = in_heap();
             timed("watch", || (0..mappings).for_each(|index| tracker.watch(part(index)).unwrap()));
+            print!("  bytes each {}", in_heap().saturating_sub(before) / mappings);
             timed("collect", || tracker.collect(&mut dirty).unwrap());
             timed("unwatch", || (0..mappings).for_each(|index| tracker.unwatch(part(index)).unwrap()));
             println!();
