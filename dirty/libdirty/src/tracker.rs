@@ -139,6 +139,23 @@ impl Tracker {
         Ok(())
     }
 
+    /// Watch all of user space, but for what is watched already: whatever the process has mapped, and will map.
+    ///
+    /// # Errors
+    /// Those of [`Tracker::watch`] but [`Error::Overlap`]; then what was watched before is watched, and nothing else.
+    pub fn watch_all(&mut self) -> Result<()> {
+        let rest = PageRange::everything().without(self.ranges.iter().copied());
+        for (count, range) in rest.iter().enumerate() {
+            if let Err(error) = self.watch(*range) {
+                for watched in &rest[..count] {
+                    let _ = self.unwatch(*watched); // fails where the process is gone: nothing is watched then
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// Stop watching `range`, all of which must be watched. Writes not yet collected there are forgotten.
     ///
     /// # Errors

@@ -70,6 +70,7 @@ impl Writer {
 fn pages(dirty: &Dirty, range: PageRange) -> Vec<usize> {
     dirty
         .mapped()
+        .filter_map(|part| part.intersection(range))
         .flat_map(|part| (part.start()..part.end()).step_by(page_size()))
         .map(|address| (address - range.start()) / page_size())
         .collect()
@@ -199,6 +200,24 @@ fn a_killed_process_is_reported_as_ended() {
         let mut dirty = Dirty::new();
         while !matches!(tracker.collect(&mut dirty), Ok(()) if !dirty.is_empty()) {}
         assert_eq!(dirty.extents()[0].reason, Reason::Exited);
+    }
+}
+
+#[test]
+fn all_can_be_watched_after_a_part() {
+    for backend in back_ends() {
+        let mut writer = Writer::start();
+        let mut tracker = Tracker::builder().backend(backend).process(writer.pid()).unwrap();
+        tracker.watch(writer.range).unwrap();
+        tracker.watch_all().unwrap();
+        let watched: usize = tracker.ranges().iter().map(|range| range.len()).sum();
+        assert_eq!(watched, PageRange::everything().len(), "{backend}");
+        let mut dirty = Dirty::new();
+        tracker.collect(&mut dirty).unwrap();
+        writer.write(9);
+        tracker.collect(&mut dirty).unwrap();
+        assert!(pages(&dirty, writer.range).contains(&9), "{backend}");
+        tracker.watch_all().unwrap(); // nothing is left
     }
 }
 
