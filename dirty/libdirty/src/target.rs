@@ -10,6 +10,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use procfs::FromRead;
+use procfs::process::Status;
+
 use crate::error::{Error, Result};
 use crate::maps::Maps;
 
@@ -18,6 +21,7 @@ use crate::maps::Maps;
 pub(crate) struct Target {
     pid: i32,
     own: bool,
+    folder: String,
     pidfd: OwnedFd,
     maps: Maps,
     pagemap: File,
@@ -51,8 +55,9 @@ impl Target {
         let pidfd = i32::try_from(pidfd).expect("a descriptor is an i32");
         // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        let folder = folder(pid);
         let open = |name: &str| {
-            let path = format!("/proc/{pid}/{name}");
+            let path = format!("{folder}/{name}");
             File::open(&path).map_err(|source| match source.kind() {
                 io::ErrorKind::PermissionDenied => Error::Permission { pid, what: format!("opening {path}") },
                 io::ErrorKind::NotFound => Error::NoProcess(pid),
@@ -60,7 +65,8 @@ impl Target {
             })
         };
         let maps = Maps::new(open("maps")?, pid, own);
-        let target = Target { pid, own, maps, pagemap: open("pagemap")?, pidfd };
+        let pagemap = open("pagemap")?;
+        let target = Target { pid, own, folder, maps, pagemap, pidfd };
         // The files may belong to a process that took the pid over since, or to none.
         if target.has_exited() {
             return Err(Error::NoProcess(pid));
@@ -81,6 +87,11 @@ impl Target {
         &self.pidfd
     }
 
+    /// Where the kernel shows its memory: `/proc/PID`, or a folder below it.
+    pub(crate) fn folder(&self) -> &str {
+        &self.folder
+    }
+
     pub(crate) fn maps(&self) -> &Maps {
         &self.maps
     }
@@ -92,7 +103,7 @@ impl Target {
     /// Whether the process, whose memory is gone, has new memory: it called `execve`. One that is ending has none,
     /// some time before it can be seen to have ended.
     pub(crate) fn has_new_memory(&self) -> bool {
-        let has_maps = match std::fs::read(format!("/proc/{}/maps", self.pid)) {
+        let has_maps = match std::fs::read(format!("{}/maps", folder(self.pid))) {
             Ok(maps) => !maps.is_empty(),
             // A set-user-ID program is not ours to look at.
             Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
@@ -106,4 +117,21 @@ impl Target {
         // SAFETY: one valid pollfd, no waiting.
         unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
     }
+}
+
+/// The folder of a thread that has the process's memory: of the main thread or, if that has ended and others have not,
+/// of one of them.
+fn folder(pid: i32) -> String {
+    let main = format!("/proc/{pid}");
+    if !has_ended(&main) {
+        return main;
+    }
+    let threads = std::fs::read_dir(format!("{main}/task")).into_iter().flatten().flatten();
+    let mut folders = threads.map(|thread| format!("{main}/task/{}", thread.file_name().display()));
+    folders.find(|folder| !has_ended(folder)).unwrap_or(main)
+}
+
+fn has_ended(folder: &str) -> bool {
+    let status = Status::from_file(format!("{folder}/status"));
+    status.is_ok_and(|status| matches!(status.state.chars().next(), Some('Z' | 'X')))
 }
