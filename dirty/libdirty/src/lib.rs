@@ -28,6 +28,7 @@ mod builder;
 mod capability;
 mod claim;
 mod content;
+mod descriptor;
 pub mod device;
 mod error;
 mod extent;

@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use procfs::FromRead;
 use procfs::process::Status;
 
+use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::maps::Maps;
 
@@ -22,9 +23,9 @@ pub(crate) struct Target {
     pid: i32,
     own: bool,
     folder: String,
-    pidfd: OwnedFd,
+    pidfd: Descriptor<OwnedFd>,
     maps: Maps,
-    pagemap: File,
+    pagemap: Descriptor<File>,
 }
 
 impl Target {
@@ -55,14 +56,17 @@ impl Target {
         let pidfd = i32::try_from(pidfd).expect("a descriptor is an i32");
         // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        let whose = |error| Error::system("fstat", error);
+        let pidfd = Descriptor::new(pidfd).map_err(whose)?;
         let folder = folder(pid);
         let open = |name: &str| {
             let path = format!("{folder}/{name}");
-            File::open(&path).map_err(|source| match source.kind() {
+            let file = File::open(&path).map_err(|source| match source.kind() {
                 io::ErrorKind::PermissionDenied => Error::Permission { pid, what: format!("opening {path}") },
                 io::ErrorKind::NotFound => Error::NoProcess(pid),
                 _ => Error::system(format!("opening {path}"), source),
-            })
+            })?;
+            Descriptor::new(file).map_err(whose)
         };
         let maps = Maps::new(open("maps")?, pid, own);
         let pagemap = open("pagemap")?;
@@ -72,6 +76,21 @@ impl Target {
             return Err(Error::NoProcess(pid));
         }
         Ok(target)
+    }
+
+    /// Whether the descriptors of this library are still its own.
+    ///
+    /// # Errors
+    /// The program has closed one.
+    pub(crate) fn check_descriptors(&self) -> Result<()> {
+        if self.pidfd.is_intact() && self.maps.is_intact() && self.pagemap.is_intact() {
+            return Ok(());
+        }
+        let closed = io::Error::from_raw_os_error(libc::EBADF);
+        Err(Error::system(
+            "this program has closed a descriptor of the tracker, which is of no use any more",
+            closed,
+        ))
     }
 
     pub(crate) fn pid(&self) -> i32 {

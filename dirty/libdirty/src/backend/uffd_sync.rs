@@ -20,9 +20,9 @@
 //! the data of libraries is there; its stack is never watched (`own`); no signal handler of the program runs on it.
 //! It allocates nothing and takes no lock.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -33,6 +33,7 @@ use linux_raw_sys::general::{
 
 use super::{Armed, Backend, Collection, Part, pieces};
 use crate::capability::BackendKind;
+use crate::descriptor::Descriptor;
 use crate::extent::{PageRange, Reason, page_size};
 use crate::maps::{Mapping, Object};
 use crate::own::Kept;
@@ -50,8 +51,8 @@ const UFFD_EVENT_PAGEFAULT: u8 = 0x12;
 pub(super) struct UffdSync {
     uffd: Arc<Uffd>,
     handler: Option<JoinHandle<()>>,
-    /// An eventfd: written to end the handler.
-    stop: File,
+    /// Written to end the handler, which has the other end.
+    stop: Descriptor<UnixStream>,
     /// The handler's stack, while it may be in use.
     stack: Option<Kept>,
     /// The process that has the handler thread.
@@ -67,15 +68,11 @@ impl UffdSync {
         // Shared memory can be watched since Linux 5.19.
         let choices = [features | UFFD_FEATURE_WP_HUGETLBFS_SHMEM, features];
         let uffd = Arc::new(Uffd::open(target, Faults::All, &choices)?);
-        // SAFETY: takes numbers and returns a new descriptor or -1.
-        let stop = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if stop < 0 {
-            return Err(format!("eventfd: {}", io::Error::last_os_error()));
-        }
-        // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
-        let stop = unsafe { File::from_raw_fd(stop) };
+        let (stop, stopped) = UnixStream::pair().map_err(|error| format!("a socket: {error}"))?;
+        let stop = Descriptor::new(stop).map_err(|error| format!("a socket: {error}"))?;
         let (started, start) = mpsc::channel();
-        let thread = (uffd.clone(), stop.try_clone().map_err(|error| error.to_string())?);
+        let stopped = Descriptor::new(stopped).map_err(|error| format!("a socket: {error}"))?;
+        let thread = (uffd.clone(), stopped);
         // The thread inherits the mask: no handler of the program, which may write watched memory, runs on it.
         let blocked = Blocked::new();
         let handler = std::thread::Builder::new()
@@ -272,7 +269,8 @@ impl Drop for UffdSync {
             std::mem::forget(handler);
             return;
         }
-        if self.stop.write_all(&1u64.to_ne_bytes()).is_ok() {
+        // The thread of a program that has closed this descriptor is left alone: nothing wakes it.
+        if self.stop.is_intact() && (&*self.stop).write_all(&[1]).is_ok() {
             let _ = handler.join();
         }
     }
@@ -304,7 +302,7 @@ fn own_stack() -> io::Result<PageRange> {
 
 /// The handler thread: removes the protection of each page that a write waits for, until it is asked to stop or
 /// the memory is gone.
-fn handle_faults(uffd: &Uffd, stop: &File) {
+fn handle_faults(uffd: &Uffd, stop: &UnixStream) {
     // SAFETY: the messages are plain numbers, for which zero is a value.
     let mut messages: [uffd_msg; 16] = unsafe { std::mem::zeroed() };
     let descriptor = uffd.file();
@@ -319,6 +317,9 @@ fn handle_faults(uffd: &Uffd, stop: &File) {
             continue; // a signal
         }
         if polls[1].revents != 0 || polls[0].revents & (libc::POLLHUP | libc::POLLNVAL) != 0 {
+            return;
+        }
+        if !uffd.is_intact() {
             return;
         }
         // SAFETY: the bytes of an array of plain numbers, any of which the kernel may write.
