@@ -265,10 +265,10 @@ int dirty_close(int64_t handle);
 int dirty_watch(int64_t handle, uintptr_t start, size_t length);
 
 /**
- * Watch all of user space: whatever the process has mapped, and will map. Meant for tracking another process; in the
- * calling process it also watches the memory of the library and of its caller.
+ * Watch all of user space, but for what is watched already: whatever the process has mapped, and will map. Meant for
+ * tracking another process; in the calling process it also watches the memory of the library and of its caller.
  *
- * Returns as dirty_watch().
+ * Returns as dirty_watch(), but never -EEXIST.
  */
 int dirty_watch_all(int64_t handle);
 

@@ -63,13 +63,13 @@ pub extern "C" fn dirty_watch(handle: i64, start: usize, length: libc::size_t) -
     on_tracker(handle, |tracker| tracker.watch(PageRange::from_length(start, length)?))
 }
 
-/// Watch all of user space: whatever the process has mapped, and will map. Meant for tracking another process; in the
-/// calling process it also watches the memory of the library and of its caller.
+/// Watch all of user space, but for what is watched already: whatever the process has mapped, and will map. Meant for
+/// tracking another process; in the calling process it also watches the memory of the library and of its caller.
 ///
-/// Returns as dirty_watch().
+/// Returns as dirty_watch(), but never -EEXIST.
 #[unsafe(no_mangle)]
 pub extern "C" fn dirty_watch_all(handle: i64) -> c_int {
-    on_tracker(handle, |tracker| tracker.watch(PageRange::everything()))
+    on_tracker(handle, Tracker::watch_all)
 }
 
 /// Stop watching a range; every page of it must be watched. Writes there that no collect has found are forgotten.

@@ -71,17 +71,40 @@ fn bring_userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String> {
     let stopped = Stopped::stop(target, tid)?;
     let crossing = stopped.enter(target, libc::SYS_userfaultfd, flags.into())?;
     let remote = crossing.call().map_err(|error| error.to_string())?;
-    // SAFETY: takes plain numbers; a valid pidfd, and a descriptor of the stopped process.
-    let local = unsafe { libc::syscall(libc::SYS_pidfd_getfd, target.pidfd().as_raw_fd(), remote, 0) };
-    let copied = if local >= 0 { Ok(local) } else { Err(io::Error::last_os_error()) };
+    let copied = copy(target, tid, remote);
     let closed = crossing.call(); // what the bridge calls next
     drop(crossing);
-    let local = copied.map_err(|error| format!("pidfd_getfd: {error}"))?;
+    let local = copied?;
     let local = i32::try_from(local).map_err(|_| "pidfd_getfd returned no descriptor")?;
     // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(local) };
     closed.map_err(|error| format!("close: {error}"))?;
     Ok(fd)
+}
+
+/// Copy a descriptor of the target, of which `tid` lives, to this process.
+fn copy(target: &Target, tid: Pid, remote: i64) -> Result<i64, String> {
+    const PIDFD_THREAD: i32 = libc::O_EXCL; // Linux 6.9
+    let mut thread = None;
+    if target.folder() != format!("/proc/{}", target.pid()) {
+        // SAFETY: takes plain numbers and returns a new descriptor or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid.as_raw(), PIDFD_THREAD) };
+        if fd < 0 {
+            return Err(format!(
+                "its main thread has ended, and a descriptor of another cannot be copied before Linux 6.9: {}",
+                io::Error::last_os_error()
+            ));
+        }
+        // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
+        thread = Some(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+    }
+    let whose = thread.as_ref().unwrap_or(target.pidfd());
+    // SAFETY: takes plain numbers; a valid pidfd, and a descriptor of the stopped process.
+    let local = unsafe { libc::syscall(libc::SYS_pidfd_getfd, whose.as_raw_fd(), remote, 0) };
+    if local < 0 {
+        return Err(format!("pidfd_getfd: {}", io::Error::last_os_error()));
+    }
+    Ok(local)
 }
 
 /// A thread of the target that can run a system call: alive, and free of seccomp.
@@ -183,7 +206,7 @@ impl Bridge {
             maps.iter().find(|map| map.pathname == MMapPath::Vdso).ok_or("it has no vDSO to call from")?;
         let (start, end) = vdso.address;
         let mut bytes = vec![0; (end - start) as usize];
-        let memory = fs::File::open(format!("/proc/{pid}/mem")).map_err(|error| error.to_string())?;
+        let memory = fs::File::open(format!("{}/mem", target.folder())).map_err(|error| error.to_string())?;
         std::os::unix::fs::FileExt::read_exact_at(&memory, &mut bytes, start)
             .map_err(|error| format!("reading its vDSO: {error}"))?;
         let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
@@ -426,7 +449,7 @@ fn is_in_restartable_sequence(target: &Target, tid: Pid) -> bool {
         return false;
     }
     let mut sequence = [0; 8];
-    let read = fs::File::open(format!("/proc/{}/mem", target.pid())).and_then(|memory| {
+    let read = fs::File::open(format!("{}/mem", target.folder())).and_then(|memory| {
         std::os::unix::fs::FileExt::read_exact_at(&memory, &mut sequence, config[0] + RSEQ_CS)
     });
     read.is_ok() && u64::from_ne_bytes(sequence) != 0

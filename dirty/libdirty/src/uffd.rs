@@ -160,6 +160,13 @@ impl Uffd {
         self.ioctl(UFFDIO_WAKE, &mut raw(range))
     }
 
+    /// Whether the number still stands for a userfaultfd. (A program may close descriptors that it does not know.)
+    pub(crate) fn is_intact(&self) -> bool {
+        let mut none = uffdio_range { start: 0, len: 0 };
+        let refused = self.ioctl(UFFDIO_WAKE, &mut none).err().and_then(|error| error.raw_os_error());
+        refused == Some(libc::EINVAL) // other files do not know the request
+    }
+
     /// The descriptor, for the thread that reads its events.
     pub(crate) fn file(&self) -> &File {
         &self.file

@@ -28,18 +28,20 @@ def sleeper():
         short += time.monotonic() - begin < 0.01
 threading.Thread(target=sleeper, daemon=True).start()
 print(address, flush=True)
-for line in sys.stdin:
-    words = line.split()
-    if words[0] == "w":
-        index = int(words[1])
-        memory[index * page] = (memory[index * page] + 1) % 256
-        print("ok", flush=True)
-    elif words[0] == "short":
-        print(short, flush=True)
-    elif words[0] == "x":
-        os.execvp("sleep", ["sleep", "1000"])
-    else:
-        break
+def serve():
+    for line in sys.stdin:
+        words = line.split()
+        if words[0] == "w":
+            index = int(words[1])
+            memory[index * page] = (memory[index * page] + 1) % 256
+            print("ok", flush=True)
+        elif words[0] == "short":
+            print(short, flush=True)
+        elif words[0] == "x":
+            os.execvp("sleep", ["sleep", "1000"])
+        else:
+            break
+serve()
 "#;
 
 struct Writer {
@@ -49,7 +51,11 @@ struct Writer {
 
 impl Writer {
     fn start() -> Self {
-        let (program, address) = Answering::start(PYTHON);
+        Writer::run(PYTHON)
+    }
+
+    fn run(python: &str) -> Self {
+        let (program, address) = Answering::start(python);
         let range = PageRange::from_length(address.parse().unwrap(), 64 * page_size()).unwrap();
         Writer { program, range }
     }
@@ -70,6 +76,7 @@ impl Writer {
 fn pages(dirty: &Dirty, range: PageRange) -> Vec<usize> {
     dirty
         .mapped()
+        .filter_map(|part| part.intersection(range))
         .flat_map(|part| (part.start()..part.end()).step_by(page_size()))
         .map(|address| (address - range.start()) / page_size())
         .collect()
@@ -199,6 +206,43 @@ fn a_killed_process_is_reported_as_ended() {
         let mut dirty = Dirty::new();
         while !matches!(tracker.collect(&mut dirty), Ok(()) if !dirty.is_empty()) {}
         assert_eq!(dirty.extents()[0].reason, Reason::Exited);
+    }
+}
+
+#[test]
+fn a_process_whose_main_thread_has_ended_is_tracked() {
+    const ENDED: &str = "\nthreading.Thread(target=serve).start()\nctypes.CDLL(None).syscall(60, 0)\n"; // exit(2)
+    for backend in back_ends() {
+        let mut writer = Writer::run(&PYTHON.replace("\nserve()\n", ENDED));
+        let main = format!("/proc/{}/status", writer.pid());
+        wait_until("ended", || std::fs::read_to_string(&main).unwrap().contains("State:\tZ"));
+        let mut tracker = Tracker::builder().backend(backend).process(writer.pid()).unwrap();
+        tracker.watch(writer.range).unwrap();
+        let mut dirty = Dirty::new();
+        tracker.collect(&mut dirty).unwrap();
+        writer.write(9);
+        tracker.collect(&mut dirty).unwrap();
+        assert_eq!(pages(&dirty, writer.range), [9], "{backend}");
+        drop(tracker);
+        writer.write(10);
+    }
+}
+
+#[test]
+fn all_can_be_watched_after_a_part() {
+    for backend in back_ends() {
+        let mut writer = Writer::start();
+        let mut tracker = Tracker::builder().backend(backend).process(writer.pid()).unwrap();
+        tracker.watch(writer.range).unwrap();
+        tracker.watch_all().unwrap();
+        let watched: usize = tracker.ranges().iter().map(|range| range.len()).sum();
+        assert_eq!(watched, PageRange::everything().len(), "{backend}");
+        let mut dirty = Dirty::new();
+        tracker.collect(&mut dirty).unwrap();
+        writer.write(9);
+        tracker.collect(&mut dirty).unwrap();
+        assert!(pages(&dirty, writer.range).contains(&9), "{backend}");
+        tracker.watch_all().unwrap(); // nothing is left
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) use self::contract::{Armed, Backend, Collection, Part};
 use crate::capability::BackendKind;
 use crate::device::abi;
 use crate::extent::{PageRange, page_size};
+use crate::maps::Mapping;
 use crate::target::Target;
 
 /// The memory of one page table's pages.
@@ -26,6 +27,14 @@ fn whole_blocks(found: PageRange, run: PageRange) -> PageRange {
         (found.start() / size * size).max(run.start()),
         found.end().div_ceil(size).saturating_mul(size).min(run.end()),
     )
+}
+
+/// `part` cut where mappings end. The pieces share its bits. What is not mapped any more is in none of them, and missing
+/// from the mappings of the next collect.
+fn pieces(part: &Part, mappings: &[Mapping]) -> Vec<Part> {
+    let first = mappings.partition_point(|mapping| mapping.range.end() <= part.range.start());
+    let ranges = mappings[first..].iter().map_while(|mapping| mapping.range.intersection(part.range));
+    ranges.map(|range| Part { range, ..part.clone() }).collect()
 }
 
 /// Whether this kind of back end can track `target` at all.

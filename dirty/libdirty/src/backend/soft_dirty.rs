@@ -86,7 +86,7 @@ impl SoftDirty {
         }
         let claim = Claim::new(target)?;
         let sole = Sole::new(target.pid())?;
-        let path = format!("/proc/{}/clear_refs", target.pid());
+        let path = format!("{}/clear_refs", target.folder());
         let clear_refs = File::options().write(true).open(&path);
         Ok(SoftDirty {
             clear_refs: clear_refs.map_err(|error| format!("opening {path}: {error}"))?,

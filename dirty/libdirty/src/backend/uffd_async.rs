@@ -35,7 +35,7 @@ use linux_raw_sys::general::{
     UFFD_FEATURE_WP_UNPOPULATED,
 };
 
-use super::{Armed, Backend, Collection, Part, block_size, whole_blocks};
+use super::{Armed, Backend, Collection, Part, block_size, pieces, whole_blocks};
 use crate::capability::BackendKind;
 use crate::extent::{Dirty, PageRange, Reason, page_size};
 use crate::maps::Mapping;
@@ -122,6 +122,16 @@ impl UffdAsync {
             at = run.end();
         }
         sparse(self, at, part.range.end(), &mut report)
+    }
+
+    fn is_armed(&self, target: &Target, range: PageRange) -> bool {
+        pagemap::is_watched(target.pagemap(), range) && self.uffd.is_ours(range)
+    }
+
+    fn sweep_or_lose(&mut self, target: &Target, part: &Part, work: &mut Collection<'_>) {
+        if let Err(Lost(from)) = self.sweep(target, part, work.dirty) {
+            work.lost.push(PageRange::trusted(from, part.range.end()));
+        }
     }
 
     fn sweep_full(
@@ -374,12 +384,17 @@ impl Backend for UffdAsync {
 
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         for part in work.parts {
-            if !pagemap::is_watched(target.pagemap(), part.range) || !self.uffd.is_ours(part.range) {
-                work.lost.push(part.range);
+            if self.is_armed(target, part.range) {
+                self.sweep_or_lose(target, part, work);
                 continue;
             }
-            if let Err(Lost(from)) = self.sweep(target, part, work.dirty) {
-                work.lost.push(PageRange::trusted(from, part.range.end()));
+            // One mapping that was replaced costs none of the others.
+            for piece in pieces(part, work.mappings) {
+                if self.is_armed(target, piece.range) {
+                    self.sweep_or_lose(target, &piece, work);
+                } else {
+                    work.lost.push(piece.range);
+                }
             }
         }
         // Not before: the pieces of a part share their bits.
