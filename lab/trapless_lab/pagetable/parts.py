@@ -40,11 +40,10 @@ class Part:
     unload: tuple[Step, ...]
 
 
-# Xen gives its CPUs 30 ms to come together; on a busy host the emulated ones may need another try. A payload that
-# must stay, for pages are marked, refuses each of them.
-_UNLOAD = (
-    f"for try in 1 2 3 4 5; do xen-livepatch revert {NAME} && break; sleep 1; done; xen-livepatch unload {NAME}"
-)
+# Xen gives its CPUs 30 ms to come together; on a busy host the emulated ones may need another try. While
+# pages are marked, every try is refused.
+_REVERT = f"for try in 1 2 3 4 5; do xen-livepatch revert {NAME} && break; sleep 1; done"
+_UNLOAD = f"{_REVERT}; xen-livepatch unload {NAME}"
 
 
 def _payload_part() -> Part:
