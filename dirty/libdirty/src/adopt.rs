@@ -64,8 +64,9 @@ pub(crate) fn check_memory(uffd: &Uffd, target: &Target) -> Result<(), String> {
         match try_on(uffd, target, page) {
             Ok(true) => return Ok(()),
             Ok(false) => why = "it is another process's, or an earlier program's before execve".into(),
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                why = "the process that made it has ended or called execve".into();
+            // What this request says of memory that is gone.
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                why = format!("the process that made it has ended or called execve ({error})");
                 break;
             }
             Err(error) => why = format!("UFFDIO_REGISTER of a page of process {pid}: {error}"),
