@@ -4,13 +4,14 @@
 //! Invariant: whatever goes wrong between the two (no holder, one that dies, a reply that cannot be understood) is an
 //! error, never an empty answer. Take every page for written then.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use libdirty::PageRange;
 
+use crate::connection::send;
 use crate::protocol::{Decoder, Extent, Malformed, Mark, Message, Process, Reply, Request, Since};
 
 /// How long a reply may take: longer than the holder waits for a thread to stop.
@@ -163,7 +164,15 @@ impl Client {
             // The rest of a reply that was given up.
             return Err(Error::Unexpected);
         }
-        self.stream.write_all(&request.encode())?;
+        let request = request.encode();
+        let mut unsent = request.as_slice();
+        while !unsent.is_empty() {
+            match send(&self.stream, unsent) {
+                Ok(count) => unsent = &unsent[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         let mut bytes = [0; 16384];
         loop {
             match self.decoder.take()? {

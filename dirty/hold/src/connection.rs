@@ -3,7 +3,7 @@
 //! and its reply, and who does not take a reply is not asked for more.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 
@@ -96,7 +96,7 @@ impl Connection {
     /// Whether all is sent.
     fn send(&mut self) -> io::Result<bool> {
         while !self.unsent.is_empty() {
-            match self.stream.write(&self.unsent) {
+            match send(&self.stream, &self.unsent) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => drop(self.unsent.drain(..count)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -121,4 +121,12 @@ impl Connection {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Send a part of `bytes`; how much. Without SIGPIPE, which would end a program that does not expect it.
+pub(crate) fn send(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: so many bytes to be read.
+    let sent =
+        unsafe { libc::send(stream.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
