@@ -5,6 +5,7 @@
 //! error, never an empty answer. Take every page for written then.
 
 use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -61,6 +62,12 @@ pub struct Written {
     pub mark: Mark,
     /// The pages; or why everything is to be taken for written.
     pub pages: Result<Vec<Extent>, String>,
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
 }
 
 /// A connection to a holder.
