@@ -45,11 +45,13 @@ fn two_clients_on_one_process() {
             mark = written.mark;
             let pages = images[0].update(&written);
             assert!(round == 0 || (50..=220).contains(&pages), "{pages} pages in round {round}");
+            images[0].check();
         }
         if round % 3 == 0 {
             let written = other.written(process, Since::Clear, range).unwrap();
             assert!(written.pages.is_ok(), "{written:?}");
             images[1].update(&written);
+            images[1].check();
             other.clear(process).unwrap().unwrap();
         }
     }
