@@ -42,7 +42,7 @@ pub struct Process {
 /// A moment in the tracking of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// Which tracking: another number for each, whichever holder does it.
+    /// Which tracking: another number for each, whichever holder does it. 0: none, since which everything was written.
     pub epoch: u64,
     /// Which collect of it.
     pub round: u64,
@@ -150,6 +150,7 @@ pub enum Reply {
 
 const TREE: u32 = 1;
 const GOES_ON: u32 = 1;
+const SINCE_CLEAR: u32 = 2;
 
 /// Builds a frame.
 struct Writer(Vec<u8>);
@@ -277,11 +278,12 @@ impl Message for Request {
                 Writer::new(1).process(process, if tree { TREE } else { 0 }).done()
             }
             Request::Written { process, since, range, goes_on } => {
-                let mark = match since {
-                    Since::Clear => Mark { epoch: 0, round: 0 },
-                    Since::Mark(mark) => mark,
+                let (mark, from_clear) = match since {
+                    Since::Clear => (Mark { epoch: 0, round: 0 }, SINCE_CLEAR),
+                    Since::Mark(mark) => (mark, 0),
                 };
-                let frame = Writer::new(2).process(process, if goes_on { GOES_ON } else { 0 }).mark(mark);
+                let flags = from_clear | if goes_on { GOES_ON } else { 0 };
+                let frame = Writer::new(2).process(process, flags).mark(mark);
                 frame.u64(range.start() as u64).u64(range.end() as u64).done()
             }
             Request::Clear { process } => Writer::new(3).process(process, 0).done(),
@@ -298,12 +300,11 @@ impl Message for Request {
                 fields.end(Request::Track { process, tree: flags & TREE != 0 })
             }
             2 => {
-                let (process, flags) = fields.process(GOES_ON)?;
-                let mark = fields.mark()?;
-                let since = match mark {
-                    Mark { epoch: 0, round: 0 } => Since::Clear,
-                    Mark { epoch: 0, .. } => return malformed("a moment without an epoch"),
-                    mark => Since::Mark(mark),
+                let (process, flags) = fields.process(GOES_ON | SINCE_CLEAR)?;
+                let since = match (fields.mark()?, flags & SINCE_CLEAR != 0) {
+                    (Mark { epoch: 0, round: 0 }, true) => Since::Clear,
+                    (_, true) => return malformed("a mark, and since the last clear"),
+                    (mark, false) => Since::Mark(mark),
                 };
                 let range = fields.range()?;
                 fields.end(Request::Written { process, since, range, goes_on: flags & GOES_ON != 0 })

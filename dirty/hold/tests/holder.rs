@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use common::{Image, Service, Writer, works};
 use libdirty_hold::Client;
 use libdirty_hold::client::Error;
-use libdirty_hold::protocol::{Message, Process, Request, Since};
+use libdirty_hold::protocol::{Mark, Message, Process, Request, Since};
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
@@ -328,8 +328,9 @@ fn a_holder_that_dies_means_that_all_was_written() {
 
     let service = Service::start_at(path);
     let mut client = service.client();
+    let none = Mark { epoch: 0, round: 0 };
     let answers = |client: &mut Client| {
-        [Since::Clear, Since::Mark(mark)].map(|since| client.written(process, since, range).unwrap().pages)
+        [Since::Clear, Since::Mark(mark), Since::Mark(none)].map(|since| client.written(process, since, range).unwrap().pages)
     };
     for answer in answers(&mut client) {
         assert!(answer.as_ref().is_err_and(|why| why.contains("is not tracked")), "{answer:?}");
@@ -339,8 +340,9 @@ fn a_holder_that_dies_means_that_all_was_written() {
         let is_said = |why: &String| why.contains("was not cleared") || why.contains("without a gap");
         assert!(answer.as_ref().is_err_and(is_said), "{answer:?}");
     }
-    // The next clear begins anew.
+    // The next clear begins anew; who has no mark of this tracking does not profit from another's clear.
     client.clear(process).unwrap().unwrap();
+    assert!(client.written(process, Since::Mark(none), range).unwrap().pages.is_err());
     let mut image = Image::new(process.pid, range);
     writer.write(2);
     assert!(image.update(&client.written(process, Since::Clear, range).unwrap()) < 2000);
