@@ -330,7 +330,8 @@ fn a_holder_that_dies_means_that_all_was_written() {
     let mut client = service.client();
     let none = Mark { epoch: 0, round: 0 };
     let answers = |client: &mut Client| {
-        [Since::Clear, Since::Mark(mark), Since::Mark(none)].map(|since| client.written(process, since, range).unwrap().pages)
+        [Since::Clear, Since::Mark(mark), Since::Mark(none)]
+            .map(|since| client.written(process, since, range).unwrap().pages)
     };
     for answer in answers(&mut client) {
         assert!(answer.as_ref().is_err_and(|why| why.contains("is not tracked")), "{answer:?}");
