@@ -3,7 +3,7 @@
 //! should. Nothing happens in the handler but a byte in a pipe, which is never taken out: stopped is for good.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
@@ -61,6 +61,13 @@ impl Stop {
                 return Ok(Woken::Time);
             }
         }
+    }
+}
+
+/// Readable once an end was asked for.
+impl AsRawFd for Stop {
+    fn as_raw_fd(&self) -> RawFd {
+        self.asked.as_raw_fd()
     }
 }
 

@@ -19,8 +19,11 @@
 //!   waited are taken on it, and their handlers return to it.
 //!
 //! What else keeps the target unharmed:
-//! - Threads for which this could fail badly are refused: under seccomp (a forbidden call may kill the thread), with
-//!   system calls that go to a handler (syscall user dispatch), of another word size, or traced already.
+//! - Threads for which this could fail badly are refused: with system calls that go to a handler (syscall user
+//!   dispatch), of another word size, or traced already.
+//! - A thread under seccomp is taken only if no other is there, with its filters suspended (`seccomp`). They come back
+//!   when the tracer dies, and might kill the thread for what the bridge calls. So a guardian attaches to such a thread,
+//!   which does not die with this process.
 //! - The thread takes no signal meanwhile: its mask is full, and it is stopped at system calls, not by SIGTRAP.
 //! - Registers are put back in a stop from which the kernel restarts the system call that was
 //!   interrupted, as after any ptrace stop.
@@ -39,7 +42,9 @@ use nix::unistd::Pid;
 use procfs::FromRead;
 use procfs::process::{MMapPath, Status};
 
+use crate::guardian;
 use crate::own;
+use crate::seccomp;
 use crate::target::Target;
 
 /// How long a thread may take to stop. One that waits for a disk or a dead file server does not.
@@ -58,7 +63,10 @@ pub(crate) fn userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String
     let result = std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("libdirty-inject".into())
-            .spawn_scoped(scope, || bring_userfaultfd(target, flags))
+            .spawn_scoped(scope, || match pick_thread(target)? {
+                (tid, Filters::None) => bring_userfaultfd(target, tid, Filters::None, flags),
+                (tid, suspended) => guardian::run(|| bring_userfaultfd(target, tid, suspended, flags))?,
+            })
             .map_err(|error| format!("no thread for it: {error}"))?
             .join()
             .map_err(|_| "the thread for it panicked".to_string())?
@@ -66,9 +74,17 @@ pub(crate) fn userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String
     result.map_err(|why| format!("userfaultfd(2) in process {}: {why}", target.pid()))
 }
 
-fn bring_userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String> {
-    let tid = pick_thread(target)?;
-    let stopped = Stopped::stop(target, tid)?;
+/// What is to be done about the seccomp filters of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filters {
+    /// It has none.
+    None,
+    /// They are suspended, and a guardian attaches.
+    Suspend,
+}
+
+fn bring_userfaultfd(target: &Target, tid: Pid, filters: Filters, flags: i32) -> Result<OwnedFd, String> {
+    let stopped = Stopped::stop(target, tid, filters)?;
     let crossing = stopped.enter(target, libc::SYS_userfaultfd, flags.into())?;
     let remote = crossing.call().map_err(|error| error.to_string())?;
     let copied = copy(target, tid, remote);
@@ -107,25 +123,26 @@ fn copy(target: &Target, tid: Pid, remote: i64) -> Result<i64, String> {
     Ok(local)
 }
 
-/// A thread of the target that can run a system call: alive, and free of seccomp.
-fn pick_thread(target: &Target) -> Result<Pid, String> {
+/// A thread of the target that can run a system call: alive, and if there is one, free of seccomp.
+fn pick_thread(target: &Target) -> Result<(Pid, Filters), String> {
     let tasks = format!("/proc/{}/task", target.pid());
     let entries = fs::read_dir(&tasks).map_err(|error| format!("{tasks}: {error}"))?;
     let mut why = "it has no thread left".to_string();
+    let mut filtered = None;
     for entry in entries.flatten() {
         let Some(tid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let Ok(status) = Status::from_file(entry.path().join("status")) else { continue };
         if status.tracerpid != 0 {
             why = format!("process {} traces it already", status.tracerpid);
-        } else if status.seccomp != Some(0) {
-            why = "it runs under seccomp, which could kill it for the call".into();
         } else if matches!(status.state.chars().next(), Some('Z' | 'X' | 'D')) {
             why = format!("its thread {tid} is in state {}", status.state);
+        } else if status.seccomp.unwrap_or(0) != 0 {
+            filtered = Some((Pid::from_raw(tid), Filters::Suspend));
         } else {
-            return Ok(Pid::from_raw(tid));
+            return Ok((Pid::from_raw(tid), Filters::None));
         }
     }
-    Err(why)
+    filtered.ok_or(why)
 }
 
 // The bridge. Nothing on it changes flags or the stack, so these need no putting back; nor does the kernel.
@@ -265,7 +282,7 @@ struct Stopped {
 }
 
 impl Stopped {
-    fn stop(target: &Target, tid: Pid) -> Result<Self, String> {
+    fn stop(target: &Target, tid: Pid, filters: Filters) -> Result<Self, String> {
         ptrace::seize(tid, ptrace::Options::PTRACE_O_TRACESYSGOOD)
             .map_err(|error| format!("ptrace attach to thread {tid}: {error}"))?;
         // From here on an error returns from this thread, whose end detaches the target.
@@ -280,6 +297,14 @@ impl Stopped {
             std::thread::sleep(Duration::from_micros(50));
             ptrace::interrupt(tid).map_err(|error| format!("ptrace interrupt of thread {tid}: {error}"))?;
             wait_for_trap(tid)?;
+        }
+        // Asked again, for it may have changed until it stopped.
+        match (seccomp::is_filtered(target, tid)?, filters) {
+            (true, Filters::None) => {
+                return Err(format!("thread {tid} has just gone under seccomp: try again"));
+            }
+            (true, Filters::Suspend) => seccomp::suspend(tid, libc::PTRACE_O_TRACESYSGOOD)?,
+            (false, _) => {}
         }
         let registers = ptrace::getregs(tid).map_err(|error| format!("its registers: {error}"))?;
         if registers.cs != 0x33 {

@@ -22,6 +22,7 @@
 //! Where the exact pages are not knowable, they are reported as dirty, with a [`Reason`]; they are never left out. The
 //! writes that a mechanism cannot see are listed in its [`Capabilities`].
 
+mod adopt;
 mod backend;
 mod bitmap;
 mod builder;
@@ -32,6 +33,7 @@ mod descriptor;
 pub mod device;
 mod error;
 mod extent;
+mod guardian;
 mod hugetlb;
 mod inject;
 mod maps;
@@ -40,6 +42,7 @@ mod own;
 pub mod pagemap;
 mod private;
 mod scratch;
+mod seccomp;
 mod signals;
 mod stop;
 mod survey;

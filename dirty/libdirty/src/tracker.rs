@@ -255,6 +255,18 @@ impl Tracker {
         Ok(())
     }
 
+    /// Begin anew: the next collect reports everything that is mapped in the ranges, as it does of new memory. For a
+    /// caller who has lost what earlier collects reported; its next copy is a full one.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Forked`].
+    pub fn start_over(&mut self) -> Result<()> {
+        self.check_usable()?;
+        // What is not in the books is new to the next collect, which arms it before it reports it.
+        self.forget(PageRange::everything());
+        Ok(())
+    }
+
     fn check_usable(&self) -> Result<()> {
         if std::process::id() != self.owner {
             return Err(Error::Forked(self.owner));

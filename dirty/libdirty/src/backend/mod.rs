@@ -8,6 +8,8 @@ mod soft_dirty;
 mod uffd_async;
 mod uffd_sync;
 
+use std::os::fd::OwnedFd;
+
 pub(crate) use self::contract::{Armed, Backend, Collection, Part};
 use crate::capability::BackendKind;
 use crate::device::abi;
@@ -62,6 +64,21 @@ pub(crate) fn open(kind: BackendKind, target: &Target) -> Result<Box<dyn Backend
         BackendKind::Mprotect => Box::new(mprotect::Mprotect::open(target)?),
         BackendKind::SoftDirty => Box::new(soft_dirty::SoftDirty::open(target)?),
         BackendKind::UffdSync => Box::new(uffd_sync::UffdSync::open(target)?),
-        BackendKind::UffdAsync => Box::new(uffd_async::UffdAsync::open(target)?),
+        BackendKind::UffdAsync => Box::new(uffd_async::UffdAsync::open(target, None)?),
     })
+}
+
+/// Make a back end for `target` with a userfaultfd that was handed over.
+///
+/// # Errors
+/// As [`open`]; and for a kind that cannot use one, or not one of another's making.
+pub(crate) fn open_with(
+    kind: BackendKind,
+    target: &Target,
+    userfaultfd: OwnedFd,
+) -> Result<Box<dyn Backend>, String> {
+    if kind != BackendKind::UffdAsync {
+        return Err(format!("a userfaultfd that is handed over is used by {} only", BackendKind::UffdAsync));
+    }
+    Ok(Box::new(uffd_async::UffdAsync::open(target, Some(userfaultfd))?))
 }

@@ -30,6 +30,8 @@
 //! allocates page tables, and the scan takes empty entries for written. If nothing of a block is reported, its marks
 //! are checked: if they are gone, its table was freed, and the block is reported and marked again.
 
+use std::os::fd::OwnedFd;
+
 use linux_raw_sys::general::{
     PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PAGE_IS_WRITTEN, UFFD_FEATURE_WP_ASYNC,
     UFFD_FEATURE_WP_UNPOPULATED,
@@ -68,13 +70,17 @@ const WRITTEN: Scan = Scan {
 };
 
 impl UffdAsync {
-    pub(super) fn open(target: &Target) -> Result<Self, String> {
+    /// With the userfaultfd that was handed over, if one was.
+    pub(super) fn open(target: &Target, handed: Option<OwnedFd>) -> Result<Self, String> {
         if !pagemap::can_scan(target.pagemap()) {
             return Err("the kernel has no PAGEMAP_SCAN (Linux 6.7)".into());
         }
         // The kernel resolves these faults itself, those of its own writes too, so no privilege is needed.
         let features = UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED;
-        let uffd = Uffd::open(target, Faults::User, &[features])?;
+        let uffd = match handed {
+            Some(fd) => Uffd::adopt(target, fd, features)?,
+            None => Uffd::open(target, Faults::User, &[features])?,
+        };
         Ok(UffdAsync {
             uffd,
             regions: Regions::default(),

@@ -33,8 +33,14 @@ pub struct Answering {
 impl Answering {
     /// Start it; return its first line too.
     pub fn start(python: &str) -> (Self, String) {
+        Answering::start_with(python, &[])
+    }
+
+    /// The same, of a program that takes arguments.
+    pub fn start_with(python: &str, arguments: &[&str]) -> (Self, String) {
         let mut child = Command::new("/usr/bin/python3")
             .args(["-c", python])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
