@@ -20,6 +20,14 @@ pub fn backend(name: &str) -> Result<BackendKind, String> {
     name.parse()
 }
 
+/// Permissions of a file, in octal.
+pub fn mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("permissions are an octal number from 0 to 777".into()),
+    }
+}
+
 /// A size such as `1GiB`, in whole pages and at least 1,024 of them.
 pub fn size(text: &str) -> Result<usize, String> {
     let size: ByteSize =

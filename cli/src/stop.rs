@@ -3,7 +3,7 @@
 //! writes a byte to a pipe, which is never read, so the request is permanent.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
@@ -61,6 +61,13 @@ impl Stop {
                 return Ok(Woken::Time);
             }
         }
+    }
+}
+
+/// Readable once the end was requested.
+impl AsRawFd for Stop {
+    fn as_raw_fd(&self) -> RawFd {
+        self.asked.as_raw_fd()
     }
 }
 

@@ -2,6 +2,7 @@
 //! `trapless dirty`: the tracking of dirty pages on real programs.
 
 mod bench;
+mod hold;
 mod names;
 mod plot;
 mod record;
@@ -26,6 +27,8 @@ pub enum Command {
     Record(record::Arguments),
     /// Draw a recording
     Plot(plot::Arguments),
+    /// Keep trackers for clients that connect from time to time: between a pre-dump and a dump
+    Hold(hold::Arguments),
     /// Measure what tracking costs on this host
     Bench(bench::Arguments),
 }
@@ -39,6 +42,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Watch(arguments) => watch::run(&arguments),
         Command::Record(arguments) => record::run(&arguments),
         Command::Plot(arguments) => plot::run(&arguments),
+        Command::Hold(arguments) => hold::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     }
 }

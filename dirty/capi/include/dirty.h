@@ -248,6 +248,22 @@ extern "C" {
 int64_t dirty_open(pid_t pid, const char *backend, uint32_t flags);
 
 /**
+ * Make a tracker of process pid (0: the calling one) with a userfaultfd that this process has made itself, and from
+ * which the caller has it: by SCM_RIGHTS, pidfd_getfd(2) or a parasite. For a process that may not be made to call
+ * userfaultfd(2): one under seccomp, or one that a debugger holds by ptrace, be it the caller. Nothing is injected, and
+ * ptrace is not used; the caller needs the permission to ptrace the process all the same.
+ *
+ * The back end is uffd-async. The userfaultfd may have been made with any flags. Best is one that is not initialised
+ * (UFFDIO_API); it then is by this call, even if the call fails. The tracker keeps a copy of the descriptor until it is
+ * closed; the caller's is the caller's to close.
+ *
+ * Returns a handle as dirty_open(), or -EOPNOTSUPP (it is no userfaultfd, or not one for the memory of this process, or
+ * one initialised without asynchronous write protection; or the back end does not work here; dirty_last_error() says
+ * which), -EBADF (no open descriptor), -ESRCH, -EPERM, or an error of the kernel.
+ */
+int64_t dirty_open_fd(pid_t pid, int userfaultfd);
+
+/**
  * End a tracker. Its process runs on, untracked, as if it had never been tracked. Waits for calls that other threads
  * have in progress on this tracker; later calls get -EBADF.
  *
@@ -265,10 +281,10 @@ int dirty_close(int64_t handle);
 int dirty_watch(int64_t handle, uintptr_t start, size_t length);
 
 /**
- * Watch all of user space: whatever the process has mapped, and will map. Meant for tracking another process; in the
- * calling process it also watches the memory of the library and of its caller.
+ * Watch all of user space, but for what is watched already: whatever the process has mapped, and will map. Meant for
+ * tracking another process; in the calling process it also watches the memory of the library and of its caller.
  *
- * Returns as dirty_watch().
+ * Returns as dirty_watch(), but never -EEXIST.
  */
 int dirty_watch_all(int64_t handle);
 

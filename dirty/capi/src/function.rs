@@ -2,6 +2,7 @@
 //! The exported functions: arguments are checked here, the work is done behind [`crate::handle`].
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use libdirty::{PageRange, Tracker};
 
@@ -41,6 +42,36 @@ pub unsafe extern "C" fn dirty_open(pid: libc::pid_t, backend: *const c_char, fl
     })
 }
 
+/// Make a tracker of process pid (0: the calling one) with a userfaultfd that this process has made itself, and from
+/// which the caller has it: by SCM_RIGHTS, pidfd_getfd(2) or a parasite. For a process that may not be made to call
+/// userfaultfd(2): one under seccomp, or one that a debugger holds by ptrace, be it the caller. Nothing is injected, and
+/// ptrace is not used; the caller needs the permission to ptrace the process all the same.
+///
+/// The back end is uffd-async. The userfaultfd may have been made with any flags. Best is one that is not initialised
+/// (UFFDIO_API); it then is by this call, even if the call fails. The tracker keeps a copy of the descriptor until it is
+/// closed; the caller's is the caller's to close.
+///
+/// Returns a handle as dirty_open(), or -EOPNOTSUPP (it is no userfaultfd, or not one for the memory of this process, or
+/// one initialised without asynchronous write protection; or the back end does not work here; dirty_last_error() says
+/// which), -EBADF (no open descriptor), -ESRCH, -EPERM, or an error of the kernel.
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_open_fd(pid: libc::pid_t, userfaultfd: c_int) -> i64 {
+    call(|| {
+        if userfaultfd < 0 {
+            return Err(not_open(userfaultfd, &std::io::Error::from_raw_os_error(libc::EBADF)));
+        }
+        // SAFETY: plain numbers; returns a new descriptor or -1.
+        let copy = unsafe { libc::fcntl(userfaultfd, libc::F_DUPFD_CLOEXEC, 0) };
+        if copy < 0 {
+            return Err(not_open(userfaultfd, &std::io::Error::last_os_error()));
+        }
+        // SAFETY: the kernel has just returned it.
+        let builder = Tracker::builder().userfaultfd(unsafe { OwnedFd::from_raw_fd(copy) });
+        let tracker = if pid == 0 { builder.own()? } else { builder.process(pid)? };
+        Ok(handle::own_table().insert(Session::new(tracker)))
+    })
+}
+
 /// End a tracker. Its process runs on, untracked, as if it had never been tracked. Waits for calls that other threads
 /// have in progress on this tracker; later calls get -EBADF.
 ///
@@ -63,13 +94,13 @@ pub extern "C" fn dirty_watch(handle: i64, start: usize, length: libc::size_t) -
     on_tracker(handle, |tracker| tracker.watch(PageRange::from_length(start, length)?))
 }
 
-/// Watch all of user space: whatever the process has mapped, and will map. Meant for tracking another process; in the
-/// calling process it also watches the memory of the library and of its caller.
+/// Watch all of user space, but for what is watched already: whatever the process has mapped, and will map. Meant for
+/// tracking another process; in the calling process it also watches the memory of the library and of its caller.
 ///
-/// Returns as dirty_watch().
+/// Returns as dirty_watch(), but never -EEXIST.
 #[unsafe(no_mangle)]
 pub extern "C" fn dirty_watch_all(handle: i64) -> c_int {
-    on_tracker(handle, |tracker| tracker.watch(PageRange::everything()))
+    on_tracker(handle, Tracker::watch_all)
 }
 
 /// Stop watching a range; every page of it must be watched. Writes there that no collect has found are forgotten.
@@ -208,6 +239,13 @@ pub extern "C" fn dirty_reason_is_mapped(reason: u32) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn dirty_last_error() -> *const c_char {
     failure::last()
+}
+
+fn not_open(fd: c_int, error: &std::io::Error) -> Failure {
+    Failure::new(
+        error.raw_os_error().unwrap_or(libc::EIO),
+        format!("dirty_open_fd: descriptor {fd}: {error}"),
+    )
 }
 
 fn on_tracker(handle: i64, work: impl FnOnce(&mut Tracker) -> libdirty::Result<()>) -> c_int {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One bit a page, over a range, in memory that the kernel gives only where bits are set.
+//! One bit a page, over a range; of a large range, in memory that the kernel gives only where bits are set.
 //!
 //! A set bit means that the caller's copy of the page may be other than zeros: the page had content at the last
 //! collect, or was reported to be copied. (In the `mprotect` back end it means *written*.) Memory that was armed after
@@ -13,68 +13,30 @@
 //! this needs is explained there. Nothing here allocates after [`Bitmap::new`].
 
 use std::io;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::extent::{PageRange, page_size};
-use crate::own::Kept;
+use crate::private::Words;
 
 /// Bits for the pages of `range`, all clear at first.
 #[derive(Debug)]
 pub(crate) struct Bitmap {
     range: PageRange,
-    words: NonNull<AtomicU64>,
+    words: Words,
     count: usize,
     fresh: AtomicBool,
-    /// Always there but while it is dropped.
-    kept: Option<Kept>,
 }
 
 /// Words of a group of the summary.
 const GROUP: usize = 8;
-
-// SAFETY: the words are atomics in memory that this value owns alone; nothing depends on a thread.
-unsafe impl Send for Bitmap {}
-// SAFETY: as above; every access goes through atomics.
-unsafe impl Sync for Bitmap {}
 
 impl Bitmap {
     /// # Errors
     /// When there is no memory for it.
     pub(crate) fn new(range: PageRange) -> io::Result<Self> {
         let count = range.pages().div_ceil(64);
-        let length = (count + count.div_ceil(GROUP).div_ceil(64)) * 8;
-        // SAFETY: a new private mapping, at an address of the kernel's choice.
-        let memory = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // Its own kind of memory: joined with a mapping of the program, it would make all of that soft-dirty.
-        // SAFETY: the mapping just made, which nobody uses yet.
-        let usable = unsafe {
-            libc::madvise(memory, length, libc::MADV_DONTDUMP);
-            libc::mprotect(memory, length, libc::PROT_READ | libc::PROT_WRITE)
-        };
-        if usable != 0 {
-            let error = io::Error::last_os_error();
-            // SAFETY: as above.
-            unsafe { libc::munmap(memory, length) };
-            return Err(error);
-        }
-        let words = NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("mmap returned page 0"))?;
-        let start = memory as usize;
-        let end = (start + length).next_multiple_of(page_size());
-        let kept = Some(Kept::new(PageRange::trusted(start, end)));
-        Ok(Bitmap { range, words, count, fresh: AtomicBool::new(false), kept })
+        let words = Words::new(count + count.div_ceil(GROUP).div_ceil(64))?;
+        Ok(Bitmap { range, words, count, fresh: AtomicBool::new(false) })
     }
 
     /// Whether no collect has looked at the pages since they were armed.
@@ -93,14 +55,14 @@ impl Bitmap {
 
     /// The words, page 0 of the range being bit 0 of word 0.
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `count` words, zeroed by the kernel, mapped until drop.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.count) }
+        // SAFETY: `count` words that live as long as this value; all access to them is atomic.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.count) }
     }
 
     fn summary(&self) -> &[AtomicU64] {
-        // SAFETY: they follow the others, zeroed by the kernel, mapped until drop.
+        // SAFETY: they follow the others, and live as long.
         unsafe {
-            let first = self.words.as_ptr().add(self.count);
+            let first = self.words.as_ptr().cast::<AtomicU64>().add(self.count);
             std::slice::from_raw_parts(first, self.count.div_ceil(GROUP).div_ceil(64))
         }
     }
@@ -188,6 +150,29 @@ impl Bitmap {
         (all, any)
     }
 
+    /// The runs of pages of `part` whose bits are set, or are clear.
+    pub(crate) fn runs(&self, part: PageRange, set: bool) -> impl Iterator<Item = PageRange> + '_ {
+        let (mut at, end) = (self.index(part.start()), self.index(part.end() - 1) + 1);
+        let find = move |from: usize, set: bool| {
+            let mut at = from;
+            while at < end {
+                let word = self.words()[at / 64].load(Ordering::Relaxed);
+                let rest = if set { word } else { !word } >> (at % 64);
+                if rest != 0 {
+                    return (at + rest.trailing_zeros() as usize).min(end);
+                }
+                at = (at / 64 + 1) * 64;
+            }
+            end
+        };
+        let address = |at: usize| self.range.start() + at * page_size();
+        std::iter::from_fn(move || {
+            let start = find(at, set);
+            at = find(start, !set);
+            (start < at).then(|| PageRange::trusted(address(start), address(at)))
+        })
+    }
+
     fn each_word(&self, part: PageRange, mut visit: impl FnMut(usize, u64)) {
         let (mut first, end) = (self.index(part.start()), self.index(part.end() - 1) + 1);
         while first < end {
@@ -196,15 +181,6 @@ impl Bitmap {
             visit(first / 64, mask);
             first += bits;
         }
-    }
-}
-
-impl Drop for Bitmap {
-    fn drop(&mut self) {
-        // Before the memory goes: the program may be given these addresses at once.
-        self.kept = None;
-        // SAFETY: the mapping made by `new`, of the same length; no reference outlives `self`.
-        unsafe { libc::munmap(self.words.as_ptr().cast(), (self.count + self.summary().len()) * 8) };
     }
 }
 
@@ -221,6 +197,13 @@ mod tests {
         assert_eq!(bitmap.all_any(range(163, 230)), (true, true));
         assert_eq!(bitmap.all_any(range(162, 230)), (false, true));
         assert_eq!(bitmap.all_any(range(230, 400)), (false, false));
+        assert_eq!(bitmap.runs(range(150, 300), true).collect::<Vec<_>>(), [range(163, 230)]);
+        assert_eq!(
+            bitmap.runs(range(150, 400), false).collect::<Vec<_>>(),
+            [range(150, 163), range(230, 400)]
+        );
+        assert_eq!(bitmap.runs(range(170, 180), true).collect::<Vec<_>>(), [range(170, 180)]);
+        assert_eq!(bitmap.runs(range(170, 180), false).count(), 0);
         bitmap.fill(range(163, 229), false);
         assert!(bitmap.get(129) && !bitmap.get(128));
         bitmap.put(129, false);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Making a tracker: by the back end that is asked for, or by the cheapest that the survey finds to work.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use crate::backend;
 use crate::capability::BackendKind;
 use crate::error::{Error, Result};
@@ -12,6 +15,7 @@ use crate::tracker::Tracker;
 #[derive(Debug, Clone, Default)]
 pub struct Builder {
     backend: Option<BackendKind>,
+    userfaultfd: Option<Arc<OwnedFd>>,
 }
 
 impl Builder {
@@ -19,6 +23,22 @@ impl Builder {
     #[must_use]
     pub fn backend(mut self, kind: BackendKind) -> Self {
         self.backend = Some(kind);
+        self
+    }
+
+    /// Use this userfaultfd, which the process to be tracked has made itself and from which the caller has it: by
+    /// SCM_RIGHTS, `pidfd_getfd(2)` or a parasite. For a process that may not be made to call `userfaultfd(2)`: under
+    /// seccomp, or held by a debugger. Nothing is injected then, and ptrace is not used.
+    ///
+    /// It is used by [`BackendKind::UffdAsync`], the default here, which needs no flag but may have any; best is one
+    /// that is not initialised (`UFFDIO_API`), which it then is, even where it is refused. The tracker keeps it until
+    /// it is dropped.
+    ///
+    /// It is refused if it is no userfaultfd or one for the memory of another process. To find that out, a page of the
+    /// process is registered with it for a moment: in another process, if it is another's.
+    #[must_use]
+    pub fn userfaultfd(mut self, userfaultfd: OwnedFd) -> Self {
+        self.userfaultfd = Some(Arc::new(userfaultfd));
         self
     }
 
@@ -39,12 +59,18 @@ impl Builder {
     }
 
     fn build(self, target: Target) -> Result<Tracker> {
-        let (backend, rejected) = match self.backend {
-            Some(kind) => {
+        let (backend, rejected) = match (self.backend, self.userfaultfd) {
+            (kind, Some(userfaultfd)) => {
+                let kind = kind.unwrap_or(BackendKind::UffdAsync);
+                let copy = userfaultfd.try_clone().map_err(|error| error.to_string());
+                let backend = copy.and_then(|copy| backend::open_with(kind, &target, copy));
+                (backend.map_err(|why| Error::Rejected { backend: kind, why })?, Vec::new())
+            }
+            (Some(kind), None) => {
                 let backend = backend::open(kind, &target);
                 (backend.map_err(|why| Error::Rejected { backend: kind, why })?, Vec::new())
             }
-            None => survey::best(&target)?,
+            (None, None) => survey::best(&target)?,
         };
         Ok(Tracker::new(target, backend, rejected))
     }

@@ -64,6 +64,11 @@ impl BackendKind {
             BackendKind::Epml => &EPML,
         }
     }
+
+    /// Whether it needs the kernel module.
+    pub(crate) fn needs_module(self) -> bool {
+        matches!(self, BackendKind::Dbit | BackendKind::Spml | BackendKind::Epml)
+    }
 }
 
 impl fmt::Display for BackendKind {

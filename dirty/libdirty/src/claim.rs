@@ -22,6 +22,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 
+use crate::descriptor::Descriptor;
 use crate::own;
 use crate::target::Target;
 
@@ -34,7 +35,7 @@ pub(crate) struct Claim {
 /// The lock that the trackers of one program share.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    file: File,
+    file: Descriptor<File>,
     /// Device and inode.
     process: (u64, u64),
     /// The process that took it.
@@ -83,14 +84,14 @@ impl Lock {
             let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
             (File::from(fd), File::from(target.pidfd().try_clone()?))
         } else {
-            (File::open(format!("/proc/{}/pagemap", target.pid()))?, target.pagemap().try_clone()?)
+            (File::open(format!("{}/pagemap", target.folder()))?, target.pagemap().try_clone()?)
         };
         let identity = |file: &File| file.metadata().map(|status| (status.dev(), status.ino()));
         let process = identity(&file)?;
         if process != identity(&known)? {
             return Err(io::Error::other("its pid is another's by now"));
         }
-        Ok(Lock { file, process, owner: std::process::id() })
+        Ok(Lock { file: Descriptor::new(file)?, process, owner: std::process::id() })
     }
 
     fn take(&self) -> io::Result<()> {
@@ -117,7 +118,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        if std::process::id() == self.owner {
+        if std::process::id() == self.owner && self.file.is_intact() {
             // Not by closing alone: a forked child may have a copy.
             // SAFETY: plain numbers.
             unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };

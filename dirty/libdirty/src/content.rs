@@ -15,9 +15,10 @@
 
 use std::io;
 
-use linux_raw_sys::general::PAGE_IS_PFNZERO;
+use linux_raw_sys::general::{PAGE_IS_FILE, PAGE_IS_PFNZERO, PAGE_IS_SWAPPED};
 
 use crate::extent::{PageRange, page_size};
+use crate::maps::Memory;
 use crate::pagemap::{self, Entry, Regions, Scan};
 use crate::scratch::Scratch;
 use crate::target::Target;
@@ -34,10 +35,10 @@ pub(crate) enum Content {
 }
 
 /// How the page of zeros is distinguished from a page shared with a forked child.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 enum Zeros {
     Frame(u64),
-    Scan(Regions),
+    Scan,
     Unknown,
 }
 
@@ -45,6 +46,8 @@ enum Zeros {
 #[derive(Debug)]
 pub(crate) struct Contents {
     zeros: Zeros,
+    /// Where the kernel has `PAGEMAP_SCAN`.
+    regions: Option<Regions>,
     entries: Vec<Entry>,
     /// A bit for each entry that is known to be of the page of zeros.
     zero: [u64; Contents::CHUNK / 64],
@@ -55,12 +58,18 @@ impl Contents {
     pub(crate) const CHUNK: usize = 8192;
 
     pub(crate) fn new(target: &Target) -> Self {
+        let regions = pagemap::can_scan(target.pagemap()).then(Regions::default);
         let zeros = match zero_frame() {
             Some(frame) => Zeros::Frame(frame),
-            None if pagemap::can_scan(target.pagemap()) => Zeros::Scan(Regions::default()),
+            None if regions.is_some() => Zeros::Scan,
             None => Zeros::Unknown,
         };
-        Contents { zeros, entries: vec![Entry::default(); Self::CHUNK], zero: [0; Contents::CHUNK / 64] }
+        Contents {
+            zeros,
+            regions,
+            entries: vec![Entry::default(); Self::CHUNK],
+            zero: [0; Contents::CHUNK / 64],
+        }
     }
 
     /// Read the pages of `chunk`, at most [`Contents::CHUNK`].
@@ -70,7 +79,7 @@ impl Contents {
     pub(crate) fn read(&mut self, target: &Target, chunk: PageRange) -> io::Result<()> {
         let entries = &mut self.entries[..chunk.pages()];
         pagemap::read_into(target.pagemap(), chunk.start(), entries)?;
-        if let Zeros::Scan(regions) = &mut self.zeros {
+        if let (Zeros::Scan, Some(regions)) = (self.zeros, &mut self.regions) {
             if !entries.iter().any(|entry| is_zero_or_shared(*entry)) {
                 return Ok(());
             }
@@ -81,6 +90,46 @@ impl Contents {
                 let first = (found.start() - chunk.start()) / page_size();
                 (first..first + found.pages()).for_each(|index| zero[index / 64] |= 1 << (index % 64));
             })?;
+        }
+        Ok(())
+    }
+
+    /// Find the pages of private memory that have content of their own, or may have: `found` gets each run of one answer,
+    /// in order, never [`Content::Behind`]. Costs little for runs of a page table's length, and nothing for memory that
+    /// was never touched, where the kernel has `PAGEMAP_SCAN`.
+    ///
+    /// # Errors
+    /// When the pages cannot be read: the memory is gone. `found` may have got some of them.
+    pub(crate) fn runs(
+        &mut self,
+        target: &Target,
+        range: PageRange,
+        memory: Memory,
+        mut found: impl FnMut(PageRange, Content),
+    ) -> io::Result<()> {
+        if let Some(regions) = &mut self.regions {
+            // For the page of a file the kernel looks at each page's descriptor: most of the time of a scan.
+            let file = if memory.is_private_anonymous() { 0 } else { PAGE_IS_FILE | PAGE_IS_SWAPPED };
+            let what = Scan { report: PAGE_IS_PFNZERO | file, ..Scan::CONTENT };
+            return pagemap::scan(target.pagemap(), range, what, regions, |run, categories| {
+                if categories & PAGE_IS_SWAPPED != 0 || categories & (PAGE_IS_PFNZERO | PAGE_IS_FILE) == 0 {
+                    found(run, Content::Own);
+                }
+            });
+        }
+        for chunk in range.split(Self::CHUNK) {
+            self.read(target, chunk)?;
+            let page = |index: usize| chunk.start() + index * page_size();
+            let mut index = 0;
+            while index < chunk.pages() {
+                let (first, content) = (index, self.page(index));
+                while index < chunk.pages() && self.page(index) == content {
+                    index += 1;
+                }
+                if content != Content::Behind {
+                    found(PageRange::trusted(page(first), page(index)), content);
+                }
+            }
         }
         Ok(())
     }
@@ -102,9 +151,9 @@ impl Contents {
         if !is_zero_or_shared(entry) {
             return Content::Own;
         }
-        let is_zero = match &self.zeros {
-            Zeros::Frame(frame) => frame_of(entry) == *frame,
-            Zeros::Scan(_) => self.zero[index / 64] & (1 << (index % 64)) != 0,
+        let is_zero = match self.zeros {
+            Zeros::Frame(frame) => frame_of(entry) == frame,
+            Zeros::Scan => self.zero[index / 64] & (1 << (index % 64)) != 0,
             Zeros::Unknown => return Content::Unknown,
         };
         if is_zero { Content::Behind } else { Content::Own }

@@ -10,11 +10,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
+use crate::descriptor::Descriptor;
 use crate::extent::PageRange;
 
 /// An open file of the device.
 #[derive(Debug)]
-pub struct Device(File);
+pub struct Device(Descriptor<File>);
 
 impl Device {
     /// Open it, and see that the module has `mechanism` ([`abi::DBIT`], ...).
@@ -27,6 +28,7 @@ impl Device {
             io::ErrorKind::NotFound => format!("no {path}: the module trapless_dirty is not loaded"),
             _ => format!("opening {path}: {error}"),
         })?;
+        let file = Descriptor::new(file).map_err(|error| format!("fstat of {path}: {error}"))?;
         let device = Device(file);
         let mut info = abi::Info::default();
         device

@@ -55,7 +55,7 @@ pub enum Error {
         why: String,
     },
     /// No back end works here; each with its reason.
-    #[error("no back end works here: {}", .0.iter().map(|(kind, why)| format!("{kind}: {why}")).collect::<Vec<_>>().join("; "))]
+    #[error("no back end works here: {}", reasons(.0))]
     NoBackend(Vec<(BackendKind, String)>),
     /// The kernel refused something that it should not have.
     #[error("{what}: {source}")]
@@ -65,6 +65,13 @@ pub enum Error {
         /// What it said.
         source: io::Error,
     },
+}
+
+/// In words: first the back ends that need nothing to be installed, whose reasons decide.
+fn reasons(rejected: &[(BackendKind, String)]) -> String {
+    let mut rejected: Vec<_> = rejected.iter().collect();
+    rejected.sort_by_key(|(kind, _)| kind.needs_module());
+    rejected.iter().map(|(kind, why)| format!("{kind}: {why}")).collect::<Vec<_>>().join("; ")
 }
 
 impl Error {

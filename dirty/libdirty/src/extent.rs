@@ -112,6 +112,14 @@ impl PageRange {
     }
 
     /// What is left of `self` when `holes`, sorted, are taken out.
+    /// Pieces of so many pages; the last may have fewer.
+    pub(crate) fn split(self, pages: usize) -> impl Iterator<Item = PageRange> {
+        let size = pages * page_size();
+        (self.start..self.end)
+            .step_by(size)
+            .map(move |start| PageRange { start, end: start.saturating_add(size).min(self.end) })
+    }
+
     pub(crate) fn without(self, holes: impl IntoIterator<Item = PageRange>) -> Vec<PageRange> {
         let mut left = Vec::new();
         let mut at = self.start;

@@ -19,8 +19,11 @@
 //!   waited are taken on it, and their handlers return to it.
 //!
 //! What else keeps the target unharmed:
-//! - Threads for which this could fail badly are refused: under seccomp (a forbidden call may kill the thread), with
-//!   system calls that go to a handler (syscall user dispatch), of another word size, or traced already.
+//! - Threads for which this could fail badly are refused: with system calls that go to a handler (syscall user
+//!   dispatch), of another word size, or traced already.
+//! - A thread under seccomp is taken only if no other is there, with its filters suspended (`seccomp`). They come back
+//!   when the tracer dies, and might kill the thread for what the bridge calls. So a guardian attaches to such a thread,
+//!   which does not die with this process.
 //! - The thread takes no signal meanwhile: its mask is full, and it is stopped at system calls, not by SIGTRAP.
 //! - Registers are put back in a stop from which the kernel restarts the system call that was
 //!   interrupted, as after any ptrace stop.
@@ -39,7 +42,9 @@ use nix::unistd::Pid;
 use procfs::FromRead;
 use procfs::process::{MMapPath, Status};
 
+use crate::guardian;
 use crate::own;
+use crate::seccomp;
 use crate::target::Target;
 
 /// How long a thread may take to stop. One that waits for a disk or a dead file server does not.
@@ -58,7 +63,10 @@ pub(crate) fn userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String
     let result = std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("libdirty-inject".into())
-            .spawn_scoped(scope, || bring_userfaultfd(target, flags))
+            .spawn_scoped(scope, || match pick_thread(target)? {
+                (tid, Filters::None) => bring_userfaultfd(target, tid, Filters::None, flags),
+                (tid, suspended) => guardian::run(|| bring_userfaultfd(target, tid, suspended, flags))?,
+            })
             .map_err(|error| format!("no thread for it: {error}"))?
             .join()
             .map_err(|_| "the thread for it panicked".to_string())?
@@ -66,17 +74,23 @@ pub(crate) fn userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String
     result.map_err(|why| format!("userfaultfd(2) in process {}: {why}", target.pid()))
 }
 
-fn bring_userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String> {
-    let tid = pick_thread(target)?;
-    let stopped = Stopped::stop(target, tid)?;
+/// What is to be done about the seccomp filters of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filters {
+    /// It has none.
+    None,
+    /// They are suspended, and a guardian attaches.
+    Suspend,
+}
+
+fn bring_userfaultfd(target: &Target, tid: Pid, filters: Filters, flags: i32) -> Result<OwnedFd, String> {
+    let stopped = Stopped::stop(target, tid, filters)?;
     let crossing = stopped.enter(target, libc::SYS_userfaultfd, flags.into())?;
     let remote = crossing.call().map_err(|error| error.to_string())?;
-    // SAFETY: takes plain numbers; a valid pidfd, and a descriptor of the stopped process.
-    let local = unsafe { libc::syscall(libc::SYS_pidfd_getfd, target.pidfd().as_raw_fd(), remote, 0) };
-    let copied = if local >= 0 { Ok(local) } else { Err(io::Error::last_os_error()) };
+    let copied = copy(target, tid, remote);
     let closed = crossing.call(); // what the bridge calls next
     drop(crossing);
-    let local = copied.map_err(|error| format!("pidfd_getfd: {error}"))?;
+    let local = copied?;
     let local = i32::try_from(local).map_err(|_| "pidfd_getfd returned no descriptor")?;
     // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(local) };
@@ -84,25 +98,51 @@ fn bring_userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String> {
     Ok(fd)
 }
 
-/// A thread of the target that can run a system call: alive, and free of seccomp.
-fn pick_thread(target: &Target) -> Result<Pid, String> {
+/// Copy a descriptor of the target, of which `tid` lives, to this process.
+fn copy(target: &Target, tid: Pid, remote: i64) -> Result<i64, String> {
+    const PIDFD_THREAD: i32 = libc::O_EXCL; // Linux 6.9
+    let mut thread = None;
+    if target.folder() != format!("/proc/{}", target.pid()) {
+        // SAFETY: takes plain numbers and returns a new descriptor or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid.as_raw(), PIDFD_THREAD) };
+        if fd < 0 {
+            return Err(format!(
+                "its main thread has ended, and a descriptor of another cannot be copied before Linux 6.9: {}",
+                io::Error::last_os_error()
+            ));
+        }
+        // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
+        thread = Some(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+    }
+    let whose = thread.as_ref().unwrap_or(target.pidfd());
+    // SAFETY: takes plain numbers; a valid pidfd, and a descriptor of the stopped process.
+    let local = unsafe { libc::syscall(libc::SYS_pidfd_getfd, whose.as_raw_fd(), remote, 0) };
+    if local < 0 {
+        return Err(format!("pidfd_getfd: {}", io::Error::last_os_error()));
+    }
+    Ok(local)
+}
+
+/// A thread of the target that can run a system call: alive, and if there is one, free of seccomp.
+fn pick_thread(target: &Target) -> Result<(Pid, Filters), String> {
     let tasks = format!("/proc/{}/task", target.pid());
     let entries = fs::read_dir(&tasks).map_err(|error| format!("{tasks}: {error}"))?;
     let mut why = "it has no thread left".to_string();
+    let mut filtered = None;
     for entry in entries.flatten() {
         let Some(tid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let Ok(status) = Status::from_file(entry.path().join("status")) else { continue };
         if status.tracerpid != 0 {
             why = format!("process {} traces it already", status.tracerpid);
-        } else if status.seccomp != Some(0) {
-            why = "it runs under seccomp, which could kill it for the call".into();
         } else if matches!(status.state.chars().next(), Some('Z' | 'X' | 'D')) {
             why = format!("its thread {tid} is in state {}", status.state);
+        } else if status.seccomp.unwrap_or(0) != 0 {
+            filtered = Some((Pid::from_raw(tid), Filters::Suspend));
         } else {
-            return Ok(Pid::from_raw(tid));
+            return Ok((Pid::from_raw(tid), Filters::None));
         }
     }
-    Err(why)
+    filtered.ok_or(why)
 }
 
 // The bridge. Nothing on it changes flags or the stack, so these need no putting back; nor does the kernel.
@@ -183,7 +223,7 @@ impl Bridge {
             maps.iter().find(|map| map.pathname == MMapPath::Vdso).ok_or("it has no vDSO to call from")?;
         let (start, end) = vdso.address;
         let mut bytes = vec![0; (end - start) as usize];
-        let memory = fs::File::open(format!("/proc/{pid}/mem")).map_err(|error| error.to_string())?;
+        let memory = fs::File::open(format!("{}/mem", target.folder())).map_err(|error| error.to_string())?;
         std::os::unix::fs::FileExt::read_exact_at(&memory, &mut bytes, start)
             .map_err(|error| format!("reading its vDSO: {error}"))?;
         let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
@@ -242,7 +282,7 @@ struct Stopped {
 }
 
 impl Stopped {
-    fn stop(target: &Target, tid: Pid) -> Result<Self, String> {
+    fn stop(target: &Target, tid: Pid, filters: Filters) -> Result<Self, String> {
         ptrace::seize(tid, ptrace::Options::PTRACE_O_TRACESYSGOOD)
             .map_err(|error| format!("ptrace attach to thread {tid}: {error}"))?;
         // From here on an error returns from this thread, whose end detaches the target.
@@ -257,6 +297,14 @@ impl Stopped {
             std::thread::sleep(Duration::from_micros(50));
             ptrace::interrupt(tid).map_err(|error| format!("ptrace interrupt of thread {tid}: {error}"))?;
             wait_for_trap(tid)?;
+        }
+        // Asked again, for it may have changed until it stopped.
+        match (seccomp::is_filtered(target, tid)?, filters) {
+            (true, Filters::None) => {
+                return Err(format!("thread {tid} has just gone under seccomp: try again"));
+            }
+            (true, Filters::Suspend) => seccomp::suspend(tid, libc::PTRACE_O_TRACESYSGOOD)?,
+            (false, _) => {}
         }
         let registers = ptrace::getregs(tid).map_err(|error| format!("its registers: {error}"))?;
         if registers.cs != 0x33 {
@@ -426,7 +474,7 @@ fn is_in_restartable_sequence(target: &Target, tid: Pid) -> bool {
         return false;
     }
     let mut sequence = [0; 8];
-    let read = fs::File::open(format!("/proc/{}/mem", target.pid())).and_then(|memory| {
+    let read = fs::File::open(format!("{}/mem", target.folder())).and_then(|memory| {
         std::os::unix::fs::FileExt::read_exact_at(&memory, &mut sequence, config[0] + RSEQ_CS)
     });
     read.is_ok() && u64::from_ne_bytes(sequence) != 0

@@ -22,22 +22,27 @@
 //! Where the exact pages are not knowable, they are reported as dirty, with a [`Reason`]; they are never left out. The
 //! writes that a mechanism cannot see are listed in its [`Capabilities`].
 
+mod adopt;
 mod backend;
 mod bitmap;
 mod builder;
 mod capability;
 mod claim;
 mod content;
+mod descriptor;
 pub mod device;
 mod error;
 mod extent;
+mod guardian;
 mod hugetlb;
 mod inject;
 mod maps;
 mod news;
 mod own;
 pub mod pagemap;
+mod private;
 mod scratch;
+mod seccomp;
 mod signals;
 mod stop;
 mod survey;

@@ -12,6 +12,7 @@ use linux_raw_sys::general::{procmap_query, procmap_query_flags};
 use procfs::FromBufRead;
 use procfs::process::{MMPermissions, MMapPath, MemoryMaps};
 
+use crate::descriptor::Descriptor;
 use crate::error::Error;
 use crate::extent::PageRange;
 use crate::own;
@@ -62,7 +63,7 @@ pub(crate) enum Unreadable {
 #[derive(Debug)]
 pub(crate) struct Maps {
     /// `/proc/PID/maps`.
-    file: File,
+    file: Descriptor<File>,
     pid: i32,
     /// Of the calling process.
     own: bool,
@@ -77,7 +78,7 @@ const PROCMAP_QUERY: libc::Ioctl = libc::_IOWR::<procmap_query>(b'f' as u32, 17)
 
 impl Maps {
     /// `file` is `/proc/PID/maps` of process `pid`, which may be the `own`.
-    pub(crate) fn new(file: File, pid: i32, own: bool) -> Self {
+    pub(crate) fn new(file: Descriptor<File>, pid: i32, own: bool) -> Self {
         let answer = query_next(&file, 0);
         Maps {
             query: !matches!(answer, Err(error) if error.raw_os_error() == Some(libc::ENOTTY)),
@@ -86,6 +87,11 @@ impl Maps {
             pid,
             own,
         }
+    }
+
+    /// Whether its descriptor is still its own.
+    pub(crate) fn is_intact(&self) -> bool {
+        self.file.is_intact()
     }
 
     /// The mappings within `ranges` (sorted), clipped to them, in order of addresses, each as the kernel has it.
@@ -282,7 +288,7 @@ mod tests {
     fn the_query_and_the_text_agree() {
         let own = || {
             let file = File::open("/proc/self/maps").unwrap();
-            Maps::new(file, std::process::id().cast_signed(), true)
+            Maps::new(Descriptor::new(file).unwrap(), std::process::id().cast_signed(), true)
         };
         let query = own();
         if !query.query {

@@ -42,11 +42,6 @@ impl News {
         News { chunk, first, end: first + chunk.pages(), words: [0; WORDS] }
     }
 
-    /// The pages.
-    pub(crate) fn chunk(&self) -> PageRange {
-        self.chunk
-    }
-
     /// Words in use.
     pub(crate) fn words(&self) -> usize {
         self.end.div_ceil(64) - self.first / 64

@@ -18,17 +18,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::claim::Lock;
 use crate::extent::PageRange;
+use crate::private::Pool;
 
 struct Registry {
     process: u32,
     ranges: Mutex<Vec<PageRange>>,
     claims: Mutex<Vec<Weak<Lock>>>,
     attaching: Mutex<()>,
+    pool: Mutex<Pool>,
 }
 
 impl Registry {
     fn new(process: u32) -> Self {
-        Registry { process, ranges: Mutex::default(), claims: Mutex::default(), attaching: Mutex::default() }
+        Registry {
+            process,
+            ranges: Mutex::default(),
+            claims: Mutex::default(),
+            attaching: Mutex::default(),
+            pool: Mutex::default(),
+        }
     }
 }
 
@@ -84,6 +92,11 @@ pub(crate) fn claims() -> MutexGuard<'static, Vec<Weak<Lock>>> {
 /// The right to attach to processes: one thread's at a time.
 pub(crate) fn attaching() -> MutexGuard<'static, ()> {
     registry().attaching.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The small pieces of memory of libdirty's own (see `private`).
+pub(crate) fn pool() -> MutexGuard<'static, Pool> {
+    registry().pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What libdirty keeps for itself within `range` now, sorted.

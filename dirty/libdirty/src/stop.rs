@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use syscalls::{Errno, Sysno, syscall};
 
+use crate::descriptor::Descriptor;
 use crate::signals::Blocked;
 use crate::target::Target;
 
@@ -63,7 +64,7 @@ impl Obstacle {
 #[derive(Debug)]
 pub(crate) struct Stopper {
     own: bool,
-    tasks: File,
+    tasks: Descriptor<File>,
     shared: Memory<Shared>,
     stack: Memory<Stack>,
 }
@@ -127,7 +128,8 @@ impl Stopper {
     /// What could not be had, in words.
     pub(crate) fn new(target: &Target) -> Result<Self, String> {
         let path = format!("/proc/{}/task", target.pid());
-        let tasks = File::open(&path).map_err(|error| format!("opening {path}: {error}"))?;
+        let tasks = File::open(&path).and_then(Descriptor::new);
+        let tasks = tasks.map_err(|error| format!("opening {path}: {error}"))?;
         let memory = |error| format!("memory to stop threads with: {error}");
         Ok(Stopper {
             own: target.is_own(),

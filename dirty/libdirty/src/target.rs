@@ -10,6 +10,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use procfs::FromRead;
+use procfs::process::Status;
+
+use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::maps::Maps;
 
@@ -18,9 +22,10 @@ use crate::maps::Maps;
 pub(crate) struct Target {
     pid: i32,
     own: bool,
-    pidfd: OwnedFd,
+    folder: String,
+    pidfd: Descriptor<OwnedFd>,
     maps: Maps,
-    pagemap: File,
+    pagemap: Descriptor<File>,
 }
 
 impl Target {
@@ -51,21 +56,41 @@ impl Target {
         let pidfd = i32::try_from(pidfd).expect("a descriptor is an i32");
         // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        let whose = |error| Error::system("fstat", error);
+        let pidfd = Descriptor::new(pidfd).map_err(whose)?;
+        let folder = folder(pid);
         let open = |name: &str| {
-            let path = format!("/proc/{pid}/{name}");
-            File::open(&path).map_err(|source| match source.kind() {
+            let path = format!("{folder}/{name}");
+            let file = File::open(&path).map_err(|source| match source.kind() {
                 io::ErrorKind::PermissionDenied => Error::Permission { pid, what: format!("opening {path}") },
                 io::ErrorKind::NotFound => Error::NoProcess(pid),
                 _ => Error::system(format!("opening {path}"), source),
-            })
+            })?;
+            Descriptor::new(file).map_err(whose)
         };
         let maps = Maps::new(open("maps")?, pid, own);
-        let target = Target { pid, own, maps, pagemap: open("pagemap")?, pidfd };
+        let pagemap = open("pagemap")?;
+        let target = Target { pid, own, folder, maps, pagemap, pidfd };
         // The files may belong to a process that took the pid over since, or to none.
         if target.has_exited() {
             return Err(Error::NoProcess(pid));
         }
         Ok(target)
+    }
+
+    /// Whether the descriptors of this library are still its own.
+    ///
+    /// # Errors
+    /// The program has closed one.
+    pub(crate) fn check_descriptors(&self) -> Result<()> {
+        if self.pidfd.is_intact() && self.maps.is_intact() && self.pagemap.is_intact() {
+            return Ok(());
+        }
+        let closed = io::Error::from_raw_os_error(libc::EBADF);
+        Err(Error::system(
+            "this program has closed a descriptor of the tracker, which is of no use any more",
+            closed,
+        ))
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -81,6 +106,11 @@ impl Target {
         &self.pidfd
     }
 
+    /// Where the kernel shows its memory: `/proc/PID`, or a folder below it.
+    pub(crate) fn folder(&self) -> &str {
+        &self.folder
+    }
+
     pub(crate) fn maps(&self) -> &Maps {
         &self.maps
     }
@@ -92,7 +122,7 @@ impl Target {
     /// Whether the process, whose memory is gone, has new memory: it called `execve`. One that is ending has none,
     /// some time before it can be seen to have ended.
     pub(crate) fn has_new_memory(&self) -> bool {
-        let has_maps = match std::fs::read(format!("/proc/{}/maps", self.pid)) {
+        let has_maps = match std::fs::read(format!("{}/maps", folder(self.pid))) {
             Ok(maps) => !maps.is_empty(),
             // A set-user-ID program is not ours to look at.
             Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
@@ -106,4 +136,21 @@ impl Target {
         // SAFETY: one valid pollfd, no waiting.
         unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
     }
+}
+
+/// The folder of a thread that has the process's memory: of the main thread or, if that has ended and others have not,
+/// of one of them.
+fn folder(pid: i32) -> String {
+    let main = format!("/proc/{pid}");
+    if !has_ended(&main) {
+        return main;
+    }
+    let threads = std::fs::read_dir(format!("{main}/task")).into_iter().flatten().flatten();
+    let mut folders = threads.map(|thread| format!("{main}/task/{}", thread.file_name().display()));
+    folders.find(|folder| !has_ended(folder)).unwrap_or(main)
+}
+
+fn has_ended(folder: &str) -> bool {
+    let status = Status::from_file(format!("{folder}/status"));
+    status.is_ok_and(|status| matches!(status.state.chars().next(), Some('Z' | 'X')))
 }

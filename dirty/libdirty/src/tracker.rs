@@ -139,6 +139,23 @@ impl Tracker {
         Ok(())
     }
 
+    /// Watch all of user space, but for what is watched already: whatever the process has mapped, and will map.
+    ///
+    /// # Errors
+    /// Those of [`Tracker::watch`] but [`Error::Overlap`]; then what was watched before is watched, and nothing else.
+    pub fn watch_all(&mut self) -> Result<()> {
+        let rest = PageRange::everything().without(self.ranges.iter().copied());
+        for (count, range) in rest.iter().enumerate() {
+            if let Err(error) = self.watch(*range) {
+                for watched in &rest[..count] {
+                    let _ = self.unwatch(*watched); // fails where the process is gone: nothing is watched then
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// Stop watching `range`, all of which must be watched. Writes not yet collected there are forgotten.
     ///
     /// # Errors
@@ -165,9 +182,11 @@ impl Tracker {
     ///
     /// # Errors
     /// [`Error::Gone`] when exit or exec was reported before; [`Error::Forked`]; [`Error::System`] when the
-    /// mappings cannot be read: nothing was collected then, and nothing is lost.
+    /// mappings cannot be read: nothing was collected then, and nothing is lost. Its source is `EBADF` when the calling
+    /// program has closed a descriptor of the tracker: no later collect works either, and all is to be taken for dirty.
     pub fn collect(&mut self, dirty: &mut Dirty) -> Result<()> {
         self.check_usable()?;
+        self.target.check_descriptors()?;
         dirty.clear();
         let mappings = match self.target.maps().within(&self.ranges) {
             Ok(mappings) => mappings,
@@ -233,6 +252,18 @@ impl Tracker {
         }
         self.backend.settle(&self.target);
         dirty.finish();
+        Ok(())
+    }
+
+    /// Begin anew: the next collect reports everything that is mapped in the ranges, as it does of new memory. For a
+    /// caller who has lost what earlier collects reported; its next copy is a full one.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Forked`].
+    pub fn start_over(&mut self) -> Result<()> {
+        self.check_usable()?;
+        // What is not in the books is new to the next collect, which arms it before it reports it.
+        self.forget(PageRange::everything());
         Ok(())
     }
 
@@ -372,7 +403,8 @@ impl Tracker {
 impl Drop for Tracker {
     fn drop(&mut self) {
         // A forked child has copies of descriptors that act on its parent's memory.
-        if std::process::id() == self.owner && !self.is_gone {
+        // Nor is anything to be done by descriptors that are other files' by now.
+        if std::process::id() == self.owner && !self.is_gone && self.target.check_descriptors().is_ok() {
             self.forget(PageRange::everything());
         }
     }

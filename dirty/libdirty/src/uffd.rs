@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A userfaultfd: of the own process, or made in another and brought here.
+//! A userfaultfd: of the own process, made in another and brought here, or handed over.
 //!
 //! Its operations act on the memory of the process that *made* it, whoever holds the descriptor. A forked child
 //! therefore never uses the one it inherits; see [`crate::Tracker`].
@@ -16,8 +16,10 @@ use linux_raw_sys::ioctl::{
     UFFDIO_API, UFFDIO_COPY, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_WRITEPROTECT,
 };
 
+use crate::adopt;
 use crate::backend::contract::{Armed, Part};
 use crate::claim::Claim;
+use crate::descriptor::Descriptor;
 use crate::extent::{PageRange, page_size};
 use crate::inject;
 use crate::maps::Mapping;
@@ -42,7 +44,7 @@ pub(crate) enum Faults {
 /// An open userfaultfd.
 #[derive(Debug)]
 pub(crate) struct Uffd {
-    file: File,
+    file: Descriptor<File>,
     unreadable: Unreadable,
     /// After the descriptor: who comes next finds nothing registered.
     _claim: Claim,
@@ -60,17 +62,48 @@ impl Uffd {
         } else {
             inject::userfaultfd(target, open_flags(faults))?
         };
-        let unreadable = Unreadable::new().map_err(|error| format!("a page of memory: {error}"))?;
-        let uffd = Uffd { file: File::from(fd), unreadable, _claim: claim };
+        let uffd = Uffd::new(fd, claim)?;
         let mut refused = String::new();
         for features in choices {
-            let mut api = uffdio_api { api: UFFD_API, features: (*features).into(), ioctls: 0 };
-            match uffd.ioctl(UFFDIO_API, &mut api) {
+            match uffd.initialize(*features) {
                 Ok(()) => return Ok(uffd),
-                Err(error) => refused = format!("UFFDIO_API refuses the features {features:#x}: {error}"),
+                Err(why) => refused = why,
             }
         }
         Err(refused)
+    }
+
+    /// Take one that was handed over, for the memory of `target`, with these features.
+    ///
+    /// # Errors
+    /// It is none, or another process's, or was initialised with other features.
+    pub(crate) fn adopt(target: &Target, fd: OwnedFd, features: u32) -> Result<Self, String> {
+        let initialized = adopt::features(&fd)?;
+        let uffd = Uffd::new(fd, Claim::new(target)?)?;
+        match initialized {
+            None => uffd.initialize(features)?,
+            Some(there) if there & u64::from(features) == features.into() => {}
+            Some(there) => {
+                return Err(format!(
+                    "the userfaultfd that was handed over was initialised (UFFDIO_API) with the features {there:#x}, \
+                     without all of {features:#x}; hand over one that is not initialised"
+                ));
+            }
+        }
+        adopt::check_memory(&uffd, target)?;
+        Ok(uffd)
+    }
+
+    fn new(fd: OwnedFd, claim: Claim) -> Result<Self, String> {
+        let unreadable = Unreadable::new().map_err(|error| format!("a page of memory: {error}"))?;
+        let file = Descriptor::new(File::from(fd)).map_err(|error| format!("fstat: {error}"))?;
+        Ok(Uffd { file, unreadable, _claim: claim })
+    }
+
+    fn initialize(&self, features: u32) -> Result<(), String> {
+        let mut api = uffdio_api { api: UFFD_API, features: features.into(), ioctls: 0 };
+        self.ioctl(UFFDIO_API, &mut api)
+            .map_err(|error| format!("UFFDIO_API refuses the features {features:#x}: {error}"))
     }
 
     /// Watch writes to `part`, of which no page is marked yet.
@@ -119,7 +152,7 @@ impl Uffd {
         self.register(range).is_ok()
     }
 
-    fn register(&self, range: PageRange) -> io::Result<()> {
+    pub(crate) fn register(&self, range: PageRange) -> io::Result<()> {
         let mut register = uffdio_register { range: raw(range), mode: MODE_WP, ioctls: 0 };
         self.ioctl(UFFDIO_REGISTER, &mut register)?;
         if register.ioctls & (1 << _UFFDIO_WRITEPROTECT) == 0 {
@@ -130,7 +163,7 @@ impl Uffd {
     }
 
     /// Stop watching; removes the protection of every page. What is unmapped there does not matter.
-    fn unregister(&self, range: PageRange) -> io::Result<()> {
+    pub(crate) fn unregister(&self, range: PageRange) -> io::Result<()> {
         self.ioctl(UFFDIO_UNREGISTER, &mut raw(range))
     }
 
@@ -158,6 +191,13 @@ impl Uffd {
     /// Wake the threads that wait in `range`, to try again.
     pub(crate) fn wake(&self, range: PageRange) -> io::Result<()> {
         self.ioctl(UFFDIO_WAKE, &mut raw(range))
+    }
+
+    /// Whether the number still stands for a userfaultfd. (A program may close descriptors that it does not know.)
+    pub(crate) fn is_intact(&self) -> bool {
+        let mut none = uffdio_range { start: 0, len: 0 };
+        let refused = self.ioctl(UFFDIO_WAKE, &mut none).err().and_then(|error| error.raw_os_error());
+        refused == Some(libc::EINVAL) // other files do not know the request
     }
 
     /// The descriptor, for the thread that reads its events.

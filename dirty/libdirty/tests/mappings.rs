@@ -113,3 +113,33 @@ fn memory_that_cannot_be_watched_is_reported_until_it_can() {
         assert_eq!(dirty.pages(), 1);
     }
 }
+
+#[test]
+fn who_starts_over_is_told_of_everything_once() {
+    for backend in back_ends() {
+        let memory = map(0, 64, RW, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None);
+        (0..64).for_each(|page| write(memory + page * page_size()));
+        let range = PageRange::from_length(memory, 64 * page_size()).unwrap();
+        let mut tracker = Tracker::builder().backend(backend).own().unwrap();
+        tracker.watch(range).unwrap();
+        let mut dirty = Dirty::new();
+        for start in [false, true, false, true] {
+            if start {
+                tracker.start_over().unwrap();
+            }
+            write(memory + 5 * page_size());
+            tracker.collect(&mut dirty).unwrap();
+            let all = dirty
+                .extents()
+                .iter()
+                .any(|extent| (extent.range, extent.reason) == (range, Reason::NewMapping));
+            assert_eq!((all, is_reported(&dirty, memory + 5 * page_size())), (start, true), "{backend}");
+            assert_eq!(tracker.ranges(), [range]);
+            tracker.collect(&mut dirty).unwrap();
+            assert!(dirty.is_empty(), "{backend}: {dirty:?}");
+        }
+        drop(tracker);
+        // SAFETY: nobody has it any more.
+        unsafe { libc::munmap(memory as *mut _, range.len()) };
+    }
+}

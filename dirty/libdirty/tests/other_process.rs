@@ -28,18 +28,20 @@ def sleeper():
         short += time.monotonic() - begin < 0.01
 threading.Thread(target=sleeper, daemon=True).start()
 print(address, flush=True)
-for line in sys.stdin:
-    words = line.split()
-    if words[0] == "w":
-        index = int(words[1])
-        memory[index * page] = (memory[index * page] + 1) % 256
-        print("ok", flush=True)
-    elif words[0] == "short":
-        print(short, flush=True)
-    elif words[0] == "x":
-        os.execvp("sleep", ["sleep", "1000"])
-    else:
-        break
+def serve():
+    for line in sys.stdin:
+        words = line.split()
+        if words[0] == "w":
+            index = int(words[1])
+            memory[index * page] = (memory[index * page] + 1) % 256
+            print("ok", flush=True)
+        elif words[0] == "short":
+            print(short, flush=True)
+        elif words[0] == "x":
+            os.execvp("sleep", ["sleep", "1000"])
+        else:
+            break
+serve()
 "#;
 
 struct Writer {
@@ -49,7 +51,11 @@ struct Writer {
 
 impl Writer {
     fn start() -> Self {
-        let (program, address) = Answering::start(PYTHON);
+        Writer::run(PYTHON)
+    }
+
+    fn run(python: &str) -> Self {
+        let (program, address) = Answering::start(python);
         let range = PageRange::from_length(address.parse().unwrap(), 64 * page_size()).unwrap();
         Writer { program, range }
     }
@@ -70,6 +76,7 @@ impl Writer {
 fn pages(dirty: &Dirty, range: PageRange) -> Vec<usize> {
     dirty
         .mapped()
+        .filter_map(|part| part.intersection(range))
         .flat_map(|part| (part.start()..part.end()).step_by(page_size()))
         .map(|address| (address - range.start()) / page_size())
         .collect()
@@ -203,19 +210,64 @@ fn a_killed_process_is_reported_as_ended() {
 }
 
 #[test]
+fn a_process_whose_main_thread_has_ended_is_tracked() {
+    const ENDED: &str = "\nthreading.Thread(target=serve).start()\nctypes.CDLL(None).syscall(60, 0)\n"; // exit(2)
+    for backend in back_ends() {
+        let mut writer = Writer::run(&PYTHON.replace("\nserve()\n", ENDED));
+        let main = format!("/proc/{}/status", writer.pid());
+        wait_until("ended", || std::fs::read_to_string(&main).unwrap().contains("State:\tZ"));
+        let mut tracker = Tracker::builder().backend(backend).process(writer.pid()).unwrap();
+        tracker.watch(writer.range).unwrap();
+        let mut dirty = Dirty::new();
+        tracker.collect(&mut dirty).unwrap();
+        writer.write(9);
+        tracker.collect(&mut dirty).unwrap();
+        assert_eq!(pages(&dirty, writer.range), [9], "{backend}");
+        drop(tracker);
+        writer.write(10);
+    }
+}
+
+#[test]
+fn all_can_be_watched_after_a_part() {
+    for backend in back_ends() {
+        let mut writer = Writer::start();
+        let mut tracker = Tracker::builder().backend(backend).process(writer.pid()).unwrap();
+        tracker.watch(writer.range).unwrap();
+        tracker.watch_all().unwrap();
+        let watched: usize = tracker.ranges().iter().map(|range| range.len()).sum();
+        assert_eq!(watched, PageRange::everything().len(), "{backend}");
+        let mut dirty = Dirty::new();
+        tracker.collect(&mut dirty).unwrap();
+        writer.write(9);
+        tracker.collect(&mut dirty).unwrap();
+        assert!(pages(&dirty, writer.range).contains(&9), "{backend}");
+        tracker.watch_all().unwrap(); // nothing is left
+    }
+}
+
+#[test]
 fn refuses_what_it_must_not_touch() {
     assert!(matches!(Tracker::builder().process(0), Err(Error::NoProcess(0))));
     assert!(matches!(Tracker::builder().process(-5), Err(Error::NoProcess(-5))));
     assert!(matches!(Tracker::builder().process(i32::MAX), Err(Error::NoProcess(_))));
-    // A forbidden system call kills under strict seccomp: such a process is not made to call anything.
+    // A forbidden system call kills under strict seccomp: such a process calls something only while that is suspended.
     let strict = "import ctypes; print(1, flush=True)\nctypes.CDLL(None).prctl(22, 1)\nwhile 1: pass";
     let (mut program, _) = Answering::start(strict);
     wait_until("under seccomp", || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", program.pid())).unwrap();
         status.contains("Seccomp:\t1")
     });
-    let refused = Tracker::builder().backend(BackendKind::UffdAsync).process(program.pid());
+    let outcome = Tracker::builder().backend(BackendKind::UffdAsync).process(program.pid());
+    std::thread::sleep(Duration::from_millis(50));
     let alive = program.process.0.try_wait().unwrap().is_none();
-    assert!(matches!(&refused, Err(Error::Rejected { why, .. }) if why.contains("seccomp")), "{refused:?}");
+    assert!(
+        match &outcome {
+            Ok(_) => true,
+            Err(Error::Rejected { why, .. }) => why.contains("seccomp"),
+            Err(_) => false,
+        },
+        "{outcome:?}"
+    );
     assert!(alive);
 }

@@ -45,6 +45,13 @@ fn area(mappings: usize) -> PageRange {
     PageRange::from_length(base, 2 * mappings * page_size()).unwrap()
 }
 
+/// Bytes that the heap has given out. (A bitmap of a small mapping is 16 bytes more, elsewhere.)
+fn in_heap() -> usize {
+    // SAFETY: no preconditions.
+    let info = unsafe { libc::mallinfo2() };
+    info.uordblks + info.hblkhd
+}
+
 fn unmap(range: PageRange) {
     // SAFETY: memory of this test.
     unsafe { libc::munmap(range.start() as *mut _, range.len()) };
@@ -69,7 +76,9 @@ fn mappings_and_ranges() {
             print!("\n{backend} {mappings} ranges:");
             let part =
                 |index| PageRange::from_length(range.start() + 2 * index * page_size(), page_size()).unwrap();
+            let before = in_heap();
             timed("watch", || (0..mappings).for_each(|index| tracker.watch(part(index)).unwrap()));
+            print!("  bytes each {}", in_heap().saturating_sub(before) / mappings);
             timed("collect", || tracker.collect(&mut dirty).unwrap());
             timed("unwatch", || (0..mappings).for_each(|index| tracker.unwatch(part(index)).unwrap()));
             println!();
@@ -95,6 +104,46 @@ fn reserved() {
             timed("watch", || tracker.watch(range).unwrap());
             timed("first collect", || tracker.collect(&mut dirty).unwrap());
             timed("collect", || tracker.collect(&mut dirty).unwrap());
+            println!();
+            drop(tracker);
+            unmap(range);
+        }
+    }
+}
+
+/// Ten pages written of memory that is all in use, at three sizes; beside it a bare `PAGEMAP_SCAN` over as much.
+#[test]
+#[ignore = "a measurement"]
+fn few_dirty_pages() {
+    use libdirty::pagemap::{Regions, Scan, scan};
+    use linux_raw_sys::general::PAGE_IS_PRESENT;
+
+    for backend in back_ends() {
+        for megabytes in [64, 512, 2048] {
+            let pages = (megabytes << 20) / page_size();
+            let range =
+                PageRange::from_length(map(0, pages, libc::PROT_READ | libc::PROT_WRITE), megabytes << 20)
+                    .unwrap();
+            let write = |page: usize| {
+                // SAFETY: just mapped.
+                unsafe { ((range.start() + page * page_size()) as *mut u8).write_volatile(1) };
+            };
+            (0..pages).for_each(write);
+            let mut tracker = Tracker::builder().backend(backend).own().unwrap();
+            let mut dirty = Dirty::new();
+            print!("{backend} {megabytes} MiB:");
+            timed("watch", || tracker.watch(range).unwrap());
+            timed("first collect", || tracker.collect(&mut dirty).unwrap());
+            for _ in 0..3 {
+                (0..10).for_each(|part| write(part * pages / 10));
+                timed("ten pages", || tracker.collect(&mut dirty).unwrap());
+                assert_eq!(dirty.pages(), 10, "{backend}");
+            }
+            let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+            let (mut regions, what) = (Regions::default(), Scan { all: PAGE_IS_PRESENT, ..Scan::default() });
+            timed("bare scan", || {
+                let _ = scan(&pagemap, range, what, &mut regions, |_, _| ());
+            });
             println!();
             drop(tracker);
             unmap(range);

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use libdirty::pagemap::Entry;
 use libdirty::{BackendKind, Dirty, Error, PageRange, Reason, Tracker, page_size};
 
+use crate::hold;
 use crate::kernel;
 use crate::known::Known;
 use crate::settings::say;
@@ -34,6 +35,7 @@ fn tracked() -> MutexGuard<'static, Vec<Tracked>> {
 /// In a forked child: the trackers are the parent's. Dropping them here leaves its memory alone.
 pub(crate) fn forget_trackers() {
     tracked().clear();
+    crate::hold::forget();
 }
 
 /// The most that the kernel looks at in what is written to `clear_refs` (PROC_NUMBUF - 1).
@@ -60,6 +62,9 @@ pub(crate) fn clear_soft_dirty(known: Known) -> Result<(), c_int> {
         say("clear_refs of a procfs that is not /proc: refused");
         return Err(libc::EOPNOTSUPP);
     };
+    if hold::answers_for(pid) {
+        return catch_unwind(|| hold::clear(pid)).unwrap_or(Err(libc::EIO));
+    }
     match catch_unwind(AssertUnwindSafe(|| arm(pid))) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => {
@@ -161,6 +166,11 @@ impl Entries {
         for index in 0..self.count {
             self.change(index, |entry| entry.with_soft_dirty(!entry.is_none()));
         }
+        if let Some(pid) = known.pid.filter(|pid| hold::answers_for(*pid)) {
+            // A panic leaves every page dirty, or some.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.answer_held(pid)));
+            return;
+        }
         let all = tracked();
         let Some(tracked) = all.iter().find(|tracked| Some(tracked.pid) == known.pid) else { return };
         let pages = self.first..self.first + self.count as u64;
@@ -176,6 +186,29 @@ impl Entries {
                 "PAGEMAP_SCAN of process {}: {error}; what it did not reach reads dirty",
                 tracked.pid
             ));
+        }
+    }
+
+    /// By the holder, who is asked after the entries were read: a page that was written between the two is dirty.
+    fn answer_held(&self, pid: i32) {
+        let address = |index: u64| (index as usize).saturating_mul(page_size());
+        let end = self.first + self.count as u64;
+        // Page 0 is nobody's.
+        let Ok(range) = PageRange::new(address(self.first.max(1)), address(end)) else { return };
+        let Some(extents) = hold::written(pid, range) else { return };
+        let mut extents = extents.into_iter().peekable();
+        for index in 0..self.count {
+            let page = address(self.first + index as u64);
+            while extents.next_if(|extent| extent.range.end() <= page).is_some() {}
+            match extents.peek().filter(|extent| extent.range.contains_address(page)) {
+                // Its marks are not the holder's.
+                Some(extent) if extent.reason == Reason::Unsupported as u32 => {}
+                Some(_) => self.change(index, |entry| {
+                    let entry = without_mark(entry);
+                    entry.with_soft_dirty(!entry.is_none())
+                }),
+                None => self.change(index, |entry| without_mark(entry).with_soft_dirty(false)),
+            }
         }
     }
 }

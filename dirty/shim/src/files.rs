@@ -12,6 +12,7 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use crate::hold;
 use crate::kernel;
 use crate::known::{Kind, Known};
 use crate::lock;
@@ -121,7 +122,9 @@ pub(crate) fn opened(fd: c_int) -> bool {
         return true;
     }
     match recognize(fd) {
-        Some(known) if kernel::is_answered_here() => enter(fd, known, &status),
+        Some(known) if known.pid.is_some_and(hold::answers_for) || kernel::is_answered_here() => {
+            enter(fd, known, &status)
+        }
         _ => true,
     }
 }

@@ -9,12 +9,13 @@
 
 #![allow(clippy::missing_safety_doc)] // one contract for all, above
 
-use std::ffi::{c_char, c_int, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
 
 use libc::{iovec, mode_t, off64_t, size_t, ssize_t};
 
 use crate::answer::{self, Entries};
 use crate::files;
+use crate::hold;
 use crate::known::{Kind, Known};
 use crate::lock;
 use crate::real;
@@ -144,6 +145,21 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
     }
     // SAFETY: the caller's arguments.
     unsafe { real::ioctl(fd, request, argument) }
+}
+
+/// See `ptrace` of the C library.
+///
+/// Who traces a process keeps a holder from attaching to it, so a holder is asked first. What `ptrace` returns is the
+/// original's to make: it is a value for some requests.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ptrace(request: c_int, pid: c_int, address: usize, data: usize) -> c_long {
+    const PTRACE_ATTACH: c_int = 16;
+    const PTRACE_SEIZE: c_int = 0x4206;
+    if matches!(request, PTRACE_ATTACH | PTRACE_SEIZE) && !lock::is_held_here() && hold::answers_for(pid) {
+        lock::hold(|| std::panic::catch_unwind(|| hold::prepare(pid)));
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { real::ptrace(request, pid, address, data) }
 }
 
 /// Where a read begins.

@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - **Never falsely clean.** Bit 55 is left out of a present page only where a tracker of this process watches
-//!   it and the kernel says that it was not written since it was armed. In every other case, a failure of the
+//!   it and the kernel says that it was not written since it was armed, or where a holder says so. In every other case, a failure of the
 //!   shim included, the page reads soft-dirty.
 //! - **Nothing on the way of others.** A call on any other file is one look at a table and the original call:
 //!   no lock, no allocation, no system call (an `open` costs one `fstat`).
@@ -15,10 +15,11 @@
 //!   memory comes from the program's allocator: a collector may have stopped all threads, one of them in `malloc`.
 //!
 //! `interpose` has the functions that replace the C library's, `files` knows which descriptors are ours, `answer`
-//! gives the answers, under `lock`.
+//! gives the answers, under `lock`; `hold` has them from a holder.
 
 mod answer;
 mod files;
+mod hold;
 mod interpose;
 mod kernel;
 mod known;

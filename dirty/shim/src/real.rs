@@ -6,7 +6,7 @@
 //!
 //! All are "C-unwind": a thread cancelled in a `read` unwinds through the caller, which has nothing to drop.
 
-use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -101,6 +101,7 @@ originals! {
     preadv64(fd: c_int, vector: *const iovec, count: c_int, offset: off64_t) -> ssize_t;
     preadv64v2(fd: c_int, vector: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
     write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t;
+    ptrace(request: c_int, pid: c_int, address: usize, data: usize) -> c_long;
     pwrite64(fd: c_int, buffer: *const c_void, count: size_t, offset: off64_t) -> ssize_t;
 }
 

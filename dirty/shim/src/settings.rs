@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the environment says: `LIBDIRTY_SOFTDIRTY`, words separated by commas.
+//! What the environment says: `LIBDIRTY_SOFTDIRTY`, words separated by commas, and `TRAPLESS_DIRTY_HOLD`, a path.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
 use std::fmt::Display;
+use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
 
 use crate::real;
 
-/// The words of `LIBDIRTY_SOFTDIRTY`.
-#[derive(Debug, Clone, Copy, Default)]
+/// The words of `LIBDIRTY_SOFTDIRTY`, and the path.
+#[derive(Debug, Default)]
 pub(crate) struct Settings {
     /// Answer although the kernel can.
     pub(crate) force: bool,
@@ -16,15 +17,17 @@ pub(crate) struct Settings {
     verbose: bool,
     /// Touch nothing.
     pub(crate) off: bool,
+    /// The socket of a holder, who answers for other processes.
+    pub(crate) hold: Option<OsString>,
 }
 
 /// Read once, when the program first opens one of the files.
-pub(crate) fn settings() -> Settings {
+pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
-    *SETTINGS.get_or_init(|| {
+    SETTINGS.get_or_init(|| {
         // SAFETY: the name ends in NUL; the value is only read, before this function returns.
         let value = unsafe { libc::getenv(c"LIBDIRTY_SOFTDIRTY".as_ptr()) };
-        let mut settings = Settings::default();
+        let mut settings = Settings { hold: hold(), ..Settings::default() };
         if value.is_null() {
             return settings;
         }
@@ -41,11 +44,24 @@ pub(crate) fn settings() -> Settings {
     })
 }
 
+fn hold() -> Option<OsString> {
+    // SAFETY: the name ends in NUL; the value is copied before this function returns.
+    let value = unsafe { libc::getenv(c"TRAPLESS_DIRTY_HOLD".as_ptr()) };
+    // SAFETY: `getenv` returned a string that ends in NUL.
+    let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes().to_vec());
+    value.filter(|path| !path.is_empty()).map(OsString::from_vec)
+}
+
 /// With "verbose", say it on stderr. The caller holds the lock: this may allocate.
 pub(crate) fn say(what: impl Display) {
     if settings().verbose {
-        let line = format!("libdirty-softdirty: {what}\n");
-        // SAFETY: the bytes of the line. Where stderr is closed nothing can be said.
-        unsafe { real::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+        announce(what);
     }
+}
+
+/// Say it on stderr in any case. The caller holds the lock.
+pub(crate) fn announce(what: impl Display) {
+    let line = format!("libdirty-softdirty: {what}\n");
+    // SAFETY: the bytes of the line. Where stderr is closed nothing can be said.
+    unsafe { real::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }

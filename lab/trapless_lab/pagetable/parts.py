@@ -40,6 +40,12 @@ class Part:
     unload: tuple[Step, ...]
 
 
+# Xen gives its CPUs 30 ms to come together; on a busy host the emulated ones may need another try. While
+# pages are marked, every try is refused.
+_REVERT = f"for try in 1 2 3 4 5; do xen-livepatch revert {NAME} && break; sleep 1; done"
+_UNLOAD = f"{_REVERT}; xen-livepatch unload {NAME}"
+
+
 def _payload_part() -> Part:
     path = f"/lib/trapless/{NAME}.livepatch"
     return Part(
@@ -47,7 +53,7 @@ def _payload_part() -> Part:
         path,
         lambda: artifacts.payload("pagetable", NAME),
         (Step("load pagetable payload", f"xen-livepatch load {path}"),),
-        (Step("unload pagetable payload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}"),),
+        (Step("unload pagetable payload", _UNLOAD),),
     )
 
 

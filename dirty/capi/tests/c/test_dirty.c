@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -70,6 +71,57 @@ static void test_open(void)
 	CHECK(dirty_open(0, "\xff\xfe", 0) == -EINVAL);
 	CHECK(dirty_open(0, "uffd", 0) == -EINVAL);
 	CHECK(strstr(dirty_last_error(), "\"uffd\"") && strstr(dirty_last_error(), "uffd-async"));
+}
+
+/* A userfaultfd of the own process, and of a child. */
+static void test_open_fd(void)
+{
+	int null = open("/dev/null", O_RDWR), own = syscall(SYS_userfaultfd, 1), ends[2], number;
+	char *memory = new_memory(4);
+	int64_t tracker;
+	pid_t child;
+
+	CHECK(dirty_open_fd(0, -1) == -EBADF);
+	CHECK(dirty_open_fd(0, 1000000) == -EBADF);
+	CHECK(strstr(dirty_last_error(), "1000000"));
+	CHECK(dirty_open_fd(0, null) == -EOPNOTSUPP);
+	CHECK(strstr(dirty_last_error(), "no userfaultfd"));
+	CHECK(dirty_open_fd(-1, null) == -ESRCH);
+	CHECK(close(null) == 0);
+	CHECK(own >= 0);
+	tracker = dirty_open_fd(0, own);
+	if (tracker == -EOPNOTSUPP) {
+		printf("# SKIPPED: %s\n", dirty_last_error());
+		CHECK(close(own) == 0);
+		return;
+	}
+	/* The descriptor stays the caller's. */
+	CHECK(fcntl(own, F_GETFD) >= 0 && close(own) == 0);
+	CHECK(tracker > UINT32_MAX && !strcmp(dirty_backend(tracker), "uffd-async"));
+	CHECK(dirty_watch(tracker, (uintptr_t)memory, 4 * page_size()) == 0);
+	memory[page_size()] = 1;
+	CHECK(dirty_collect(tracker) >= 1);
+	CHECK(dirty_discard(tracker) >= 1);
+	CHECK(dirty_close(tracker) == 0);
+
+	CHECK(pipe(ends) == 0);
+	child = fork();
+	if (child == 0) {
+		number = syscall(SYS_userfaultfd, 1);
+		if (write(ends[1], &number, sizeof(number)) == sizeof(number))
+			pause();
+		_exit(1);
+	}
+	CHECK(child > 0 && read(ends[0], &number, sizeof(number)) == sizeof(number));
+	own = syscall(SYS_pidfd_getfd, syscall(SYS_pidfd_open, child, 0), number, 0);
+	CHECK(own >= 0);
+	CHECK(dirty_open_fd(0, own) == -EOPNOTSUPP);
+	CHECK(strstr(dirty_last_error(), "not one for the memory of process"));
+	tracker = dirty_open_fd(child, own);
+	CHECK(tracker > UINT32_MAX && dirty_watch_all(tracker) == 0);
+	CHECK(dirty_close(tracker) == 0 && close(own) == 0);
+	CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 }
 
 static void test_ranges(void)
@@ -658,6 +710,7 @@ int main(void)
 	} tests[] = {
 		{ "handles", test_handles },
 		{ "open", test_open },
+		{ "open by a descriptor", test_open_fd },
 		{ "ranges", test_ranges },
 		{ "nothing is lost", test_nothing_is_lost },
 		{ "watched array", test_watched_array },

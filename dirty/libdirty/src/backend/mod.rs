@@ -8,10 +8,13 @@ mod soft_dirty;
 mod uffd_async;
 mod uffd_sync;
 
+use std::os::fd::OwnedFd;
+
 pub(crate) use self::contract::{Armed, Backend, Collection, Part};
 use crate::capability::BackendKind;
 use crate::device::abi;
 use crate::extent::{PageRange, page_size};
+use crate::maps::Mapping;
 use crate::target::Target;
 
 /// The memory of one page table's pages.
@@ -26,6 +29,14 @@ fn whole_blocks(found: PageRange, run: PageRange) -> PageRange {
         (found.start() / size * size).max(run.start()),
         found.end().div_ceil(size).saturating_mul(size).min(run.end()),
     )
+}
+
+/// `part` cut where mappings end. The pieces share its bits. What is not mapped any more is in none of them, and missing
+/// from the mappings of the next collect.
+fn pieces(part: &Part, mappings: &[Mapping]) -> Vec<Part> {
+    let first = mappings.partition_point(|mapping| mapping.range.end() <= part.range.start());
+    let ranges = mappings[first..].iter().map_while(|mapping| mapping.range.intersection(part.range));
+    ranges.map(|range| Part { range, ..part.clone() }).collect()
 }
 
 /// Whether this kind of back end can track `target` at all.
@@ -53,6 +64,21 @@ pub(crate) fn open(kind: BackendKind, target: &Target) -> Result<Box<dyn Backend
         BackendKind::Mprotect => Box::new(mprotect::Mprotect::open(target)?),
         BackendKind::SoftDirty => Box::new(soft_dirty::SoftDirty::open(target)?),
         BackendKind::UffdSync => Box::new(uffd_sync::UffdSync::open(target)?),
-        BackendKind::UffdAsync => Box::new(uffd_async::UffdAsync::open(target)?),
+        BackendKind::UffdAsync => Box::new(uffd_async::UffdAsync::open(target, None)?),
     })
+}
+
+/// Make a back end for `target` with a userfaultfd that was handed over.
+///
+/// # Errors
+/// As [`open`]; and for a kind that cannot use one, or not one of another's making.
+pub(crate) fn open_with(
+    kind: BackendKind,
+    target: &Target,
+    userfaultfd: OwnedFd,
+) -> Result<Box<dyn Backend>, String> {
+    if kind != BackendKind::UffdAsync {
+        return Err(format!("a userfaultfd that is handed over is used by {} only", BackendKind::UffdAsync));
+    }
+    Ok(Box::new(uffd_async::UffdAsync::open(target, Some(userfaultfd))?))
 }

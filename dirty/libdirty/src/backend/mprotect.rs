@@ -29,6 +29,7 @@ mod handler;
 mod history;
 mod order;
 mod registry;
+mod segments;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -86,7 +87,11 @@ impl Mprotect {
         dirty: &mut Dirty,
     ) -> Result<(), NotArmed> {
         let protections = registry::protections(part.range, Some(self.owner));
-        for chunk in chunks(part.range, &part.bitmap) {
+        let history = self.records.get(&name(part)).ok_or(NotArmed)?.history.as_ref();
+        let is_news = |chunk: &PageRange| {
+            part.bitmap.set_within(*chunk).next().is_some() || overlapping(writable, *chunk).next().is_some()
+        };
+        for chunk in chunks(part.range, &part.bitmap).filter(is_news) {
             let take = || {
                 let mut news = News::new(chunk, &part.bitmap);
                 news.take(&part.bitmap);
@@ -99,12 +104,14 @@ impl Mprotect {
                 news
             };
             let protect = |news: News| news.runs().try_for_each(|run| arm(&protections, run));
-            let (mut news, protected) = order::harvest(take, protect);
+            let (news, protected) = order::harvest(take, protect);
             protected?;
-            self.look(target, part, &mut news)?;
-            news.runs().for_each(|run| dirty.push(run, Reason::Written));
+            for run in news.runs() {
+                history.inspect(|history| history.enter(run));
+                dirty.push(run, Reason::Written);
+            }
         }
-        Ok(())
+        self.look(target, part, |run| dirty.push(run, Reason::Written))
     }
 
     /// Report all of `part`, and arm it.
@@ -118,21 +125,16 @@ impl Mprotect {
         let protections = registry::protections(part.range, Some(self.owner));
         let take = || part.bitmap.fill(part.range, false);
         order::harvest(take, |()| arm(&protections, part.range)).1?;
-        for chunk in chunks(part.range, &part.bitmap) {
-            self.look(target, part, &mut News::new(chunk, &part.bitmap))?;
-        }
+        self.look(target, part, |_| ())?;
         dirty.push(part.range, reason);
         Ok(())
     }
 
-    /// Find out which pages of the chunk have content, and add those where this has changed.
-    fn look(&mut self, target: &Target, part: &Part, news: &mut News) -> Result<(), NotArmed> {
+    /// Find out which pages of `part` have content, and where this has changed without a fault.
+    fn look(&mut self, target: &Target, part: &Part, changed: impl FnMut(PageRange)) -> Result<(), NotArmed> {
         let record = self.records.get_mut(&name(part)).ok_or(NotArmed)?;
-        if let Some(history) = &mut record.history {
-            self.contents.read(target, news.chunk()).map_err(|_| NotArmed)?;
-            history.update(&self.contents, news);
-        }
-        Ok(())
+        let Some(history) = &mut record.history else { return Ok(()) };
+        history.update(target, &mut self.contents, part, changed).map_err(|_| NotArmed)
     }
 
     /// Compare protections with those in the table. Returns what is writable now; enters what the program changed.
@@ -141,9 +143,7 @@ impl Mprotect {
         let mut changed = Protections::new();
         let known = registry::protections(part.range, Some(self.owner));
         let mut known = known.iter().peekable();
-        let first = mappings.partition_point(|mapping| mapping.range.end() <= part.range.start());
-        for mapping in mappings[first..].iter().take_while(|mapping| mapping.range.start() < part.range.end())
-        {
+        for mapping in within(mappings, part.range) {
             while let Some((range, protection)) = known.peek() {
                 let piece = range.intersection(mapping.range);
                 if let Some(piece) = piece.filter(|_| mapping.protection != armed(*protection)) {
@@ -164,7 +164,7 @@ impl Mprotect {
                     table.set_protection(*range, *protection, self.owner);
                 }
             };
-            registry::change(change, || ());
+            registry::change(change, |()| ());
         }
         writable
     }
@@ -185,7 +185,6 @@ impl Backend for Mprotect {
         }
         let watch =
             Arc::new(Watch { owner: self.owner, written: part.bitmap.clone(), doubt: AtomicU32::new(0) });
-        self.records.insert(name(part), Record { watch: watch.clone(), history });
         let protections = given(mappings, &registry::protections(part.range, None));
         let enter = |table: &mut registry::Table| {
             handler::prepare(table);
@@ -196,12 +195,13 @@ impl Backend for Mprotect {
                 table.suspect(mapping.range, self.owner);
             }
         };
-        let is_armed = registry::change(enter, || {
+        let is_armed = registry::change(enter, |()| {
             handler::activate();
             arm(&protections, part.range).is_ok()
         });
-        let is_known = chunks(part.range, &part.bitmap)
-            .all(|chunk| self.look(target, part, &mut News::new(chunk, &part.bitmap)).is_ok());
+        let mut begin = |history: &History| history.begin(target, &mut self.contents, part);
+        let is_known = history.as_ref().is_none_or(|history| begin(history).is_ok());
+        self.records.insert(name(part), Record { watch, history });
         if is_armed && is_known {
             return Armed::Watched;
         }
@@ -215,8 +215,7 @@ impl Backend for Mprotect {
             for (piece, protection) in registry::sole_protections(range, self.owner) {
                 match &now {
                     // A protection that the program has set since stays.
-                    Some(now) => now
-                        .iter()
+                    Some(now) => within(now, piece)
                         .filter(|mapping| mapping.protection == armed(protection))
                         .filter_map(|mapping| mapping.range.intersection(piece))
                         .for_each(|piece| handler::lift(piece, protection)),
@@ -224,15 +223,22 @@ impl Backend for Mprotect {
                 }
             }
         }
-        registry::change(|table| table.remove(range, self.owner), || ());
-        // The table holds a watch as long as a piece of its part is watched.
-        self.records.retain(|_, record| Arc::strong_count(&record.watch) > 1);
+        let names = |removed: Vec<Arc<Watch>>| -> Vec<_> {
+            removed.iter().map(|watch| Arc::as_ptr(&watch.written) as usize).collect()
+        };
+        for name in registry::change(|table| table.remove(range, self.owner), names) {
+            // The table holds a watch as long as a piece of its part is watched.
+            let is_unused = |record: &Record| Arc::strong_count(&record.watch) == 1;
+            if self.records.get(&name).is_some_and(is_unused) {
+                self.records.remove(&name);
+            }
+        }
     }
 
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         if !self.records.is_empty() && !handler::is_on_top() {
             // Faults may have been lost meanwhile.
-            registry::change(handler::prepare, handler::activate);
+            registry::change(handler::prepare, |()| handler::activate());
         }
         let doubts: HashMap<usize, Reason> = self
             .records
@@ -252,6 +258,12 @@ impl Backend for Mprotect {
             }
         }
     }
+}
+
+/// Those of the sorted `mappings` that have pages in `range`.
+fn within(mappings: &[Mapping], range: PageRange) -> impl Iterator<Item = &Mapping> {
+    let first = mappings.partition_point(|mapping| mapping.range.end() <= range.start());
+    mappings[first..].iter().take_while(move |mapping| mapping.range.start() < range.end())
 }
 
 /// What stands for a part and its pieces.
@@ -282,11 +294,13 @@ fn arm(protections: &[(PageRange, i32)], run: PageRange) -> Result<(), NotArmed>
 fn given(mappings: &[Mapping], known: &[(PageRange, i32)]) -> Protections {
     let mut given = Protections::new();
     for mapping in mappings {
+        let first = known.partition_point(|(range, _)| range.end() <= mapping.range.start());
+        let known = known[first..].iter().take_while(|(range, _)| range.start() < mapping.range.end());
         let is_armed = |(range, protection): &(PageRange, i32)| {
             (armed(*protection) == mapping.protection).then_some(())?;
             Some((range.intersection(mapping.range)?, *protection))
         };
-        let pieces: Protections = known.iter().filter_map(is_armed).collect();
+        let pieces: Protections = known.filter_map(is_armed).collect();
         let rest = mapping.range.without(pieces.iter().map(|(range, _)| *range));
         given.extend(pieces);
         given.extend(rest.into_iter().map(|range| (range, mapping.protection)));

@@ -32,6 +32,7 @@ use crate::bitmap::Bitmap;
 use crate::capability::BackendKind;
 use crate::claim::Claim;
 use crate::content::{Content, Contents};
+use crate::descriptor::Descriptor;
 use crate::extent::{Dirty, PageRange, Reason};
 use crate::hugetlb;
 use crate::maps::Mapping;
@@ -43,7 +44,7 @@ use crate::target::Target;
 
 #[derive(Debug)]
 pub(super) struct SoftDirty {
-    clear_refs: File,
+    clear_refs: Descriptor<File>,
     records: Vec<Record>,
     contents: Contents,
     stopper: Stopper,
@@ -86,8 +87,8 @@ impl SoftDirty {
         }
         let claim = Claim::new(target)?;
         let sole = Sole::new(target.pid())?;
-        let path = format!("/proc/{}/clear_refs", target.pid());
-        let clear_refs = File::options().write(true).open(&path);
+        let path = format!("{}/clear_refs", target.folder());
+        let clear_refs = File::options().write(true).open(&path).and_then(Descriptor::new);
         Ok(SoftDirty {
             clear_refs: clear_refs.map_err(|error| format!("opening {path}: {error}"))?,
             records: Vec::new(),
@@ -112,7 +113,9 @@ impl SoftDirty {
             };
         }
         // Where this fails the bits stay, and the pages are reported once more.
-        let _ = self.clear_refs.write(b"4");
+        if self.clear_refs.is_intact() {
+            let _ = (&*self.clear_refs).write(b"4");
+        }
         drop(held);
     }
 }

@@ -30,12 +30,14 @@
 //! allocates page tables, and the scan takes empty entries for written. If nothing of a block is reported, its marks
 //! are checked: if they are gone, its table was freed, and the block is reported and marked again.
 
+use std::os::fd::OwnedFd;
+
 use linux_raw_sys::general::{
     PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PAGE_IS_WRITTEN, UFFD_FEATURE_WP_ASYNC,
     UFFD_FEATURE_WP_UNPOPULATED,
 };
 
-use super::{Armed, Backend, Collection, Part, block_size, whole_blocks};
+use super::{Armed, Backend, Collection, Part, block_size, pieces, whole_blocks};
 use crate::capability::BackendKind;
 use crate::extent::{Dirty, PageRange, Reason, page_size};
 use crate::maps::Mapping;
@@ -68,13 +70,17 @@ const WRITTEN: Scan = Scan {
 };
 
 impl UffdAsync {
-    pub(super) fn open(target: &Target) -> Result<Self, String> {
+    /// With the userfaultfd that was handed over, if one was.
+    pub(super) fn open(target: &Target, handed: Option<OwnedFd>) -> Result<Self, String> {
         if !pagemap::can_scan(target.pagemap()) {
             return Err("the kernel has no PAGEMAP_SCAN (Linux 6.7)".into());
         }
         // The kernel resolves these faults itself, those of its own writes too, so no privilege is needed.
         let features = UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED;
-        let uffd = Uffd::open(target, Faults::User, &[features])?;
+        let uffd = match handed {
+            Some(fd) => Uffd::adopt(target, fd, features)?,
+            None => Uffd::open(target, Faults::User, &[features])?,
+        };
         Ok(UffdAsync {
             uffd,
             regions: Regions::default(),
@@ -122,6 +128,16 @@ impl UffdAsync {
             at = run.end();
         }
         sparse(self, at, part.range.end(), &mut report)
+    }
+
+    fn is_armed(&self, target: &Target, range: PageRange) -> bool {
+        pagemap::is_watched(target.pagemap(), range) && self.uffd.is_ours(range)
+    }
+
+    fn sweep_or_lose(&mut self, target: &Target, part: &Part, work: &mut Collection<'_>) {
+        if let Err(Lost(from)) = self.sweep(target, part, work.dirty) {
+            work.lost.push(PageRange::trusted(from, part.range.end()));
+        }
     }
 
     fn sweep_full(
@@ -374,12 +390,17 @@ impl Backend for UffdAsync {
 
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         for part in work.parts {
-            if !pagemap::is_watched(target.pagemap(), part.range) || !self.uffd.is_ours(part.range) {
-                work.lost.push(part.range);
+            if self.is_armed(target, part.range) {
+                self.sweep_or_lose(target, part, work);
                 continue;
             }
-            if let Err(Lost(from)) = self.sweep(target, part, work.dirty) {
-                work.lost.push(PageRange::trusted(from, part.range.end()));
+            // One mapping that was replaced costs none of the others.
+            for piece in pieces(part, work.mappings) {
+                if self.is_armed(target, piece.range) {
+                    self.sweep_or_lose(target, &piece, work);
+                } else {
+                    work.lost.push(piece.range);
+                }
             }
         }
         // Not before: the pieces of a part share their bits.

@@ -13,24 +13,27 @@
 //! may have been written after its entry was read. In shared memory an empty entry may stand for a page that was
 //! written and reclaimed; it is reported unless it is marked: the kernel keeps the mark when it reclaims a marked page.
 //!
-//! Where the kernel has `PAGEMAP_SCAN`, that finds the blocks of private anonymous memory that have content, and only
-//! the entries of these are read: memory that was never touched costs nothing.
+//! Where the kernel has `PAGEMAP_SCAN`, it finds in private anonymous memory the runs with content, with and without the
+//! mark, in place of the entries: memory that was never touched costs nothing, other memory little.
 //!
 //! In the own process the handler thread must never wait for itself: private mappings of files are refused, since
 //! the data of libraries is there; its stack is never watched (`own`); no signal handler of the program runs on it.
 //! It allocates nothing and takes no lock.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use linux_raw_sys::general::{UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, uffd_msg};
+use linux_raw_sys::general::{
+    PAGE_IS_WRITTEN, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, uffd_msg,
+};
 
-use super::{Armed, Backend, Collection, Part, whole_blocks};
+use super::{Armed, Backend, Collection, Part, pieces};
 use crate::capability::BackendKind;
+use crate::descriptor::Descriptor;
 use crate::extent::{PageRange, Reason, page_size};
 use crate::maps::{Mapping, Object};
 use crate::own::Kept;
@@ -48,8 +51,8 @@ const UFFD_EVENT_PAGEFAULT: u8 = 0x12;
 pub(super) struct UffdSync {
     uffd: Arc<Uffd>,
     handler: Option<JoinHandle<()>>,
-    /// An eventfd: written to end the handler.
-    stop: File,
+    /// Written to end the handler, which has the other end.
+    stop: Descriptor<UnixStream>,
     /// The handler's stack, while it may be in use.
     stack: Option<Kept>,
     /// The process that has the handler thread.
@@ -65,15 +68,11 @@ impl UffdSync {
         // Shared memory can be watched since Linux 5.19.
         let choices = [features | UFFD_FEATURE_WP_HUGETLBFS_SHMEM, features];
         let uffd = Arc::new(Uffd::open(target, Faults::All, &choices)?);
-        // SAFETY: takes numbers and returns a new descriptor or -1.
-        let stop = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if stop < 0 {
-            return Err(format!("eventfd: {}", io::Error::last_os_error()));
-        }
-        // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
-        let stop = unsafe { File::from_raw_fd(stop) };
+        let (stop, stopped) = UnixStream::pair().map_err(|error| format!("a socket: {error}"))?;
+        let stop = Descriptor::new(stop).map_err(|error| format!("a socket: {error}"))?;
         let (started, start) = mpsc::channel();
-        let thread = (uffd.clone(), stop.try_clone().map_err(|error| error.to_string())?);
+        let stopped = Descriptor::new(stopped).map_err(|error| format!("a socket: {error}"))?;
+        let thread = (uffd.clone(), stopped);
         // The thread inherits the mask: no handler of the program, which may write watched memory, runs on it.
         let blocked = Blocked::new();
         let handler = std::thread::Builder::new()
@@ -107,47 +106,63 @@ impl UffdSync {
         part: &Part,
         mut report: impl FnMut(PageRange, Reason),
     ) -> io::Result<()> {
-        let mut at = part.range.start();
-        let mut untouched = |start, end| {
-            if part.bitmap.is_fresh() && start < end {
-                report(PageRange::trusted(start, end), Reason::Discarded);
-            }
-        };
-        let touched = self.touched(target, part)?;
-        for run in &touched {
-            untouched(at, run.start());
-            at = run.end();
+        if part.memory.is_private_anonymous()
+            && let Some(mut regions) = self.regions.take()
+        {
+            let swept = self.sweep_scanned(target, part, &mut regions, &mut report);
+            self.regions = Some(regions);
+            return swept;
         }
-        untouched(at, part.range.end());
-        for run in touched {
-            let mut at = run.start();
-            while at < run.end() {
-                let batch = PageRange::trusted(at, (at + BATCH * page_size()).min(run.end()));
-                at = batch.end();
-                self.sweep_batch(target, part, batch, &mut report)?;
-            }
-        }
-        Ok(())
+        part.range.split(BATCH).try_for_each(|batch| self.sweep_batch(target, part, batch, &mut report))
     }
 
-    /// Where entries must be read: all the rest of `part` is empty and has no bits.
-    fn touched(&mut self, target: &Target, part: &Part) -> io::Result<Vec<PageRange>> {
-        let Some(regions) = self.regions.as_mut().filter(|_| part.memory.is_private_anonymous()) else {
-            return Ok(vec![part.range]);
-        };
-        let mut touched: Vec<_> =
-            part.bitmap.set_within(part.range).map(|piece| whole_blocks(piece, part.range)).collect();
-        let content = |found: PageRange, _| touched.push(whole_blocks(found, part.range));
-        pagemap::scan(target.pagemap(), part.range, Scan::CONTENT, regions, content)?;
-        touched.sort_unstable();
-        touched.dedup_by(|next, run| {
-            let joins = next.start() <= run.end();
-            if joins {
-                *run = PageRange::trusted(run.start(), run.end().max(next.end()));
+    /// The same for private anonymous memory, by `PAGEMAP_SCAN`, whose *written* means: without the mark.
+    fn sweep_scanned(
+        &self,
+        target: &Target,
+        part: &Part,
+        regions: &mut Regions,
+        report: &mut impl FnMut(PageRange, Reason),
+    ) -> io::Result<()> {
+        let (bitmap, is_fresh) = (&part.bitmap, part.bitmap.is_fresh());
+        let empty = |start, end, report: &mut dyn FnMut(PageRange, Reason)| {
+            if start < end {
+                let hole = PageRange::trusted(start, end);
+                if is_fresh {
+                    report(hole, Reason::Discarded);
+                }
+                for piece in bitmap.set_within(hole) {
+                    bitmap.runs(piece, true).for_each(|run| report(run, Reason::Discarded));
+                    bitmap.fill(piece, false);
+                }
             }
-            joins
-        });
-        Ok(touched)
+        };
+        let mut at = part.range.start();
+        let mut protected = Ok(());
+        let what = Scan { report: PAGE_IS_WRITTEN, ..Scan::CONTENT };
+        pagemap::scan(target.pagemap(), part.range, what, regions, |run, categories| {
+            empty(at, run.start(), report);
+            at = run.end();
+            bitmap.fill(run, true);
+            if categories & PAGE_IS_WRITTEN != 0 {
+                report(run, Reason::Written);
+                if protected.is_ok() {
+                    protected = self.uffd.write_protect(run, true);
+                }
+            }
+        })?;
+        empty(at, part.range.end(), report);
+        protected
+    }
+
+    fn is_armed(&self, part: &Part, work: &Collection<'_>) -> bool {
+        self.uffd.is_watched(part.range, work.mappings) && self.uffd.is_ours(part.range)
+    }
+
+    fn sweep_or_lose(&mut self, target: &Target, part: &Part, work: &mut Collection<'_>) {
+        if self.sweep(target, part, |range, reason| work.dirty.push(range, reason)).is_err() {
+            work.lost.push(part.range);
+        }
     }
 
     fn sweep_batch(
@@ -226,12 +241,17 @@ impl Backend for UffdSync {
 
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         for part in work.parts {
-            let dirty = &mut *work.dirty;
-            if !self.uffd.is_watched(part.range, work.mappings)
-                || !self.uffd.is_ours(part.range)
-                || self.sweep(target, part, |range, reason| dirty.push(range, reason)).is_err()
-            {
-                work.lost.push(part.range);
+            if self.is_armed(part, work) {
+                self.sweep_or_lose(target, part, work);
+                continue;
+            }
+            // One mapping that was replaced costs none of the others.
+            for piece in pieces(part, work.mappings) {
+                if self.is_armed(&piece, work) {
+                    self.sweep_or_lose(target, &piece, work);
+                } else {
+                    work.lost.push(piece.range);
+                }
             }
         }
         // Not before: the pieces of a part share their bits.
@@ -249,7 +269,8 @@ impl Drop for UffdSync {
             std::mem::forget(handler);
             return;
         }
-        if self.stop.write_all(&1u64.to_ne_bytes()).is_ok() {
+        // The thread of a program that has closed this descriptor is left alone: nothing wakes it.
+        if self.stop.is_intact() && (&*self.stop).write_all(&[1]).is_ok() {
             let _ = handler.join();
         }
     }
@@ -281,7 +302,7 @@ fn own_stack() -> io::Result<PageRange> {
 
 /// The handler thread: removes the protection of each page that a write waits for, until it is asked to stop or
 /// the memory is gone.
-fn handle_faults(uffd: &Uffd, stop: &File) {
+fn handle_faults(uffd: &Uffd, stop: &UnixStream) {
     // SAFETY: the messages are plain numbers, for which zero is a value.
     let mut messages: [uffd_msg; 16] = unsafe { std::mem::zeroed() };
     let descriptor = uffd.file();
@@ -296,6 +317,9 @@ fn handle_faults(uffd: &Uffd, stop: &File) {
             continue; // a signal
         }
         if polls[1].revents != 0 || polls[0].revents & (libc::POLLHUP | libc::POLLNVAL) != 0 {
+            return;
+        }
+        if !uffd.is_intact() {
             return;
         }
         // SAFETY: the bytes of an array of plain numbers, any of which the kernel may write.

@@ -33,8 +33,14 @@ pub struct Answering {
 impl Answering {
     /// Start it; return its first line too.
     pub fn start(python: &str) -> (Self, String) {
+        Answering::start_with(python, &[])
+    }
+
+    /// The same, of a program that takes arguments.
+    pub fn start_with(python: &str, arguments: &[&str]) -> (Self, String) {
         let mut child = Command::new("/usr/bin/python3")
             .args(["-c", python])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -51,9 +57,10 @@ impl Answering {
         self.process.pid()
     }
 
-    /// Write a line, and wait for no answer.
+    /// Write a line, and wait for no answer. In one system call: a program that reads what is there must not take two
+    /// parts of it for two lines.
     pub fn send(&mut self, line: &str) -> std::io::Result<()> {
-        writeln!(self.input, "{line}")
+        self.input.write_all(format!("{line}\n").as_bytes())
     }
 
     /// The answer to a line; or, if the process has ended, how.

@@ -22,7 +22,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Once};
 
 use super::order;
-use super::registry::{self, Previous, Segment, Table};
+use super::registry::{self, Previous, Table};
+use super::segments::Segment;
 use crate::extent::{PageRange, Reason, page_size};
 
 const SEGV_ACCERR: c_int = 2;
@@ -39,7 +40,7 @@ pub(super) fn prepare(table: &mut Table) {
     });
     if let Some(action) = current().filter(|now| !is_ours(now)) {
         // Faults may have been lost meanwhile.
-        for watch in table.segments.iter().flat_map(|segment| &segment.watches) {
+        for watch in table.segments.iter().flat_map(|segment| segment.watches.iter()) {
             watch.raise_doubt(Reason::ProtectionChanged);
         }
         // One that comes and goes is still one.
@@ -114,18 +115,18 @@ fn settle(address: usize) -> bool {
 
 /// Lift the protection of the page at `address` and mark it. False when the fault is not ours.
 fn resolve(table: &Table, address: usize) -> bool {
-    let Some((index, segment)) = table.find(address) else { return false };
+    let Some(segment) = table.segments.find(address) else { return false };
     if segment.protection & libc::PROT_WRITE == 0 {
         return false;
     }
     let start = address & !(page_size() - 1);
     let page = PageRange::trusted(start, start + page_size());
     let mark = || {
-        for watch in &segment.watches {
+        for watch in segment.watches.iter() {
             watch.written.put(watch.written.index(start), true);
         }
     };
-    order::fault(|| protect(page, segment.protection), mark) || relieve(table, index)
+    order::fault(|| protect(page, segment.protection), mark) || relieve(table, segment)
 }
 
 /// Whether the store would succeed now: it faulted on our protection, and the memory ceased to be watched before the
@@ -138,15 +139,13 @@ fn is_writable_by_now(address: usize) -> bool {
 
 /// Remove the protection of all memory around: the process has no room for more mappings (`vm.max_map_count`), and
 /// this merges those of single pages. Also for huge pages, which cannot be protected in part.
-fn relieve(table: &Table, index: usize) -> bool {
-    let around = table.neighbours(index);
-    let lift = || protect(whole(around), around[0].protection);
+fn relieve(table: &Table, segment: &Segment) -> bool {
+    let around = table.segments.around(segment);
     let mark = || {
-        for watch in around.iter().flat_map(|segment| &segment.watches) {
-            watch.raise_doubt(Reason::Overflow);
-        }
+        let watches = table.segments.within(around).flat_map(|(_, segment)| segment.watches.iter());
+        watches.for_each(|watch| watch.raise_doubt(Reason::Overflow));
     };
-    order::fault(lift, mark)
+    order::fault(|| protect(around, segment.protection), mark)
 }
 
 /// Give `range` back the protection that the program chose; if there is no room for its borders, everything around
@@ -154,14 +153,10 @@ fn relieve(table: &Table, index: usize) -> bool {
 pub(super) fn lift(range: PageRange, protection: i32) {
     if !protect(range, protection) {
         let relieve =
-            |table: &Table| table.find(range.start()).is_some_and(|(index, _)| relieve(table, index));
+            |table: &Table| table.segments.find(range.start()).is_some_and(|found| relieve(table, found));
         // It fails only where the memory is gone.
         registry::read(|table| table.is_some_and(relieve));
     }
-}
-
-fn whole(segments: &[Segment]) -> PageRange {
-    PageRange::trusted(segments[0].range.start(), segments[segments.len() - 1].range.end())
 }
 
 /// `mprotect(2)`; true when it was done.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the process watches by `mprotect`, as its SIGSEGV handler sees it: one immutable, sorted table behind one
+//! What the process watches by `mprotect`, as its SIGSEGV handler sees it: one immutable table (`segments`) behind one
 //! atomic pointer. The handler takes no lock and allocates nothing.
 //!
 //! A change copies the table, swaps the pointer, and waits until no handler reads the old table any more
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use super::segments::{Segment, Segments, Watches};
 use crate::bitmap::Bitmap;
 use crate::extent::{PageRange, Reason};
 
@@ -47,15 +48,6 @@ impl Watch {
     }
 }
 
-/// A run of pages with one protection and the same watches.
-#[derive(Debug, Clone)]
-pub(super) struct Segment {
-    pub(super) range: PageRange,
-    /// What the program gave it: the `PROT_*` bits to give back.
-    pub(super) protection: i32,
-    pub(super) watches: Vec<Arc<Watch>>,
-}
-
 /// The protection of watched memory that must not be written unseen.
 pub(super) fn armed(protection: i32) -> i32 {
     if protection & libc::PROT_WRITE == 0 {
@@ -68,8 +60,7 @@ pub(super) fn armed(protection: i32) -> i32 {
 /// Everything that the handler needs.
 #[derive(Default, Clone)]
 pub(super) struct Table {
-    /// Sorted, without overlap.
-    pub(super) segments: Vec<Segment>,
+    pub(super) segments: Segments,
     /// Handlers that were installed before ours, the newest first.
     pub(super) previous: Vec<Previous>,
 }
@@ -83,93 +74,76 @@ pub(super) struct Previous {
 }
 
 impl Table {
-    /// The segment of the byte at `address`, and its index.
-    pub(super) fn find(&self, address: usize) -> Option<(usize, &Segment)> {
-        let index = self.segments.partition_point(|segment| segment.range.end() <= address);
-        let segment = self.segments.get(index)?;
-        segment.range.contains_address(address).then_some((index, segment))
-    }
-
-    /// The segments around `index` that follow each other with the same protection.
-    pub(super) fn neighbours(&self, index: usize) -> &[Segment] {
-        let joins =
-            |a: &Segment, b: &Segment| a.range.end() == b.range.start() && a.protection == b.protection;
-        let (mut first, mut last) = (index, index);
-        while first > 0 && joins(&self.segments[first - 1], &self.segments[first]) {
-            first -= 1;
-        }
-        while last + 1 < self.segments.len() && joins(&self.segments[last], &self.segments[last + 1]) {
-            last += 1;
-        }
-        &self.segments[first..=last]
-    }
-
-    /// The pieces of `range` that are in the table.
-    pub(super) fn within(&self, range: PageRange) -> impl Iterator<Item = (PageRange, &Segment)> {
-        let first = self.segments.partition_point(|segment| segment.range.end() <= range.start());
-        self.segments[first..]
-            .iter()
-            .map_while(move |segment| Some((segment.range.intersection(range)?, segment)))
-    }
-
-    /// Cut segments so that `range` begins and ends at borders.
-    fn cut(&mut self, range: PageRange) {
-        for at in [range.start(), range.end()] {
-            let index = self.segments.partition_point(|segment| segment.range.end() <= at);
-            let Some(segment) = self.segments.get_mut(index) else { continue };
-            if segment.range.start() < at {
-                let rest = PageRange::trusted(at, segment.range.end());
-                segment.range = PageRange::trusted(segment.range.start(), at);
-                let rest = Segment { range: rest, ..segment.clone() };
-                self.segments.insert(index + 1, rest);
-            }
-        }
-    }
-
-    fn inside_mut(&mut self, range: PageRange) -> impl Iterator<Item = &mut Segment> {
-        self.segments.iter_mut().filter(move |segment| range.contains(segment.range))
-    }
-
     /// Enter `watch` for `range`, whose protection is given.
     pub(super) fn add(&mut self, range: PageRange, protection: i32, watch: &Arc<Watch>) {
-        self.set_protection(range, protection, watch.owner);
-        for segment in self.inside_mut(range) {
-            segment.watches.push(watch.clone());
-        }
-        let holes = range.without(self.within(range).map(|(piece, _)| piece).collect::<Vec<_>>());
-        let new = |range| Segment { range, protection, watches: vec![watch.clone()] };
-        self.segments.extend(holes.into_iter().map(new));
-        self.segments.sort_unstable_by_key(|segment| segment.range);
+        self.segments.change(range, |inside| {
+            inside.iter_mut().for_each(|segment| segment.set_protection(protection, watch.owner));
+            let holes = range.without(inside.iter().map(|segment| segment.range).collect::<Vec<_>>());
+            let mut last: Option<(Watches, Watches)> = None;
+            for segment in inside.iter_mut() {
+                // Neighbours mostly have one list, and go on sharing it.
+                segment.watches = match &last {
+                    Some((before, after)) if Arc::ptr_eq(before, &segment.watches) => after.clone(),
+                    _ => {
+                        let more: Watches = segment.watches.iter().chain([watch]).cloned().collect();
+                        last = Some((segment.watches.clone(), more.clone()));
+                        more
+                    }
+                };
+            }
+            let alone: Watches = Arc::from([watch.clone()]);
+            inside.extend(holes.into_iter().map(|range| Segment {
+                range,
+                protection,
+                watches: alone.clone(),
+            }));
+        });
     }
 
     /// The program has changed the protection of watched memory in `range`, as `owner` found. Other trackers that
     /// watch it cannot know what was written meanwhile.
     pub(super) fn set_protection(&mut self, range: PageRange, protection: i32, owner: usize) {
-        self.cut(range);
-        for segment in self.inside_mut(range).filter(|segment| segment.protection != protection) {
-            segment.protection = protection;
-            for watch in segment.watches.iter().filter(|watch| watch.owner != owner) {
-                watch.raise_doubt(Reason::ProtectionChanged);
-            }
-        }
+        let set = |inside: &mut Vec<Segment>| {
+            inside.iter_mut().for_each(|segment| segment.set_protection(protection, owner));
+        };
+        self.segments.change(range, set);
     }
 
     /// See [`suspect`].
     pub(super) fn suspect(&self, range: PageRange, owner: usize) {
-        for (piece, segment) in self.within(range) {
+        for (piece, segment) in self.segments.within(range) {
             for watch in segment.watches.iter().filter(|watch| watch.owner != owner) {
                 watch.written.fill(piece, true);
             }
         }
     }
 
-    /// Take the watches of `owner` out of `range`.
-    pub(super) fn remove(&mut self, range: PageRange, owner: usize) {
-        self.cut(range);
-        for segment in self.inside_mut(range) {
-            segment.watches.retain(|watch| watch.owner != owner);
+    /// Take the watches of `owner` out of `range`. Returns them, perhaps several times; pieces that are left elsewhere
+    /// may have them still.
+    pub(super) fn remove(&mut self, range: PageRange, owner: usize) -> Vec<Arc<Watch>> {
+        let mut removed = Vec::new();
+        self.segments.change(range, |inside| {
+            let is_its = |watch: &Arc<Watch>| watch.owner == owner;
+            for segment in inside.iter_mut().filter(|segment| segment.watches.iter().any(is_its)) {
+                let (gone, rest): (Vec<_>, Vec<_>) = segment.watches.iter().cloned().partition(is_its);
+                removed.extend(gone);
+                segment.watches = rest.into();
+            }
+            inside.retain(|segment| !segment.watches.is_empty());
+        });
+        removed
+    }
+}
+
+impl Segment {
+    fn set_protection(&mut self, protection: i32, owner: usize) {
+        if self.protection == protection {
+            return;
         }
-        self.segments.retain(|segment| !segment.watches.is_empty());
+        self.protection = protection;
+        for watch in self.watches.iter().filter(|watch| watch.owner != owner) {
+            watch.raise_doubt(Reason::ProtectionChanged);
+        }
     }
 }
 
@@ -210,7 +184,7 @@ pub(super) fn protections(range: PageRange, owner: Option<usize>) -> Vec<(PageRa
         let is_watched = |segment: &Segment| {
             owner.is_none_or(|owner| segment.watches.iter().any(|watch| watch.owner == owner))
         };
-        let found = table.within(range).filter(|(_, segment)| is_watched(segment));
+        let found = table.segments.within(range).filter(|(_, segment)| is_watched(segment));
         found.map(|(piece, segment)| (piece, segment.protection)).collect()
     })
 }
@@ -219,7 +193,7 @@ pub(super) fn protections(range: PageRange, owner: Option<usize>) -> Vec<(PageRa
 pub(super) fn sole_protections(range: PageRange, owner: usize) -> Vec<(PageRange, i32)> {
     inspect(|table| {
         let is_sole = |segment: &Segment| segment.watches.iter().all(|watch| watch.owner == owner);
-        let found = table.within(range).filter(|(_, segment)| is_sole(segment));
+        let found = table.segments.within(range).filter(|(_, segment)| is_sole(segment));
         found.map(|(piece, segment)| (piece, segment.protection)).collect()
     })
 }
@@ -231,15 +205,15 @@ pub(super) fn suspect(range: PageRange, owner: usize) {
 }
 
 /// Change the table, then do what relies on the new one. When it returns, no handler acts on the old one.
-pub(super) fn change<T>(change: impl FnOnce(&mut Table), then: impl FnOnce() -> T) -> T {
+pub(super) fn change<C, T>(change: impl FnOnce(&mut Table) -> C, then: impl FnOnce(C) -> T) -> T {
     let _changing = Changing::begin();
     let old = TABLE.load(SeqCst);
     // SAFETY: only the holder of the lock frees tables.
     let mut table = unsafe { old.as_ref() }.cloned().unwrap_or_default();
-    change(&mut table);
+    let changed = change(&mut table);
     TABLE.store(Box::into_raw(Box::new(table)), SeqCst);
     CHANGES.fetch_add(1, SeqCst);
-    let result = then();
+    let result = then(changed);
     if wait_for_readers() && !old.is_null() {
         // SAFETY: made by `Box::into_raw` here, replaced, and no reader is left that could have seen it.
         drop(unsafe { Box::from_raw(old) });
@@ -318,14 +292,15 @@ mod tests {
         table.set_protection(range(18, 22), 1, 2);
         assert_eq!(first.take_doubt(), Some(Reason::ProtectionChanged));
         assert_eq!((first.take_doubt(), second.take_doubt()), (None, None));
-        assert_eq!(table.find(18 * page_size()).unwrap().1.range, range(18, 20));
-        assert_eq!(table.neighbours(0).len(), 2);
+        let first = table.segments.find(10 * page_size()).unwrap();
+        assert_eq!(table.segments.around(first), range(10, 18));
+        assert_eq!(table.segments.find(18 * page_size()).unwrap().range, range(18, 20));
         table.remove(range(1, 100), 2);
         assert_eq!(
             contents(&table),
             [(range(10, 15), 3, vec![1]), (range(15, 18), 3, vec![1]), (range(18, 20), 1, vec![1])]
         );
-        assert!(table.find(20 * page_size()).is_none());
+        assert!(table.segments.find(20 * page_size()).is_none());
     }
 
     #[test]
@@ -337,12 +312,8 @@ mod tests {
                     while !stop.load(SeqCst) {
                         read(|table| {
                             let Some(table) = table else { return };
-                            assert!(
-                                table
-                                    .segments
-                                    .windows(2)
-                                    .all(|two| two[0].range.end() <= two[1].range.start())
-                            );
+                            let ranges: Vec<_> = table.segments.iter().map(|segment| segment.range).collect();
+                            assert!(ranges.windows(2).all(|two| two[0].end() <= two[1].start()));
                             assert!(table.segments.iter().all(|segment| !segment.watches.is_empty()));
                         });
                     }
@@ -350,8 +321,8 @@ mod tests {
             }
             let one = watch(usize::MAX);
             for round in 0..200 {
-                change(|table| table.add(range(10 + round % 7, 40), 3, &one), || ());
-                change(|table| table.remove(range(1, 100), usize::MAX), || ());
+                change(|table| table.add(range(10 + round % 7, 40), 3, &one), |()| ());
+                change(|table| table.remove(range(1, 100), usize::MAX), drop);
             }
             stop.store(true, SeqCst);
             assert_eq!(Arc::strong_count(&one), 1, "old tables are freed");
