@@ -26,6 +26,8 @@ use crate::protocol::{MOST_EXTENTS, MOST_LISTED, Mark, Process, Reply, Request, 
 
 /// Connections at a time.
 const MOST_CLIENTS: usize = 256;
+/// How long clients wait at most while children are looked for; attaching to one may take longer.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// How a holder works.
 #[derive(Debug, Clone)]
@@ -61,6 +63,8 @@ struct Processes {
     held: BTreeMap<i32, Held>,
     /// Why children of trees are not tracked: not tried again, unless a client asks.
     failed: HashMap<Process, String>,
+    /// Processes whose children are to be looked for soon.
+    parents: Vec<i32>,
 }
 
 impl Holder {
@@ -91,19 +95,24 @@ impl Holder {
         Ok(Holder {
             listener,
             path: path.to_owned(),
-            processes: Processes { backend: options.backend, held: BTreeMap::new(), failed: HashMap::new() },
+            processes: Processes {
+                backend: options.backend,
+                held: BTreeMap::new(),
+                failed: HashMap::new(),
+                parents: Vec::new(),
+            },
             options,
             clients: Vec::new(),
         })
     }
 
-    /// Track this process and its children from now on.
+    /// Track this process and its children from now on; those that are there are tracked when this returns.
     ///
     /// # Errors
     /// Why that cannot be.
     pub fn track(&mut self, pid: i32) -> libdirty::Result<()> {
         self.processes.track(pid, true)?;
-        self.processes.follow();
+        while !self.processes.follow() {}
         Ok(())
     }
 
@@ -120,6 +129,7 @@ impl Holder {
             polls.extend(self.clients.iter().map(|client| wait(client.descriptor(), client.events())));
             let left = due.saturating_duration_since(Instant::now()).as_millis();
             let left = i32::try_from(left + 1).unwrap_or(i32::MAX);
+            let left = if self.processes.parents.is_empty() { left } else { 0 };
             // SAFETY: so many valid pollfds.
             if unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, left) } < 0 {
                 let error = io::Error::last_os_error();
@@ -144,9 +154,10 @@ impl Holder {
                 self.clients.push(client);
             }
             if Instant::now() >= due {
-                self.processes.follow();
+                self.processes.look_around();
                 due = Instant::now() + self.options.interval;
             }
+            self.processes.follow();
         }
     }
 }
@@ -173,9 +184,8 @@ impl Processes {
         match request {
             Request::Track { tree, .. } => match self.track(process.pid, tree) {
                 Ok(()) => {
-                    if tree {
-                        self.follow();
-                    }
+                    // Not now: the tree may be large.
+                    self.parents.extend(tree.then_some(process.pid));
                     self.held.get(&process.pid).map_or_else(
                         || refused(&Error::NoProcess(process.pid)),
                         |held| Reply::Tracked {
@@ -316,13 +326,17 @@ impl Processes {
         refused(&Error::NoProcess(process.pid))
     }
 
-    /// Forget what has ended, and track the children of trees.
-    fn follow(&mut self) {
+    /// Forget what has ended, and have the children of all trees looked for.
+    fn look_around(&mut self) {
         self.held.retain(|_, held| held.is_there());
         self.failed.retain(|process, _| process::start(process.pid) == Some(process.start));
-        let mut parents: Vec<i32> =
-            self.held.values().filter(|held| held.tree).map(|held| held.process.pid).collect();
-        while let Some(parent) = parents.pop() {
+        self.parents = self.held.values().filter(|held| held.tree).map(|held| held.process.pid).collect();
+    }
+
+    /// Track the children of trees, for some time. Whether that was all.
+    fn follow(&mut self) -> bool {
+        let begin = Instant::now();
+        while let Some(parent) = self.parents.pop() {
             for pid in process::children(parent) {
                 let Some(start) = process::start(pid) else { continue };
                 let child = Process { pid, start };
@@ -330,14 +344,19 @@ impl Processes {
                 if is_known || self.failed.contains_key(&child) {
                     continue;
                 }
+                if begin.elapsed() > PATIENCE {
+                    self.parents.push(parent);
+                    return false;
+                }
                 match self.track(pid, true) {
-                    Ok(()) => parents.push(pid),
+                    Ok(()) => self.parents.push(pid),
                     Err(error) => {
                         self.failed.insert(child, error.to_string());
                     }
                 }
             }
         }
+        true
     }
 }
 

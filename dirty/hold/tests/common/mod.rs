@@ -45,11 +45,11 @@ impl Service {
     }
 
     pub fn start_at(path: PathBuf) -> Self {
-        let options = Options {
-            backend: Some(BackendKind::UffdAsync),
-            interval: Duration::from_millis(50),
-            mode: 0o666,
-        };
+        Service::start_with(path, Duration::from_millis(50))
+    }
+
+    pub fn start_with(path: PathBuf, interval: Duration) -> Self {
+        let options = Options { backend: Some(BackendKind::UffdAsync), interval, mode: 0o666 };
         let mut holder = Holder::new(&path, options).unwrap();
         let (stop, asked) = UnixStream::pair().unwrap();
         let thread = std::thread::spawn(move || holder.run(asked.as_raw_fd()).unwrap());
