@@ -14,7 +14,8 @@ systems		:= pagetable dirty power
 # What no system's own lint looks at: dirty's is for any Linux.
 C_SOURCES	= $(wildcard lab/trapless_lab/plugins/*.[ch] dirty/abi/*.h dirty/module/*.[ch] \
 			dirty/tests/module/*.c dirty/tests/host/*.[ch] dirty/capi/include/*.h \
-			dirty/capi/examples/*.c dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c)
+			dirty/capi/examples/*.c dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c \
+			dirty/oracle/include/*.h dirty/oracle/plugins/*.[ch] dirty/oracle/tests/plugins/*.c)
 
 .PHONY: help all setup $(systems) modules mutants demo check check-long check-fast \
 	lint host-tests power-tests dirty-tests soak clean

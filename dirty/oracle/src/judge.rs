@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client of libdirty that keeps a copy, and compares it with the memory whenever the program holds still.
+//! A tracker's client that keeps a copy, and compares it with the memory whenever the program holds still.
 //!
 //! Invariant: the copy of a watched page changes only when a collect reported the page (or `watch` returned). What
 //! differs in [`Judge::check`] was therefore not reported, whatever the cause.
 
-use libdirty::{BackendKind, Capabilities, Dirty, Extent, PageRange, Reason, Tracker, page_size};
+use libdirty::{PageRange, Reason, page_size};
 
 use crate::memory::{Mapping, Memory};
 use crate::op::{Backing, Op};
 use crate::outcome::{Outcome, Stop};
 use crate::perform::ARENA;
 use crate::shadow::{Content, Shadow};
+use crate::subject::Subject;
+use crate::tracker::{Record, Reported, State, Tracker};
 use crate::workload::{Target, Workload};
 
 /// What to judge.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Setup {
-    /// The back end.
-    pub backend: BackendKind,
+    /// Who is judged.
+    pub subject: Subject,
     /// Which process is tracked.
     pub target: Target,
     /// How long racing scenarios race.
@@ -31,14 +33,13 @@ pub struct Judge {
     pub setup: Setup,
     /// What was counted so far.
     pub outcome: Outcome,
-    tracker: Tracker,
+    tracker: Box<dyn Tracker>,
     workload: Workload,
     memory: Memory,
     shadow: Shadow,
     ranges: Vec<PageRange>,
-    dirty: Dirty,
     /// Reported, and not copied yet.
-    pending: Vec<Extent>,
+    pending: Vec<Reported>,
     /// Nothing was written while the last copies were made.
     quiet: bool,
     maps: usize,
@@ -53,7 +54,8 @@ impl Judge {
     /// # Errors
     /// A skip when the back end does not work here.
     pub fn new(setup: Setup) -> Result<Self, Stop> {
-        Self::of(setup, Workload::start(setup.target)?)
+        let workload = Workload::start(setup.target)?;
+        Self::of(setup, workload)
     }
 
     /// A second one of the same program, with a tracker and a copy of its own. The program stays with the first.
@@ -61,7 +63,7 @@ impl Judge {
     /// # Errors
     /// A skip when the back end cannot track a process twice.
     pub fn beside(&self) -> Result<Self, Stop> {
-        Self::of(self.setup, Workload::Lent(self.workload.pid()))
+        Self::of(self.setup.clone(), Workload::Lent(self.workload.pid()))
     }
 
     /// End a judge that [`Judge::beside`] made; what it counted is counted here.
@@ -77,30 +79,24 @@ impl Judge {
     }
 
     fn of(setup: Setup, workload: Workload) -> Result<Self, Stop> {
-        let builder = Tracker::builder().backend(setup.backend);
-        let tracker = match setup.target {
-            Target::Own => builder.own()?,
-            Target::Other => builder.process(workload.pid())?,
-        };
         Ok(Judge {
+            tracker: setup.subject.open(setup.target, workload.pid())?,
             setup,
             outcome: Outcome::default(),
-            tracker,
             memory: Memory::open(workload.pid())?,
             workload,
             shadow: Shadow::default(),
             ranges: Vec::new(),
-            dirty: Dirty::new(),
             pending: Vec::new(),
             quiet: true,
             maps: 0,
         })
     }
 
-    /// The record of the back end.
+    /// What the tracker promises.
     #[must_use]
-    pub fn capabilities(&self) -> &'static Capabilities {
-        self.tracker.capabilities()
+    pub fn record(&self) -> &Record {
+        self.tracker.record()
     }
 
     /// What is watched.
@@ -203,14 +199,24 @@ impl Judge {
         Ok(())
     }
 
-    /// Ask the tracker; the answer as it came.
+    /// The program has ended or replaced its memory: hold the tracker against what it promises of that.
     ///
     /// # Errors
-    /// The tracker's.
-    pub fn ask(&mut self) -> libdirty::Result<&Dirty> {
-        self.tracker.collect(&mut self.dirty)?;
+    /// When it breaks the promise.
+    pub fn check_ended(&mut self, reason: Reason) -> Result<(), Stop> {
+        self.tracker.check_ended(&self.ranges, reason)?;
         self.outcome.collects += 1;
-        Ok(&self.dirty)
+        let pages: usize = self.ranges.iter().map(|range| range.pages()).sum();
+        *self.outcome.doubts.entry(reason.text().into()).or_default() += pages as u64;
+        Ok(())
+    }
+
+    /// In a forked child: hold the parent's tracker against what it promises of that.
+    ///
+    /// # Errors
+    /// When it breaks the promise.
+    pub fn check_forked(&mut self) -> Result<(), Stop> {
+        self.tracker.check_forked()
     }
 
     /// Collect while the program writes, and copy later: at the next [`Judge::copy`] or [`Judge::check`].
@@ -223,25 +229,31 @@ impl Judge {
     }
 
     fn collect(&mut self) -> Result<(), Stop> {
-        self.ask()?;
+        let (mut found, mut wrong) = (Vec::new(), Vec::new());
+        self.tracker.collect(&mut found, &mut wrong)?;
+        self.outcome.collects += 1;
         let mut end = 0;
-        for extent in self.dirty.extents() {
-            if extent.range.start() < end {
-                self.outcome.failures.push(format!("{} was reported twice, or out of order", extent.range));
+        for reported in found {
+            let Reported { range, state, why } = reported;
+            if range.start() < end {
+                wrong.push(format!("{range} was reported twice, or out of order"));
             }
-            end = extent.range.end();
-            let watched = self.ranges.iter().filter_map(|range| range.intersection(extent.range));
-            if watched.map(PageRange::len).sum::<usize>() != extent.range.len() {
-                self.outcome.failures.push(format!("{} was reported and is not watched", extent.range));
+            end = range.end();
+            let first = self.ranges.partition_point(|watched| watched.end() <= range.start());
+            let watched = self.ranges[first..].iter().map_while(|watched| watched.intersection(range));
+            let before = self.pending.len();
+            self.pending.extend(watched.map(|range| Reported { range, ..reported }));
+            let pages: usize = self.pending[before..].iter().map(|part| part.range.pages()).sum();
+            if pages != range.pages() {
+                wrong.push(format!("{range} was reported and is not watched"));
             }
-            let pages = extent.range.pages() as u64;
-            if extent.reason == Reason::Written {
-                self.outcome.pages += pages;
+            if state == State::Written {
+                self.outcome.pages += pages as u64;
             } else {
-                *self.outcome.doubts.entry(extent.reason.text().into()).or_default() += pages;
+                *self.outcome.doubts.entry(why.into()).or_default() += pages as u64;
             }
         }
-        self.pending.extend(self.dirty.extents());
+        wrong.into_iter().for_each(|what| self.outcome.fail(what));
         Ok(())
     }
 
@@ -251,18 +263,21 @@ impl Judge {
     /// When the memory cannot be read.
     pub fn copy(&mut self) -> Result<(), Stop> {
         let mappings = self.memory.mappings()?;
-        for extent in std::mem::take(&mut self.pending) {
-            if !extent.reason.is_mapped() {
-                self.shadow.forget(extent.range);
+        for Reported { range, state, .. } in std::mem::take(&mut self.pending) {
+            if state == State::Gone {
+                self.shadow.forget(range);
                 continue;
             }
-            if extent.reason.is_zero() {
-                self.shadow.clear(extent.range);
+            if state == State::Zero {
+                // What is mapped of it: a range may be far larger.
+                let first = mappings.partition_point(|mapping| mapping.range.end() <= range.start());
+                let mapped = mappings[first..].iter().map_while(|mapping| mapping.range.intersection(range));
+                mapped.for_each(|part| self.shadow.clear(part));
                 continue;
             }
-            let count = self.quiet && extent.reason == Reason::Written;
+            let count = self.quiet && state == State::Written;
             let (shadow, outcome) = (&mut self.shadow, &mut self.outcome);
-            self.memory.visit(extent.range, &mappings, |address, content| {
+            self.memory.visit(range, &mappings, |address, content| {
                 if count && shadow.get(address).is_some_and(|old| old.is_same(content)) {
                     outcome.spurious += 1;
                 }
@@ -280,6 +295,7 @@ impl Judge {
         self.collect()?;
         self.copy()?;
         let mappings = self.memory.mappings()?;
+        let reports_gone = self.tracker.record().reports_gone;
         let (shadow, outcome) = (&mut self.shadow, &mut self.outcome);
         let mut complain = |address: usize, pages: usize, what: &str| {
             if outcome.missed < SHOWN {
@@ -291,6 +307,7 @@ impl Judge {
         for range in &self.ranges {
             self.memory.visit(*range, &mappings, |address, content| {
                 let what = match shadow.get(address) {
+                    None if !reports_gone && Content::Zero.is_same(content) => return,
                     None => "is mapped and was never reported",
                     Some(old) if !old.is_same(content) => &difference(old, content),
                     Some(_) => return,
@@ -300,7 +317,7 @@ impl Judge {
             })?;
             for hole in holes(*range, &mappings) {
                 let forgotten = shadow.forget(hole);
-                if forgotten > 0 {
+                if forgotten > 0 && reports_gone {
                     complain(hole.start(), forgotten, "is no longer mapped and that was not reported");
                 }
             }

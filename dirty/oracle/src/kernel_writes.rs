@@ -27,6 +27,13 @@ pub fn perform(way: Way, at: usize, length: usize, value: u8) -> io::Result<i64>
             // SAFETY: memory of the arena, as the caller says.
             result(unsafe { libc::read(reader.as_raw_fd(), at as *mut _, length) })
         }
+        Way::Vmsplice => {
+            let (reader, mut writer) = pipe()?;
+            writer.write_all(&bytes)?;
+            let piece = libc::iovec { iov_base: at as *mut _, iov_len: length };
+            // SAFETY: memory of the arena, as the caller says.
+            result(unsafe { libc::vmsplice(reader.as_raw_fd(), &raw const piece, 1, 0) })
+        }
         Way::Recvmsg => recvmsg(&bytes, at),
         Way::IoUring => io_uring(&bytes, at),
         Way::ProcessVmWritev | Way::ProcMem => from_child(way, &bytes, at),

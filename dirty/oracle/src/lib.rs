@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Holds back ends of libdirty against memory itself.
+//! Holds trackers of dirty pages against memory itself: the back ends of libdirty, and plug-ins.
 //!
 //! The [`judge`] keeps a copy of the watched memory ([`shadow`]) that it updates only from what a collect reports,
 //! as a checkpointer would. Whenever the program holds still it collects once more and compares the copy with the
-//! memory, byte for byte: a page that differs was *missed*. No back end's own word is ever taken.
+//! memory, byte for byte: a page that differs was *missed*. No [`tracker`]'s own word is ever taken.
 //!
 //! What the program does is data ([`op`]): a list of operations carried out by a [`workload`], in the own process or
 //! in another. [`scenario`]s are such lists written by hand; [`sequence`]s are generated, and shrink. Each runs in
@@ -26,6 +26,9 @@ pub mod run;
 pub mod scenario;
 pub mod sequence;
 pub mod shadow;
+pub mod subject;
 mod sys;
+pub mod tap;
+pub mod tracker;
 pub mod workload;
 pub mod writers;

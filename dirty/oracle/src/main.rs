@@ -112,14 +112,14 @@ impl Choice {
             }
             let record = backend.capabilities();
             let able = targets.iter().filter(|target| **target == Target::Own || record.other_process);
-            setups.extend(able.map(|target| Setup { backend, target: *target, seconds }));
+            setups.extend(able.map(|target| Setup { subject: backend.into(), target: *target, seconds }));
         }
         setups
     }
 
     /// Add a row to the report, and show it at once unless JSON is wanted.
-    fn add(&self, report: &mut Report, setup: Setup, scenario: &str, verdict: Verdict, since: Instant) {
-        let (backend, target) = (setup.backend.name().into(), setup.target.name().into());
+    fn add(&self, report: &mut Report, setup: &Setup, scenario: &str, verdict: Verdict, since: Instant) {
+        let (backend, target) = (setup.subject.to_string(), setup.target.name().into());
         let seconds = since.elapsed().as_secs_f64();
         let row = Row { backend, target, scenario: scenario.into(), verdict, seconds };
         if !self.json {
@@ -170,7 +170,7 @@ fn run() -> Result<ExitCode, String> {
         Some(Command::Property { what, cases }) => {
             for setup in what.setups(0.0, &mut report) {
                 let since = Instant::now();
-                let verdict = match search(&program, setup, *cases, 2000)? {
+                let verdict = match search(&program, &setup, *cases, 2000, None)? {
                     Search::Passed => Verdict::Done(Default::default()),
                     Search::Skipped(why) => Verdict::Skipped(why),
                     Search::Found(sequence, verdict) => {
@@ -178,7 +178,7 @@ fn run() -> Result<ExitCode, String> {
                         verdict
                     }
                 };
-                what.add(&mut report, setup, "property", verdict, since);
+                what.add(&mut report, &setup, "property", verdict, since);
             }
             what.finish(report)
         }
@@ -189,10 +189,10 @@ fn run() -> Result<ExitCode, String> {
                 serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
             for setup in what.setups(0.0, &mut report) {
                 let since = Instant::now();
-                let verdict = Order::new(setup, What::Sequence(sequence.clone()))
+                let verdict = Order::new(setup.clone(), What::Sequence(sequence.clone()))
                     .spawn(&program, Duration::from_secs(cli.limit))
                     .map_err(|error| error.to_string())?;
-                what.add(&mut report, setup, "replay", verdict, since);
+                what.add(&mut report, &setup, "replay", verdict, since);
             }
             what.finish(report)
         }
@@ -207,10 +207,10 @@ fn run() -> Result<ExitCode, String> {
             for setup in cli.what.setups(cli.seconds, &mut report) {
                 for scenario in ALL.iter().filter(is_wanted) {
                     let since = Instant::now();
-                    let verdict = Order::new(setup, What::Scenario(scenario.name.into()))
+                    let verdict = Order::new(setup.clone(), What::Scenario(scenario.name.into()))
                         .spawn(&program, Duration::from_secs(cli.limit))
                         .map_err(|error| error.to_string())?;
-                    cli.what.add(&mut report, setup, scenario.name, verdict, since);
+                    cli.what.add(&mut report, &setup, scenario.name, verdict, since);
                 }
             }
             cli.what.finish(report)

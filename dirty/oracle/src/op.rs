@@ -27,6 +27,8 @@ pub enum Way {
     Read,
     /// `recvmsg(2)` from a socket.
     Recvmsg,
+    /// `vmsplice(2)` from a pipe.
+    Vmsplice,
     /// A read by io_uring from a file.
     IoUring,
     /// `process_vm_writev(2)` by a child.

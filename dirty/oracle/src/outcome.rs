@@ -30,7 +30,19 @@ impl Outcome {
     pub fn is_good(&self) -> bool {
         self.missed == 0 && self.failures.is_empty()
     }
+
+    /// Something went against the rules. The first few such are named.
+    pub fn fail(&mut self, what: String) {
+        match self.failures.len() {
+            0..FAILURES => self.failures.push(what),
+            FAILURES => self.failures.push("and more".into()),
+            _ => {}
+        }
+    }
 }
+
+/// Failures that are named.
+const FAILURES: usize = 8;
 
 /// Why a scenario ended early.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use crate::judge::Setup;
 use crate::op::Backing;
@@ -30,15 +30,29 @@ pub enum Search {
 
 const CASE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Try `cases` sequences, each run by `program`.
+/// Try `cases` sequences, each run by `program`; those of this seed, if there is one.
 ///
 /// # Errors
 /// When the search itself does not work.
-pub fn search(program: &Path, setup: Setup, cases: u32, max_shrink_iters: u32) -> Result<Search, String> {
+pub fn search(
+    program: &Path,
+    setup: &Setup,
+    cases: u32,
+    max_shrink_iters: u32,
+    seed: Option<u64>,
+) -> Result<Search, String> {
     let config = Config { cases, max_shrink_iters, failure_persistence: None, ..Config::default() };
     let last = RefCell::new(None);
-    let found = TestRunner::new(config).run(&sequences(), |sequence| {
-        let verdict = Order::new(setup, What::Sequence(sequence)).spawn(program, CASE_LIMIT);
+    let mut runner = match seed {
+        None => TestRunner::new(config),
+        Some(seed) => {
+            let mut bytes = [0; 32];
+            bytes[..8].copy_from_slice(&seed.to_le_bytes());
+            TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+        }
+    };
+    let found = runner.run(&sequences(), |sequence| {
+        let verdict = Order::new(setup.clone(), What::Sequence(sequence)).spawn(program, CASE_LIMIT);
         let verdict = verdict.map_err(|error| TestCaseError::reject(error.to_string()))?;
         match &verdict {
             Verdict::Skipped(_) => {
@@ -57,7 +71,8 @@ pub fn search(program: &Path, setup: Setup, cases: u32, max_shrink_iters: u32) -
         (Ok(()), _) => Ok(Search::Passed),
         (Err(TestError::Fail(_, sequence)), Some(verdict)) => {
             // The last failure seen need not be that of the smallest sequence.
-            let again = Order::new(setup, What::Sequence(sequence.clone())).spawn(program, CASE_LIMIT);
+            let again =
+                Order::new(setup.clone(), What::Sequence(sequence.clone())).spawn(program, CASE_LIMIT);
             Ok(Search::Found(sequence, again.ok().filter(|again| !again.is_good()).unwrap_or(verdict)))
         }
         (Err(error), _) => Err(error.to_string()),

@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs each scenario in a process of its own: this program, started anew with the argument `one`.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use libdirty::BackendKind;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::Setup;
 use crate::outcome::{Outcome, Verdict};
-use crate::scenario::{self, Scenario};
+use crate::scenario;
 use crate::sequence::Sequence;
+use crate::subject::Subject;
+use crate::sys::check;
 use crate::workload::Target;
 
 /// [`Setup`] and what to run, as sent to the process that runs it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
-    backend: String,
+    subject: Subject,
     target: Target,
     seconds: f64,
     what: What,
@@ -33,18 +36,20 @@ pub enum What {
     Scenario(String),
     /// Generated steps.
     Sequence(Sequence),
+    /// Nothing: say who is judged, in a note, or by skipping why that is not possible.
+    Name,
 }
 
 impl Order {
     /// An order.
     #[must_use]
     pub fn new(setup: Setup, what: What) -> Self {
-        Order { backend: setup.backend.name().into(), target: setup.target, seconds: setup.seconds, what }
+        let Setup { subject, target, seconds } = setup;
+        Order { subject, target, seconds, what }
     }
 
-    fn setup(&self) -> Result<Setup, String> {
-        let backend: BackendKind = self.backend.parse()?;
-        Ok(Setup { backend, target: self.target, seconds: self.seconds })
+    fn setup(&self) -> Setup {
+        Setup { subject: self.subject.clone(), target: self.target, seconds: self.seconds }
     }
 
     /// Carry it out in this process.
@@ -52,12 +57,16 @@ impl Order {
     /// # Errors
     /// When it names what there is not.
     pub fn run(&self) -> Result<Verdict, String> {
-        let setup = self.setup()?;
+        let setup = self.setup();
         Ok(match &self.what {
             What::Scenario(name) => {
                 scenario::find(name).ok_or_else(|| format!("no scenario is called {name:?}"))?.run(setup)
             }
             What::Sequence(sequence) => sequence.run(setup),
+            What::Name => match setup.subject.name() {
+                Ok(name) => Verdict::Done(Outcome { notes: vec![name], ..Outcome::default() }),
+                Err(why) => Verdict::Skipped(why),
+            },
         })
     }
 
@@ -107,9 +116,13 @@ impl Order {
 
     fn killed(&self, signal: i32) -> Verdict {
         let crashed = Verdict::Crashed(format!("killed by {}", signal_name(signal)));
-        let (What::Scenario(name), Ok(setup)) = (&self.what, self.setup()) else { return crashed };
-        let is_fatal = |scenario: &Scenario| scenario.is_fatal(setup.backend.capabilities());
-        if signal == libc::SIGSEGV && scenario::find(name).is_some_and(is_fatal) {
+        // A plug-in has no such record; and is not loaded into this process, which is to live.
+        let (What::Scenario(name), Subject::Backend(kind)) = (&self.what, &self.subject) else {
+            return crashed;
+        };
+        let record = kind.capabilities().into();
+        let scenario = scenario::find(name);
+        if signal == libc::SIGSEGV && scenario.is_some_and(|scenario| scenario.is_fatal(&record)) {
             let notes = vec!["the kernel killed the program, as the record says".into()];
             return Verdict::Done(Outcome { notes, ..Outcome::default() });
         }
@@ -127,7 +140,8 @@ fn signal_name(signal: i32) -> String {
     }
 }
 
-/// Be the process that runs one order, from standard input to standard output.
+/// Be the process that runs one order, from standard input to standard output. What a plug-in prints goes to standard
+/// error.
 ///
 /// # Errors
 /// When the order cannot be read.
@@ -135,7 +149,9 @@ pub fn serve() -> io::Result<()> {
     let mut order = String::new();
     io::stdin().read_to_string(&mut order)?;
     let order: Order = serde_json::from_str(&order)?;
+    let mut answer = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    // SAFETY: two descriptors that every process is started with.
+    check(unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) }.into())?;
     let verdict = order.run().map_err(io::Error::other)?;
-    println!("{}", serde_json::to_string(&verdict)?);
-    Ok(())
+    answer.write_all(serde_json::to_string(&verdict)?.as_bytes())
 }

@@ -170,7 +170,7 @@ impl Program {
                     judge.perform(Op::Load { at: run.start, length: run.len() })?;
                 }
             }
-            Step::KernelWrite(span) if judge.capabilities().kernel_writes == Sees::Yes => {
+            Step::KernelWrite(span) if judge.record().kernel_writes == Sees::Yes => {
                 for run in self.writable(judge, span)? {
                     let length = run.len().min(16 * page_size()); // a pipe holds that much
                     judge.perform(Op::Kernel { way: Way::Read, at: run.start, length, value })?;
@@ -195,10 +195,10 @@ impl Program {
                     self.shared[page] = backing == Backing::Shared;
                 }
             }
-            Step::Move(span, to) if judge.capabilities().remapped_writes == Sees::Yes => {
+            Step::Move(span, to) if judge.record().remapped_writes == Sees::Yes => {
                 self.relocate(judge, span, to)?;
             }
-            Step::Protect(span, access) if judge.capabilities().reprotected_writes == Sees::Yes => {
+            Step::Protect(span, access) if judge.record().reprotected_writes == Sees::Yes => {
                 let protection = match access {
                     Access::Nothing => libc::PROT_NONE,
                     Access::Read => libc::PROT_READ,
@@ -227,7 +227,7 @@ impl Program {
                 let area = self.area(span);
                 if judge.ranges().iter().all(|range| range.intersection(area.range()).is_none()) {
                     judge.watch(area)?;
-                } else if judge.watch(area).is_ok() {
+                } else if judge.record().refuses_ranges && judge.watch(area).is_ok() {
                     return Err(Stop::fail("it is watched already and that was not refused"));
                 }
             }
@@ -236,7 +236,7 @@ impl Program {
                 let watched = judge.ranges().iter().filter_map(|range| range.intersection(area.range()));
                 if watched.map(libdirty::PageRange::len).sum::<usize>() == area.len() {
                     judge.unwatch(area)?;
-                } else if judge.unwatch(area).is_ok() {
+                } else if judge.record().refuses_ranges && judge.unwatch(area).is_ok() {
                     return Err(Stop::fail("it is not watched as a whole and that was not refused"));
                 }
             }

@@ -9,11 +9,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use common::setups;
+use dirty_oracle::judge::Setup;
 use dirty_oracle::outcome::{Outcome, Verdict};
 use dirty_oracle::property::{Search, search};
 use dirty_oracle::run::{Order, What};
 use dirty_oracle::scenario::{ALL, Scenario};
-use libdirty::Capabilities;
+use dirty_oracle::subject::Subject;
+use dirty_oracle::tracker::Record;
+use dirty_oracle::workload::Target;
 
 /// A program that runs the oracle with this mistake. (The tests run side by side in one environment.)
 fn mutant(name: &str) -> PathBuf {
@@ -32,19 +35,19 @@ fn mutant(name: &str) -> PathBuf {
 fn must_be_caught(
     name: &str,
     seconds: f64,
-    concerns: fn(&Scenario, &Capabilities) -> bool,
+    concerns: fn(&Scenario, &Record) -> bool,
     is_caught: fn(&Outcome) -> bool,
 ) {
     let program = mutant(name);
     let mut blind = Vec::new();
     let mut caught = 0;
     for setup in setups(seconds) {
-        let record = setup.backend.capabilities();
+        let record = &setup.subject.record().expect("a back end has one");
         let telling = |scenario: &&Scenario| scenario.is_telling(record) && concerns(scenario, record);
         for scenario in ALL.iter().filter(telling) {
-            let order = Order::new(setup, What::Scenario(scenario.name.into()));
+            let order = Order::new(setup.clone(), What::Scenario(scenario.name.into()));
             let verdict = order.spawn(&program, Duration::from_secs(300)).expect("the oracle starts");
-            let head = format!("{} {} {}", setup.backend, setup.target.name(), scenario.name);
+            let head = format!("{} {} {}", setup.subject, setup.target.name(), scenario.name);
             match verdict {
                 Verdict::Done(outcome) if is_caught(&outcome) => caught += 1,
                 Verdict::Skipped(why) => println!("{head}: skipped: {why}"),
@@ -79,8 +82,22 @@ fn a_back_end_that_is_blind_to_discards_is_caught() {
 
 #[test]
 fn a_back_end_that_reports_what_others_write_is_caught() {
-    let concerns = |scenario: &Scenario, record: &Capabilities| scenario.noisy && record.exact;
+    let concerns = |scenario: &Scenario, record: &Record| scenario.noisy && record.exact;
     must_be_caught("libdirty-foreign", 0.0, concerns, |outcome| !outcome.failures.is_empty());
+}
+
+#[test]
+fn a_plugin_that_forgets_a_page_in_a_thousand_is_caught() {
+    let folder = std::env::var("DIRTY_MUTANTS").expect("run by make -C dirty check-controls");
+    let file = PathBuf::from(folder).join("plugin-forgets.so");
+    assert!(file.exists(), "{} is not built", file.display());
+    let setup = Setup { subject: Subject::Plugin(file), target: Target::Own, seconds: 0.0 };
+    for name in ["one-writer", "not-huge", "racing-writers"] {
+        let order = Order::new(setup.clone(), What::Scenario(name.into()));
+        let verdict = order.spawn(common::program(), Duration::from_secs(300)).expect("the oracle starts");
+        // Without the mistake tests/conformance.rs finds the same plug-in good.
+        assert!(matches!(&verdict, Verdict::Done(outcome) if has_missed(outcome)), "{name}: {verdict:?}");
+    }
 }
 
 /// Among so many generated programs there must be one that shows the mistake.
@@ -91,8 +108,8 @@ fn the_search_finds_mistakes() {
     for name in ["libdirty-rearm", "libdirty-discard"] {
         let program = mutant(name);
         for setup in setups(0.0) {
-            let (backend, target) = (setup.backend, setup.target.name());
-            match search(&program, setup, CASES, 500).expect("the search works") {
+            let (backend, target) = (&setup.subject, setup.target.name());
+            match search(&program, &setup, CASES, 500, None).expect("the search works") {
                 Search::Found(sequence, verdict) => {
                     println!("{backend} {target} {name}: {} steps: {verdict:?}", sequence.0.len());
                 }

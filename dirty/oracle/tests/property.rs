@@ -27,9 +27,9 @@ fn programs_that_once_failed() {
         let text = std::fs::read_to_string(&path).expect("it can be read");
         let sequence: Sequence = serde_json::from_str(&text).expect("it holds a sequence");
         for setup in setups(0.0) {
-            let order = Order::new(setup, What::Sequence(sequence.clone()));
+            let order = Order::new(setup.clone(), What::Sequence(sequence.clone()));
             let verdict = order.spawn(program(), Duration::from_secs(60)).expect("the oracle starts");
-            let (backend, target) = (setup.backend, setup.target.name());
+            let (backend, target) = (&setup.subject, setup.target.name());
             assert!(verdict.is_good(), "{backend} {target} {}: {verdict:?}", path.display());
         }
     }
@@ -39,12 +39,12 @@ fn programs_that_once_failed() {
 fn any_program() {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(400);
     for setup in setups(0.0) {
-        match search(program(), setup, cases, 5000).expect("the search works") {
+        match search(program(), &setup, cases, 5000, None).expect("the search works") {
             Search::Passed => {}
-            Search::Skipped(why) => println!("{} {}: {why}", setup.backend, setup.target.name()),
+            Search::Skipped(why) => println!("{} {}: {why}", setup.subject, setup.target.name()),
             Search::Found(sequence, verdict) => panic!(
                 "{} {}: {verdict:?}\nkeep it in tests/sequences:\n{}",
-                setup.backend,
+                setup.subject,
                 setup.target.name(),
                 serde_json::to_string(&sequence).expect("it is JSON")
             ),

@@ -11,8 +11,8 @@ use dirty_oracle::outcome::Verdict;
 use dirty_oracle::run::{Order, What};
 use dirty_oracle::scenario::{ALL, Scenario};
 
-fn run(scenario: &Scenario, setup: Setup) -> Verdict {
-    let order = Order::new(setup, What::Scenario(scenario.name.into()));
+fn run(scenario: &Scenario, setup: &Setup) -> Verdict {
+    let order = Order::new(setup.clone(), What::Scenario(scenario.name.into()));
     order.spawn(program(), Duration::from_secs(300)).expect("the oracle starts")
 }
 
@@ -21,8 +21,8 @@ fn nothing_is_missed() {
     let mut wrong = Vec::new();
     for setup in setups(2.0) {
         for scenario in ALL {
-            let verdict = run(scenario, setup);
-            let line = format!("{} {} {}: {verdict:?}", setup.backend, setup.target.name(), scenario.name);
+            let verdict = run(scenario, &setup);
+            let line = format!("{} {} {}: {verdict:?}", setup.subject, setup.target.name(), scenario.name);
             println!("{line}");
             if !verdict.is_good() {
                 wrong.push(line);

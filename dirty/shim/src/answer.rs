@@ -5,6 +5,7 @@
 //! Nothing is remembered here but which processes are tracked and where their tracker does not see.
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -162,7 +163,8 @@ impl Entries {
 
     /// Put in bit 55. `pagemap` is the file that they were read from.
     pub(crate) fn answer(&self, pagemap: c_int, known: Known) {
-        // What is there is dirty until proven clean.
+        // What is there is dirty until proven clean. So is an empty page of a mapping: the kernel has a new mapping
+        // soft-dirty as a whole (pagemap_pte_hole in fs/proc/task_mmu.c). Where nothing is mapped there is no bit.
         for index in 0..self.count {
             self.change(index, |entry| entry.with_soft_dirty(!entry.is_none()));
         }
@@ -171,13 +173,24 @@ impl Entries {
             let _ = catch_unwind(AssertUnwindSafe(|| self.answer_held(pid)));
             return;
         }
+        let pages = self.first..self.first + self.count as u64;
+        let index_of = |run: Range<u64>| {
+            (run.start.max(pages.start) - pages.start) as usize
+                ..(run.end.min(pages.end) - pages.start) as usize
+        };
+        let mapped = kernel::mapped_pages(pagemap, pages.clone(), |run| {
+            index_of(run).for_each(|index| self.change(index, |entry| entry.with_soft_dirty(true)));
+        });
+        if mapped.is_err() {
+            // An error may mean that there is no memory at all, of which the entries say enough.
+            return;
+        }
         let all = tracked();
         let Some(tracked) = all.iter().find(|tracked| Some(tracked.pid) == known.pid) else { return };
-        let pages = self.first..self.first + self.count as u64;
         let scanned = kernel::watched_pages(pagemap, pages.clone(), |watched| {
-            for page in watched.start.max(pages.start)..watched.end.min(pages.end) {
-                if !tracked.is_blind(page) {
-                    self.change((page - pages.start) as usize, without_mark);
+            for index in index_of(watched) {
+                if !tracked.is_blind(pages.start + index as u64) {
+                    self.change(index, without_mark);
                 }
             }
         });
@@ -213,12 +226,16 @@ impl Entries {
     }
 }
 
-/// The entry of a watched page as it would be if it were not watched; clean if it has the mark.
+/// The entry of a watched page as it would be if it were not watched; clean if it has the mark, or is empty: its
+/// mapping was there when the bits were cleared.
 fn without_mark(entry: Entry) -> Entry {
     const UFFD_WP: u64 = 1 << 57;
     /// The kind of swap entry that marks an empty page (SWP_PTE_MARKER): the highest of 32. Users without
     /// CAP_SYS_ADMIN are not shown it.
     const KIND: u64 = 31;
+    if entry.is_none() {
+        return entry.with_soft_dirty(false);
+    }
     if !entry.is_write_protected() {
         return entry;
     }

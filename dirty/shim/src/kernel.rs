@@ -71,6 +71,27 @@ fn offset_of(address: usize) -> i64 {
 pub(crate) fn watched_pages(
     pagemap: c_int,
     pages: Range<u64>,
+    found: impl FnMut(Range<u64>),
+) -> io::Result<()> {
+    scanned_pages(pagemap, pages, Scan { all: PAGE_IS_WPALLOWED, ..Scan::default() }, found)
+}
+
+/// Pass to `found` the runs of pages (by number) within `pages` that are mapped, whether there is content or not.
+///
+/// # Errors
+/// Those of the ioctl; `found` has got the runs up to there.
+pub(crate) fn mapped_pages(
+    pagemap: c_int,
+    pages: Range<u64>,
+    found: impl FnMut(Range<u64>),
+) -> io::Result<()> {
+    scanned_pages(pagemap, pages, Scan::default(), found)
+}
+
+fn scanned_pages(
+    pagemap: c_int,
+    pages: Range<u64>,
+    what: Scan,
     mut found: impl FnMut(Range<u64>),
 ) -> io::Result<()> {
     let size = page_size();
@@ -80,7 +101,6 @@ pub(crate) fn watched_pages(
     };
     // SAFETY: the program's descriptor, open while it reads from it.
     let pagemap = unsafe { BorrowedFd::borrow_raw(pagemap) };
-    let what = Scan { all: PAGE_IS_WPALLOWED, ..Scan::default() };
     scan(pagemap, range, what, &mut Regions::new(64), |run, _| {
         found((run.start() / size) as u64..(run.end() / size) as u64);
     })

@@ -71,7 +71,7 @@ pub(super) fn noise(judge: &mut Judge) -> Result<(), Stop> {
     judge.perform(Op::StopNoise)?;
     judge.check()?;
     let foreign = judge.outcome.spurious;
-    if judge.capabilities().exact && foreign > 0 {
+    if judge.record().exact && foreign > 0 {
         judge.outcome.failures.push(format!("{foreign} pages were reported that this process did not write"));
     }
     Ok(())

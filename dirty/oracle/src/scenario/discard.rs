@@ -59,6 +59,65 @@ pub(super) fn block(judge: &mut Judge) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Reported and empty; written, and only then copied; given back before the next collect. At either collect the pages
+/// are empty, and yet the copy has what was in between. Pages that a copier leaves out hide nothing.
+pub(super) fn copied(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(3 * huge_pages(), Backing::Anonymous)?;
+    advise(judge, area, libc::MADV_NOHUGEPAGE)?;
+    judge.touch(area, 1, 77)?;
+    judge.watch(area)?;
+    judge.check()?;
+    for round in 1..=ROUNDS {
+        // A few pages, and all of a page table.
+        for part in [area.part(9, 60), area.part(huge_pages(), huge_pages())] {
+            judge.touch(part, 1, round)?;
+            advise(judge, part, libc::MADV_DONTNEED)?;
+            judge.collect_racing()?;
+            judge.touch(part, 1, round + 50)?;
+            judge.copy()?;
+            advise(judge, part, libc::MADV_DONTNEED)?;
+            judge.check()?;
+            judge.touch(part, 2, round + 100)?;
+            judge.check()?;
+        }
+    }
+    Ok(())
+}
+
+/// Huge pages are taken apart and put together under watch: by a discard of a part, by a change of protection, by
+/// `MADV_COLLAPSE` (Linux 6.1).
+pub(super) fn split(judge: &mut Judge) -> Result<(), Stop> {
+    let area = judge.map(4 * huge_pages(), Backing::Anonymous)?;
+    advise(judge, area, libc::MADV_HUGEPAGE)?;
+    judge.touch(area, 1, 77)?;
+    judge.watch(area)?;
+    check_huge(judge, area, "under watch")?;
+    let mut collapsed = 0;
+    for round in 1..=ROUNDS {
+        judge.touch(area, 3, round)?;
+        let part = area.part(huge_pages() + 20, 100);
+        advise(judge, part, libc::MADV_DONTNEED)?;
+        judge.check()?;
+        judge.touch(area, 5, round + 50)?;
+        let part = area.part(2 * huge_pages() + 10, 40);
+        for protection in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
+            judge.perform(Op::Protect { at: part.start, length: part.len(), protection })?;
+        }
+        judge.check()?;
+        // Written, and put together before the collect; then the other way round.
+        for (step, value) in [(7, round + 100), (2, round + 150)] {
+            judge.touch(area, step, value)?;
+            let collapse = Op::Advise { at: area.start, length: area.len(), advice: libc::MADV_COLLAPSE };
+            collapsed += usize::from(judge.workload().perform(collapse).is_ok());
+            judge.check()?;
+            judge.touch(area, step + 2, value + 10)?;
+            judge.check()?;
+        }
+    }
+    judge.outcome.notes.push(format!("put together {collapsed} times"));
+    Ok(())
+}
+
 pub(super) fn huge(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(3 * huge_pages(), Backing::Anonymous)?;
     advise(judge, area, libc::MADV_HUGEPAGE)?;

@@ -2,11 +2,12 @@
 //! Writes that no instruction of the program makes. What a record says of them is held against what happens: seen
 //! means written and reported, fails means `EFAULT` (or `EIO`, from `/proc/PID/mem`) and nothing lost.
 
-use libdirty::{Capabilities, Sees, page_size};
+use libdirty::{Sees, page_size};
 
 use crate::judge::{Area, Judge};
 use crate::op::{Backing, Op, Way};
 use crate::outcome::Stop;
+use crate::tracker::Record;
 use crate::workload::{Target, Workload};
 
 use super::writes::{advise, huge_pages};
@@ -19,6 +20,10 @@ pub(super) fn read(judge: &mut Judge) -> Result<(), Stop> {
 
 pub(super) fn recvmsg(judge: &mut Judge) -> Result<(), Stop> {
     write(judge, Way::Recvmsg, |record| record.kernel_writes)
+}
+
+pub(super) fn vmsplice(judge: &mut Judge) -> Result<(), Stop> {
+    write(judge, Way::Vmsplice, |record| record.kernel_writes)
 }
 
 pub(super) fn io_uring(judge: &mut Judge) -> Result<(), Stop> {
@@ -46,7 +51,7 @@ pub(super) fn outside_mem(judge: &mut Judge) -> Result<(), Stop> {
 }
 
 /// Not a child: a fork would take the write permission from every entry, and the write be a fault like another.
-fn outside(judge: &mut Judge, way: Way, sees: fn(&Capabilities) -> Sees) -> Result<(), Stop> {
+fn outside(judge: &mut Judge, way: Way, sees: fn(&Record) -> Sees) -> Result<(), Stop> {
     let mut other = Workload::start(Target::Other)?;
     let pid = judge.workload().pid();
     let into = |at, length, value| Op::Into { pid, way, at, length, value };
@@ -59,7 +64,7 @@ fn outside(judge: &mut Judge, way: Way, sees: fn(&Capabilities) -> Sees) -> Resu
     write_to(judge, huge, Some(&mut other), into, sees)
 }
 
-fn write(judge: &mut Judge, way: Way, sees: fn(&Capabilities) -> Sees) -> Result<(), Stop> {
+fn write(judge: &mut Judge, way: Way, sees: fn(&Record) -> Sees) -> Result<(), Stop> {
     let area = small(judge)?;
     write_to(judge, area, None, |at, length, value| Op::Kernel { way, at, length, value }, sees)
 }
@@ -67,7 +72,7 @@ fn write(judge: &mut Judge, way: Way, sees: fn(&Capabilities) -> Sees) -> Result
 /// First the machine is younger than the tracker and what it watches; then it had mapped the memory before.
 pub(super) fn guest(judge: &mut Judge) -> Result<(), Stop> {
     let op = |at, length, value| Op::Guest { at, length, value };
-    let sees = |record: &Capabilities| record.kernel_writes;
+    let sees = |record: &Record| record.kernel_writes;
     let area = small(judge)?;
     write_to(judge, area, None, op, sees)?;
     let mapped = judge.map(16, Backing::Anonymous)?;
@@ -93,7 +98,7 @@ fn write_to(
     area: Area,
     mut other: Option<&mut Workload>,
     op: impl Fn(usize, usize, u8) -> Op,
-    sees: fn(&Capabilities) -> Sees,
+    sees: fn(&Record) -> Sees,
 ) -> Result<(), Stop> {
     let mut failed = false;
     for round in 1..=ROUNDS {
@@ -106,7 +111,7 @@ fn write_to(
             if let Some(why) = lacking(op, errno) {
                 return Err(Stop::skip(why));
             }
-            if sees(judge.capabilities()) == Sees::Fails {
+            if sees(judge.record()) == Sees::Fails {
                 failed |= matches!(errno, Some(libc::EFAULT | libc::EIO));
                 if !failed {
                     return Err(Stop::fail(format!("{op:?} should fail with EFAULT or EIO: {done:?}")));

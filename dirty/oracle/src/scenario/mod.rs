@@ -17,10 +17,11 @@ mod writes;
 
 pub(crate) use writes::huge_pages;
 
-use libdirty::{Capabilities, Sees};
+use libdirty::Sees;
 
 use crate::judge::{Judge, Setup};
 use crate::outcome::{Outcome, Stop, Verdict};
+use crate::tracker::Record;
 use crate::workload::Target;
 
 /// One scenario.
@@ -37,7 +38,7 @@ pub struct Scenario {
     /// Others write at the same addresses: it must catch a back end that reports what they write.
     pub noisy: bool,
     /// The field of the record that says whether such writes are seen; without it they must be.
-    pub sees: fn(&Capabilities) -> Sees,
+    pub sees: fn(&Record) -> Sees,
     /// Where it makes sense.
     pub targets: &'static [Target],
     body: fn(&mut Judge) -> Result<(), Stop>,
@@ -75,7 +76,7 @@ impl Scenario {
         Scenario { noisy: true, ..self }
     }
 
-    const fn sees(self, sees: fn(&Capabilities) -> Sees) -> Self {
+    const fn sees(self, sees: fn(&Record) -> Sees) -> Self {
         Scenario { sees, ..self }
     }
 
@@ -86,7 +87,7 @@ impl Scenario {
     /// Whether a mistake of a back end with this record shows here: where it is blind, or the kernel kills the
     /// program, nothing more can go wrong.
     #[must_use]
-    pub fn is_telling(&self, record: &Capabilities) -> bool {
+    pub fn is_telling(&self, record: &Record) -> bool {
         match (self.sees)(record) {
             Sees::Yes => true,
             Sees::Fails => !self.is_fatal(record),
@@ -97,7 +98,7 @@ impl Scenario {
     /// Whether the kernel kills a program that does this under such a back end, as its record says: a signal
     /// frame that cannot be written, or a store to memory that took its protection elsewhere.
     #[must_use]
-    pub fn is_fatal(&self, record: &Capabilities) -> bool {
+    pub fn is_fatal(&self, record: &Record) -> bool {
         [SIGNAL_FRAMES, MREMAP, GROWTH].contains(&self.name) && (self.sees)(record) == Sees::Fails
     }
 
@@ -108,29 +109,32 @@ impl Scenario {
             return Verdict::Skipped(format!("says nothing about target {}", setup.target.name()));
         }
         match self.judge(setup) {
-            Ok(outcome) if (self.sees)(setup.backend.capabilities()) == Sees::No => {
-                Verdict::Skipped(format!(
-                    "its record says that it does not see these writes (tried: {} pages missed)",
-                    outcome.missed
-                ))
-            }
-            Ok(outcome) => Verdict::Done(outcome),
+            Ok((outcome, true)) => Verdict::Skipped(format!(
+                "its record says that it does not see these writes (tried: {} pages missed)",
+                outcome.missed
+            )),
+            Ok((outcome, false)) => Verdict::Done(outcome),
             Err(Stop::Skip(why)) => Verdict::Skipped(why),
             Err(Stop::Fail(what)) => Verdict::Done(Outcome { failures: vec![what], ..Outcome::default() }),
         }
     }
 
-    fn judge(&self, setup: Setup) -> Result<Outcome, Stop> {
+    /// The outcome, and whether the record excludes this scenario.
+    fn judge(&self, setup: Setup) -> Result<(Outcome, bool), Stop> {
         let mut judge = Judge::new(setup)?;
-        match (self.body)(&mut judge) {
+        let record = judge.record();
+        let is_excluded =
+            (self.sees)(record) == Sees::No || record.excluded.iter().any(|name| name == self.name);
+        let outcome = match (self.body)(&mut judge) {
             // What was missed before counts, too.
             Err(Stop::Fail(what)) => {
                 judge.outcome.failures.push(what);
-                Ok(judge.outcome)
+                judge.outcome
             }
-            Err(skip) => Err(skip),
-            Ok(()) => judge.finish(),
-        }
+            Err(skip) => return Err(skip),
+            Ok(()) => judge.finish()?,
+        };
+        Ok((outcome, is_excluded))
     }
 }
 
@@ -144,6 +148,7 @@ pub const ALL: &[Scenario] = &[
     scenario("straddle", "unaligned stores over the border of two pages", writes::straddle),
     scenario("huge", "memory in transparent huge pages", writes::huge),
     scenario("not-huge", "the same without huge pages", writes::not_huge),
+    scenario("runs", "memory in runs of 64 KiB", writes::runs),
     scenario("shared-memory", "a shared mapping of a memfd", writes::shared_memory),
     scenario("private-file", "a private mapping of a file", writes::private_file),
     scenario("shared-alias", "stores through a second mapping of shared memory", writes::shared_alias)
@@ -158,6 +163,7 @@ pub const ALL: &[Scenario] = &[
     scenario("racing-watch", "ranges come and go under the same threads", threads::watch),
     scenario("read", "read(2) from a pipe", kernel::read).sees(|record| record.kernel_writes),
     scenario("recvmsg", "recvmsg(2) from a socket", kernel::recvmsg).sees(|record| record.kernel_writes),
+    scenario("vmsplice", "vmsplice(2) from a pipe", kernel::vmsplice).sees(|record| record.kernel_writes),
     scenario("io-uring", "a read by io_uring", kernel::io_uring).sees(|record| record.kernel_writes),
     scenario(SIGNAL_FRAMES, "signals on an alternate stack", kernel::signal_frames)
         .sees(|record| record.kernel_writes),
@@ -188,6 +194,12 @@ pub const ALL: &[Scenario] = &[
     scenario("dontneed", "MADV_DONTNEED of some pages, then reads, then writes", discard::some).discards(),
     scenario("dontneed-block", "the same of all pages of a page table", discard::block).discards(),
     scenario("dontneed-huge", "the same of a transparent huge page", discard::huge).discards(),
+    scenario("huge-split", "huge pages are taken apart and put together", discard::split),
+    scenario(
+        "copied-discarded",
+        "written while it is copied, and given back before the next collect",
+        discard::copied,
+    ),
     scenario("free", "MADV_FREE, and reclaim", discard::free),
     scenario("swap", "pages go to swap and come back", discard::swap),
     scenario("write-back", "shared files are synced and go out of memory", kept::write_back)
@@ -215,6 +227,7 @@ pub const ALL: &[Scenario] = &[
     scenario("exit", "the tracked process ends", process::exit).only(&[Target::Other]),
     scenario("sparse", "10 GiB of address space, a page in every 4 MiB", scale::sparse),
     scenario("alternate-pages", "100,000 pages, every other one of 200,000", scale::alternate),
+    scenario("many-mappings", "2,000 mappings, some of which are replaced", scale::mappings),
     scenario("many-ranges", "1,000 watched ranges", scale::ranges),
 ];
 

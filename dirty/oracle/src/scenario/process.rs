@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Fork, exec and exit.
 
-use libdirty::{Error, Reason};
+use libdirty::Reason;
 
 use crate::judge::{Area, Judge};
 use crate::op::{Backing, Op};
@@ -39,8 +39,10 @@ pub(super) fn fork_tracker(judge: &mut Judge) -> Result<(), Stop> {
     // SAFETY: the child leaves by `_exit` and touches nothing of the parent's but memory.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let is_refused = matches!(judge.ask(), Err(Error::Forked(_)));
-        let code = if is_refused { in_child(judge, area).map_or(2, |good| i32::from(!good)) } else { 3 };
+        let code = match judge.check_forked() {
+            Ok(()) => in_child(judge, area).map_or(2, |good| i32::from(!good)),
+            Err(_) => 3,
+        };
         // SAFETY: ends this process and nothing else.
         unsafe { libc::_exit(code) };
     }
@@ -67,7 +69,7 @@ pub(super) fn fork_tracker(judge: &mut Judge) -> Result<(), Stop> {
 }
 
 fn in_child(parent: &Judge, area: Area) -> Result<bool, Stop> {
-    let mut judge = Judge::new(parent.setup)?;
+    let mut judge = Judge::new(parent.setup.clone())?;
     judge.watch(area)?;
     for round in 1..=ROUNDS {
         judge.touch(area, 2, round + 50)?;
@@ -80,7 +82,7 @@ pub(super) fn exec(judge: &mut Judge) -> Result<(), Stop> {
     let area = track(judge)?;
     judge.touch(area, 3, 200)?;
     judge.perform(Op::Exec)?;
-    gone(judge, area, Reason::Exec)
+    judge.check_ended(Reason::Exec)
 }
 
 pub(super) fn exit(judge: &mut Judge) -> Result<(), Stop> {
@@ -89,7 +91,7 @@ pub(super) fn exit(judge: &mut Judge) -> Result<(), Stop> {
     if let crate::workload::Workload::Other(channel) = judge.workload() {
         channel.end()?;
     }
-    gone(judge, area, Reason::Exited)?;
+    judge.check_ended(Reason::Exited)?;
     // What is left for the closing check to talk to.
     *judge.workload() = crate::workload::Workload::start(judge.setup.target)?;
     Ok(())
@@ -103,18 +105,4 @@ fn track(judge: &mut Judge) -> Result<Area, Stop> {
         judge.check()?;
     }
     Ok(area)
-}
-
-/// The end is reported once, for everything, and nothing after it.
-fn gone(judge: &mut Judge, area: Area, reason: Reason) -> Result<(), Stop> {
-    let reported: Vec<_> =
-        judge.ask()?.extents().iter().map(|extent| (extent.range, extent.reason)).collect();
-    if reported != [(area.range(), reason)] {
-        return Err(Stop::fail(format!("instead of all of {} with {reason:?}: {reported:?}", area.range())));
-    }
-    *judge.outcome.doubts.entry(reason.text().into()).or_default() += area.pages as u64;
-    match judge.ask() {
-        Err(Error::Gone(_)) => Ok(()),
-        other => Err(Stop::fail(format!("a collect after {reason:?} should fail: {other:?}"))),
-    }
 }

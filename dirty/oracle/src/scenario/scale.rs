@@ -4,7 +4,7 @@
 use libdirty::page_size;
 
 use crate::judge::Judge;
-use crate::op::Backing;
+use crate::op::{Backing, Op};
 use crate::outcome::Stop;
 
 use super::writes::advise;
@@ -32,6 +32,39 @@ pub(super) fn alternate(judge: &mut Judge) -> Result<(), Stop> {
     judge.watch(area)?;
     for round in 1..=2 {
         judge.touch(area, 2, round)?;
+        judge.check()?;
+    }
+    Ok(())
+}
+
+/// Mappings that the kernel cannot join, for every other one is of a file.
+pub(super) fn mappings(judge: &mut Judge) -> Result<(), Stop> {
+    const PAGES: usize = 3;
+    let area = judge.place(2000 * PAGES);
+    let map = |judge: &mut Judge, index: usize, replace| {
+        let part = area.part(index * PAGES, PAGES);
+        let backing = if index.is_multiple_of(2) { Backing::Anonymous } else { Backing::PrivateFile };
+        judge.perform(Op::Map { at: part.start, length: part.len(), backing, replace }).map(|_| ())
+    };
+    // One in ten is missing at first.
+    for index in (0..area.pages / PAGES).filter(|index| !index.is_multiple_of(10)) {
+        map(judge, index, false)?;
+        judge.touch(area.part(index * PAGES, 1), 1, 77)?;
+    }
+    judge.watch(area)?;
+    for round in 1..=2 {
+        for index in (0..area.pages / PAGES).step_by(10) {
+            map(judge, index, true)?;
+        }
+        judge.touch(area, 2, round)?;
+        judge.check()?;
+        // Replaced by memory that is empty, and by some that is not.
+        for index in (0..area.pages / PAGES).filter(|index| index.is_multiple_of(3)) {
+            map(judge, index, true)?;
+            judge.touch(area.part(index * PAGES, 1 + index % 2), 2, round + 50)?;
+        }
+        judge.check()?;
+        judge.touch(area, 1, round + 100)?;
         judge.check()?;
     }
     Ok(())

@@ -61,6 +61,33 @@ pub(super) fn huge(judge: &mut Judge) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Memory in runs of 64 KiB, which the kernel may hold as one (Linux 6.8, multi-size huge pages).
+pub(super) fn runs(judge: &mut Judge) -> Result<(), Stop> {
+    const RUN: usize = 64 << 10;
+    let setting = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
+    let enabled = std::fs::read_to_string(setting).unwrap_or_else(|_| "not known to this kernel".into());
+    judge.outcome.notes.push(format!("huge pages of 64 KiB: {}", enabled.trim()));
+    let pages = RUN / page_size();
+    let area = judge.map(40 * pages, Backing::Anonymous)?;
+    advise(judge, area, libc::MADV_HUGEPAGE)?;
+    judge.touch(area.part(0, 30 * pages), pages, 77)?;
+    judge.watch(area)?;
+    for round in 1..=ROUNDS {
+        // All of a run, a page of a run, the border of two; then one is given back and half written again.
+        judge.perform(Op::Fill { at: area.page(3 * pages), length: RUN, value: round })?;
+        judge.touch(area.part(pages / 2, 39 * pages), 2 * pages, round + 50)?;
+        judge.perform(Op::Straddle { at: area.page(20 * pages) - 3, value: u64::from(round) << 32 })?;
+        judge.check()?;
+        let part = area.part(8 * pages, 2 * pages);
+        advise(judge, part, libc::MADV_DONTNEED)?;
+        judge.touch(area.part(9 * pages - pages / 2, pages), 1, round + 100)?;
+        judge.check()?;
+        advise(judge, area.part(12 * pages + 1, pages), libc::MADV_DONTNEED)?;
+        judge.check()?;
+    }
+    Ok(())
+}
+
 pub(super) fn not_huge(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(4 * huge_pages(), Backing::Anonymous)?;
     advise(judge, area, libc::MADV_NOHUGEPAGE)?;

@@ -21,9 +21,9 @@ pub fn setups(seconds: f64) -> Vec<Setup> {
             println!("{backend} does not work here: {why}");
             continue;
         }
-        setups.push(Setup { backend, target: Target::Own, seconds });
+        setups.push(Setup { subject: backend.into(), target: Target::Own, seconds });
         if backend.capabilities().other_process {
-            setups.push(Setup { backend, target: Target::Other, seconds });
+            setups.push(Setup { subject: backend.into(), target: Target::Other, seconds });
         }
     }
     assert!(!setups.is_empty(), "no back end works here: nothing was tested");

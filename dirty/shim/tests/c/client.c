@@ -424,9 +424,19 @@ static void case_mappings(void)
 	expect_all(&files, "new mapping", new, PAGES, 1);
 	expect_all(&files, "old mapping", memory, PAGES, 0);
 
-	/* Empty pages are not soft-dirty once cleared, and are when written. */
+	/* A mapping that was never touched is soft-dirty as a whole until that is cleared; where nothing is, nothing is. */
 	char *empty = map(PAGES);
 
+	expect_all(&files, "new and empty", empty, PAGES, 1);
+	need(!munmap(empty + 3 * page, page));
+	memset(expected, 1, PAGES);
+	expected[3] = 0;
+	expect(&files, "with a hole", empty, PAGES, expected);
+	need(mmap(empty + 3 * page, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		  0) == empty + 3 * page);
+	memset(expected, 0, PAGES);
+
+	/* Empty pages are not soft-dirty once cleared, and are when written. */
 	clear(&files);
 	expect_all(&files, "empty", empty, PAGES, 0);
 	empty[5 * page] = 1;
@@ -451,6 +461,12 @@ static void case_mappings(void)
 	need(!madvise(moved, PAGES * page, MADV_DONTNEED));
 	fill(moved, PAGES);
 	expect_all(&files, "discarded, written", moved, PAGES, 1);
+	clear(&files);
+	need(!madvise(moved, PAGES * page, MADV_DONTNEED));
+	expect_all(&files, "discarded", moved, PAGES, 0);
+	need(mmap(moved, PAGES * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		  0) == moved);
+	expect_all(&files, "replaced and empty", moved, PAGES, 1);
 	clear(&files);
 	need(mmap(moved, PAGES * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
 		  0) == moved);
