@@ -570,7 +570,7 @@ def make(directory: Path, name: str) -> None:
         script = XEN_DIR.parents[1] / "scripts/mutant"
         subprocess.run([script, "pagetable", out / "source", f"payload-{name}"], check=True)
         sources = out / "source/pagetable/xen"
-    for proof in ("layout.h", "build-id", SITES.name):  # proven already
+    for proof in ("layout.h", "build-id", "parts.h", "left-out", SITES.name):  # proven already
         if (PROVEN / proof).exists():
             shutil.copy(PROVEN / proof, out)
     command = ["make", "-s", "-C", str(sources), "payload", f"SRC={directory}", f"O={out}"]
