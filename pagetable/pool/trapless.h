@@ -3,6 +3,7 @@
  * trapless_pagetable, the guest half of PiBooster: what its files share.
  *
  *   main.c        load, unload, refusals
+ *   known.c       which stock functions were compared with ours
  *   tables.c      the kernel functions through which tables come and go
  *   entry.S       how each of those reaches ours
  *   cache.c       one list of ready pages per level (the hot path)
@@ -124,6 +125,11 @@ int tpt_hypervisor_mark(u64 *mfns, unsigned int count, unsigned int *done);
 int tpt_hypervisor_release(u64 *mfns, unsigned int count, unsigned int *done);
 int tpt_hypervisor_release_live(u64 *mfns, unsigned int count,
 				unsigned int *done);
+
+/* known.c */
+int tpt_known_check(bool bare);
+bool tpt_is_left_out(const char *part);
+ssize_t tpt_left_out_show(char *buf);
 
 /* stock.c */
 struct tpt_stock {
