@@ -67,7 +67,9 @@ typedef unsigned long long tpt_u64;
 /*
  * Parts of the payload that serve every PV domain, and that the hardware domain
  * turns on and off (all are on once the payload is applied). SET_SWITCHES with
- * any other bit is -EINVAL and changes nothing.
+ * any other bit is -EINVAL and changes nothing. A payload is built without the
+ * parts that are not proven for its build of Xen: see tpt_version.parts. To turn
+ * one of those on is -EOPNOTSUPP and changes nothing.
  */
 #define TPT_SWITCH_ZERO_RUNS	0x1	/* empty entries passed eight at a time */
 #define TPT_SWITCH_L1_UPDATE	0x2	/* plain L1 updates without the detours */
@@ -79,13 +81,13 @@ typedef unsigned long long tpt_u64;
  * @abi:       TPT_ABI_VERSION of the payload
  * @max_batch: most pages one MARK or RELEASE accepts
  * @features:  TPT_FEAT_* bits
- * @reserved:  zero
+ * @parts:     TPT_SWITCH_* bits of the parts that this payload was built with
  */
 struct tpt_version {
 	tpt_u32 abi;
 	tpt_u32 max_batch;
 	tpt_u32 features;
-	tpt_u32 reserved;
+	tpt_u32 parts;
 };
 
 /**

@@ -63,6 +63,8 @@ static int __init tpt_init(void)
 		rc = tpt_stock_resolve();
 	if (!rc)
 		rc = tpt_tables_resolve();
+	if (!rc)
+		rc = tpt_known_check(bare);
 	if (rc)
 		return rc;
 

@@ -156,11 +156,20 @@ static struct kobj_attribute limit_##_name##_attr =			\
 LIMIT(number);
 LIMIT(percent);
 
+static ssize_t left_out_show(struct kobject *kobj, struct kobj_attribute *attr,
+			     char *buf)
+{
+	return tpt_left_out_show(buf);
+}
+
+static struct kobj_attribute left_out_attr = __ATTR_RO(left_out);
+
 static const struct attribute *const root_attrs[] = {
 	&enabled_attr.attr,
 	&shrink_attr.attr,
 	&shrunk_attr.attr,
 	&policy_attr.attr,
+	&left_out_attr.attr,
 	&limit_number_attr.attr,
 	&limit_percent_attr.attr,
 	NULL

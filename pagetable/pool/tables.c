@@ -233,6 +233,12 @@ unsigned long tpt_bodies[ARRAY_SIZE(hooks)];
 
 static bool is_hooked(const char *symbol, bool bare)
 {
+	if ((!strcmp(symbol, "pte_alloc_one") && tpt_is_left_out("pte")) ||
+	    (!strcmp(symbol, "__pmd_alloc") && tpt_is_left_out("pmd")) ||
+	    (!strcmp(symbol, "__pud_alloc") && tpt_is_left_out("pud")) ||
+	    (!strcmp(symbol, "pgd_alloc") && tpt_is_left_out("pgd")) ||
+	    (!strcmp(symbol, "pgd_free") && tpt_is_left_out("pgd")))
+		return false;
 	if (!strcmp(symbol, "__pmd_alloc"))
 		return !bare;
 	if (!strcmp(symbol, "___pte_free_tlb") ||

@@ -3,6 +3,7 @@
  * trapless_pagetable, the guest half of PiBooster: what its files share.
  *
  *   main.c        load, unload, refusals
+ *   known.c       the stock functions that were compared with ours
  *   tables.c      the kernel functions that allocate and free tables
  *   entry.S       the entry code of their hooks
  *   cache.c       one list of ready pages per level (the hot path)
@@ -124,6 +125,11 @@ int tpt_hypervisor_mark(u64 *mfns, unsigned int count, unsigned int *done);
 int tpt_hypervisor_release(u64 *mfns, unsigned int count, unsigned int *done);
 int tpt_hypervisor_release_live(u64 *mfns, unsigned int count,
 				unsigned int *done);
+
+/* known.c */
+int tpt_known_check(bool bare);
+bool tpt_is_left_out(const char *part);
+ssize_t tpt_left_out_show(char *buf);
 
 /* stock.c */
 struct tpt_stock {

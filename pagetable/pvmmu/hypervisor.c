@@ -11,10 +11,25 @@
 #include "trapless_pagetable.h"
 #include "pvmmu.h"
 
-static int call(unsigned int op, u32 *switches)
+static long call(unsigned int op, void *argument)
 {
-	/* Stock Xen refuses the hypercall's number; the error depends on its version. */
-	return _hypercall2(long, xenoprof_op, op, switches) ? -ENODEV : 0;
+	return _hypercall2(long, xenoprof_op, op, argument);
+}
+
+/* Return: 0, or -ENODEV: stock Xen refuses the number; the error depends on its version. */
+static int get(u32 *on)
+{
+	return call(TPT_OP_GET_SWITCHES, on) ? -ENODEV : 0;
+}
+
+/* Return: 0, or -EOPNOTSUPP if the payload was built without the part. */
+static int demand_present(u32 bit)
+{
+	struct tpt_version version;
+
+	if (call(TPT_OP_VERSION, &version))
+		return -ENODEV;
+	return version.parts & bit ? 0 : -EOPNOTSUPP;
 }
 
 /**
@@ -26,7 +41,7 @@ static int call(unsigned int op, u32 *switches)
 int pvmmu_hypervisor_get(u32 bit)
 {
 	u32 on;
-	int rc = call(TPT_OP_GET_SWITCHES, &on);
+	int rc = get(&on);
 
 	return rc ?: !!(on & bit);
 }
@@ -38,15 +53,18 @@ int pvmmu_hypervisor_get(u32 bit)
  *
  * The caller serialises the calls.
  *
- * Return: 0, or -ENODEV if there is no payload of our version.
+ * Return: 0, -ENODEV if there is no payload of our version, or -EOPNOTSUPP if it
+ * was built without the part.
  */
 int pvmmu_hypervisor_set(u32 bit, bool on)
 {
 	u32 switches;
-	int rc = call(TPT_OP_GET_SWITCHES, &switches);
+	int rc = demand_present(bit);
 
+	if (!rc)
+		rc = get(&switches);
 	if (rc)
 		return rc;
 	switches = on ? switches | bit : switches & ~bit;
-	return call(TPT_OP_SET_SWITCHES, &switches);
+	return call(TPT_OP_SET_SWITCHES, &switches) ? -ENODEV : 0;
 }

@@ -5,7 +5,8 @@
  * Invariants:
  *
  *  - Loading resolves and checks everything before it changes anything, and
- *    either brings in every part or none.
+ *    either brings in every part or none; but a part whose stock functions are
+ *    not known (known.c) is left out, and cannot be turned on.
  *  - pvmmu_lock is held while a part changes. A part that is off leaves nothing
  *    changed in the kernel, but tasks may still be inside our code: only
  *    unloading has to wait for those, and does.
@@ -66,7 +67,7 @@ int pvmmu_switch_get(struct pvmmu_switch *part)
  * @part: the part
  * @on:   the new state; it may be the present one
  *
- * Return: 0, or the error of turning it on or off.
+ * Return: 0, or the error of turning it on or off; -EOPNOTSUPP if it is left out.
  */
 int pvmmu_switch_set(struct pvmmu_switch *part, bool on)
 {
@@ -75,6 +76,8 @@ int pvmmu_switch_set(struct pvmmu_switch *part, bool on)
 	mutex_lock(&pvmmu_lock);
 	if (part->xen)
 		rc = pvmmu_hypervisor_set(part->xen, on);
+	else if (on && part->unknown)
+		rc = -EOPNOTSUPP;
 	else if (on && !part->on)
 		rc = part->enable(part);
 	else if (!on && part->on)
@@ -102,7 +105,7 @@ static int all_on(void)
 
 	for (i = 0; i < pvmmu_switch_count; i++) {
 		struct pvmmu_switch *part = &pvmmu_switches[i];
-		int rc = part->xen ? 0 : pvmmu_switch_set(part, true);
+		int rc = part->xen || part->unknown ? 0 : pvmmu_switch_set(part, true);
 
 		if (rc) {
 			pr_err("%s cannot be turned on: %d\n", part->name,
@@ -136,6 +139,8 @@ static int __init pvmmu_init(void)
 		rc = pvmmu_reuse_around_resolve();
 	if (!rc)
 		rc = pvmmu_thunks_resolve();
+	if (!rc)
+		rc = pvmmu_known_check();
 	if (rc)
 		return rc;
 	rc = all_on();

@@ -6,6 +6,7 @@
  *
  *   main.c          load, unload, refusals
  *   sysfs.c         /sys/kernel/trapless_pvmmu: one switch a file
+ *   known.c         the stock functions that were compared with ours
  *   hooks.c         the hooks on stock functions
  *   entry.S         the entry code of the hooks
  *   walk.c          the walk for pinning: 32 entries of a table at a time
@@ -37,6 +38,8 @@ struct direct_hook;
  * @enable:  turn it on; on an error nothing has changed
  * @disable: turn it off; tasks may be inside our code until the module waits
  *           for them, see pvmmu_exit()
+ * @unknown: a stock function that is not as any we know; the part is left out
+ * @found:   its digest
  * @hook:    what pvmmu_hook() and pvmmu_unhook() take, for parts that are a hook
  */
 struct pvmmu_switch {
@@ -45,6 +48,8 @@ struct pvmmu_switch {
 	u32 xen;
 	int (*enable)(struct pvmmu_switch *part);
 	void (*disable)(struct pvmmu_switch *part);
+	const char *unknown;
+	u64 found;
 	struct direct_hook *hook;
 };
 
@@ -87,6 +92,9 @@ int pvmmu_fault_around_resolve(void);
 /* hypervisor.c */
 int pvmmu_hypervisor_get(u32 bit);
 int pvmmu_hypervisor_set(u32 bit, bool on);
+
+/* known.c */
+int pvmmu_known_check(void);
 
 /* reuse_around.c */
 int pvmmu_reuse_around_resolve(void);

@@ -36,6 +36,27 @@ static ssize_t store(struct kobject *kobj, struct kobj_attribute *attr,
 	return rc ?: count;
 }
 
+/* A line a part: what is left out of this kernel, and why. */
+static ssize_t left_out_show(struct kobject *kobj, struct kobj_attribute *attr,
+			     char *buf)
+{
+	unsigned int i;
+	int at = 0;
+
+	for (i = 0; i < pvmmu_switch_count; i++) {
+		const struct pvmmu_switch *part = &pvmmu_switches[i];
+
+		if (part->unknown)
+			at += sysfs_emit_at(buf, at,
+					    "%s: %s (%016llx) is not as in any kernel that is known\n",
+					    part->name, part->unknown,
+					    part->found);
+	}
+	return at;
+}
+
+static struct kobj_attribute left_out_attr = __ATTR_RO(left_out);
+
 void pvmmu_sysfs_exit(void)
 {
 	kobject_put(root);
@@ -50,6 +71,9 @@ int pvmmu_sysfs_init(void)
 	attrs = kcalloc(pvmmu_switch_count, sizeof(*attrs), GFP_KERNEL);
 	root = kobject_create_and_add(KBUILD_MODNAME, kernel_kobj);
 	if (!attrs || !root)
+		goto err;
+	rc = sysfs_create_file(root, &left_out_attr.attr);
+	if (rc)
 		goto err;
 	for (i = 0; i < pvmmu_switch_count; i++) {
 		struct kobj_attribute *attr = &attrs[i];

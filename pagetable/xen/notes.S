@@ -4,6 +4,9 @@
  * stacked on, livepatch.xen_depends the hypervisor below all payloads. Ours must
  * be the first payload, so both are the build-id of Xen itself, 20 bytes given
  * as -DXEN_BUILD_ID=0x..,0x..
+ *
+ * .trapless.left_out is for the tool, and is not loaded: a line "part: why" for
+ * each part that this payload was built without.
  */
 #define NT_GNU_BUILD_ID	3
 
@@ -19,5 +22,8 @@
 
 	build_id_note .livepatch.depends
 	build_id_note .livepatch.xen_depends
+
+	.section .trapless.left_out, "", @progbits
+	.incbin	"left-out"
 
 	.section .note.GNU-stack, "", @progbits

@@ -66,6 +66,7 @@ static long op_version(struct domain *d, void *arg)
 		.abi = TPT_ABI_VERSION,
 		.max_batch = TPT_MAX_BATCH,
 		.features = domain_needs_iommu_sync(d) ? TPT_FEAT_SYNC : 0,
+		.parts = switches_present(),
 	};
 
 	return copy_to_guest_pv(arg, &v, sizeof(v)) ? -EFAULT : 0;

@@ -8,10 +8,13 @@
  * a lock and without waiting for other CPUs.
  *
  * They start as 0 and are turned on once the payload is applied, on every CPU.
+ * A part that check_layout.py has not proven for this build of Xen is not linked
+ * into the payload (parts.h, which it writes), and its switch stays 0.
  */
 #include "switches.h"
 #include "l1_update.h"
 #include "livepatch.h"
+#include "parts.h"
 #include "../abi/trapless_pagetable.h"
 
 u8 zero_runs_enabled;
@@ -29,6 +32,12 @@ static const struct {
 
 #define SWITCHES	(sizeof(switches) / sizeof(*switches))
 
+/* Return: the TPT_SWITCH_ bits of the parts that the payload was built with. */
+u32 switches_present(void)
+{
+	return PAYLOAD_PARTS;
+}
+
 /* Return: the TPT_SWITCH_ bits of the parts in force. */
 u32 switches_get(void)
 {
@@ -44,7 +53,8 @@ u32 switches_get(void)
  * switches_set - put exactly these parts in force
  * @on: TPT_SWITCH_ bits
  *
- * Return: 0, or -EINVAL for a bit that is none, with nothing changed.
+ * Return: 0, or with nothing changed -EINVAL for a bit that is none, and
+ * -EOPNOTSUPP for one of a part that the payload was built without.
  */
 long switches_set(u32 on)
 {
@@ -52,6 +62,8 @@ long switches_set(u32 on)
 
 	if (on & ~TPT_SWITCH_ALL)
 		return -EINVAL;
+	if (on & ~PAYLOAD_PARTS)
+		return -EOPNOTSUPP;
 	for (i = 0; i < SWITCHES; i++)
 		__atomic_store_n(switches[i].enabled, !!(on & switches[i].bit),
 				 __ATOMIC_RELAXED);
@@ -60,8 +72,9 @@ long switches_set(u32 on)
 
 static void all_on(struct payload *payload)
 {
-	l1_update_init();
-	switches_set(TPT_SWITCH_ALL);
+	if (PAYLOAD_PARTS & TPT_SWITCH_L1_UPDATE)
+		l1_update_init();
+	switches_set(PAYLOAD_PARTS);
 }
 
 LIVEPATCH_POSTAPPLY_HOOK(all_on);

@@ -14,6 +14,7 @@ extern u8 table_refs_enabled;
 
 #pragma GCC visibility pop
 
+u32 switches_present(void);
 u32 switches_get(void);
 long switches_set(u32 on);
 

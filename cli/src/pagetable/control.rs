@@ -96,6 +96,7 @@ pub fn set(host: &Host, settings: &Settings) -> Result<()> {
 /// For the first that cannot be turned; those before it have been.
 pub fn turn(host: &Host, names: &[String], on: bool) -> Result<Vec<String>> {
     let mut files: Vec<(String, PathBuf)> = Vec::new();
+    let is_all = names.iter().any(|name| name == ALL);
     let names = if names.is_empty() { &[POOL.to_owned()][..] } else { names };
     for name in names {
         match name.as_str() {
@@ -119,11 +120,29 @@ pub fn turn(host: &Host, names: &[String], on: bool) -> Result<Vec<String>> {
         }
     }
     ensure!(!files.is_empty(), "nothing is loaded: trapless pagetable load");
-    for (name, file) in &files {
-        write(file, if on { "1" } else { "0" })
-            .with_context(|| format!("{name} is not {}", if on { "on" } else { "off" }))?;
+    let mut written = Vec::new();
+    for (name, file) in files {
+        match put(&file, if on { "1" } else { "0" }) {
+            // Of all, those that are there: what is left out cannot be turned, and is off.
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) && is_all => continue,
+            Err(error) => {
+                let state = if on { "on" } else { "off" };
+                return Err(explained(&file, &error).context(format!("{name} is not {state}")));
+            }
+            Ok(()) => written.push(name),
+        }
     }
-    Ok(files.into_iter().map(|(name, _)| name).collect())
+    Ok(written)
+}
+
+/// Among a module's files: what it leaves out of this kernel, and why.
+pub const LEFT_OUT: &str = "left_out";
+
+/// What a module leaves out of this kernel: the part, and why. Nothing if it does not say so.
+pub fn left_out(host: &Host, files: &str) -> Vec<(String, String)> {
+    let text = host.text(Path::new(files).join(LEFT_OUT)).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| line.split_once(": "));
+    lines.map(|(part, why)| (crate::output::printable(part), crate::output::printable(why))).collect()
 }
 
 /// The switches of trapless_pvmmu and their files; none if it is not loaded.
@@ -131,7 +150,7 @@ pub fn switches(host: &Host) -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(host.path(SWITCH_FILES)).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
-        .filter(|(name, _)| crate::output::printable(name) == *name)
+        .filter(|(name, _)| crate::output::printable(name) == *name && name != LEFT_OUT)
         .collect();
     files.sort();
     files
@@ -213,6 +232,7 @@ fn explained(file: &Path, error: &io::Error) -> anyhow::Error {
         Some(libc::EINVAL) => "the module refuses this value; nothing has changed",
         Some(libc::ENOENT) => "the loaded module does not have this file: is it of another version?",
         Some(libc::ENODEV) => "the payload is not applied",
+        Some(libc::EOPNOTSUPP) => "this part is left out here; trapless pagetable status says why",
         Some(libc::ENOMEM) => "no page could be made semi-writable, or no memory",
         Some(libc::EBUSY) => {
             "a BPF program or a kernel livepatch holds a function that it needs, or a page is in use; see dmesg"

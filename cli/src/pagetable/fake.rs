@@ -211,60 +211,72 @@ impl Kernel for FakeKernel {
     }
 }
 
-/// An ELF file with one section of its own.
-fn elf(section: &str, content: &[u8]) -> Vec<u8> {
-    let names = format!("\0.shstrtab\0{section}\0");
-    let content_at = 64;
-    let names_at = content_at + content.len();
-    let headers_at = (names_at + names.len()).next_multiple_of(8);
-    let mut file = vec![0; headers_at + 3 * 64];
+const PROGBITS: u64 = 1;
+const STRTAB: u64 = 3;
+const NOTE: u64 = 7;
+
+/// An ELF file with these sections: name, kind, content.
+fn elf(sections: &[(&str, u64, &[u8])]) -> Vec<u8> {
+    let mut names = b"\0.shstrtab\0".to_vec();
+    let mut headers = vec![[0u64; 6]];
+    let mut file = vec![0; 64];
+    for (name, kind, content) in sections {
+        headers.push([names.len() as u64, *kind, 0, 0, file.len() as u64, content.len() as u64]);
+        names.extend(name.as_bytes());
+        names.push(0);
+        file.extend(*content);
+        file.resize(file.len().next_multiple_of(4), 0);
+    }
+    headers.push([1, STRTAB, 0, 0, file.len() as u64, names.len() as u64]);
+    file.extend(&names);
+    file.resize(file.len().next_multiple_of(8), 0);
+    let count = headers.len();
     file[..16].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
-    let mut put = |at: usize, value: u64, size: usize| {
-        file[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
-    };
     // e_type REL, e_machine x86-64, e_version; then sizes, counts and offsets.
     for (at, value, size) in [
         (16, 1, 2),
         (18, 62, 2),
         (20, 1, 4),
-        (40, headers_at, 8),
+        (40, file.len(), 8),
         (52, 64, 2),
         (58, 64, 2),
-        (60, 3, 2),
-        (62, 1, 2),
+        (60, count, 2),
+        (62, count - 1, 2),
     ] {
-        put(at, value as u64, size);
+        file[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
     }
-    // Section headers: name, type, address 0, flags 0, offset, size; alignment.
-    for (n, name, kind, at, length) in [
-        (1, 1, 3, names_at, names.len()),
-        (2, 11, if section == ".modinfo" { 1 } else { 7 }, content_at, content.len()),
-    ] {
-        let header = headers_at + n * 64;
-        for (field, value, size) in [(0, name, 4), (4, kind, 4), (24, at, 8), (32, length, 8), (48, 4, 8)] {
-            put(header + field, value as u64, size);
+    // Name and kind, flags and address, offset and size; then an alignment of 4.
+    for [name, kind, flags, address, at, length] in headers {
+        let start = file.len();
+        for (value, size) in
+            [(name, 4), (kind, 4), (flags, 8), (address, 8), (at, 8), (length, 8), (0, 8), (4, 8), (0, 8)]
+        {
+            file.extend(&value.to_le_bytes()[..size]);
         }
+        assert_eq!(file.len() - start, 64);
     }
-    file[content_at..names_at].copy_from_slice(content);
-    file[names_at..names_at + names.len()].copy_from_slice(names.as_bytes());
     file
 }
 
-/// A payload that is for this build.
+/// A payload that is for this build and has all parts.
 pub fn payload_file(id: &[u8]) -> Vec<u8> {
+    payload_without(id, &[])
+}
+
+/// A payload that is for this build, and was built without these parts.
+pub fn payload_without(id: &[u8], left_out: &[(&str, &str)]) -> Vec<u8> {
     let mut note = Vec::new();
     for word in [4, u32::try_from(id.len()).unwrap(), 3] {
         note.extend(word.to_le_bytes());
     }
     note.extend(b"GNU\0");
     note.extend(id);
-    elf(".livepatch.depends", &note)
+    let lines: String = left_out.iter().map(|(part, why)| format!("{part}: {why}\n")).collect();
+    elf(&[(".livepatch.depends", NOTE, &note), (".trapless.left_out", PROGBITS, lines.as_bytes())])
 }
 
 /// A module of this name for this kernel.
 pub fn module_file(name: &str, release: &str) -> Vec<u8> {
-    elf(
-        ".modinfo",
-        format!("license=GPL\0name={name}\0vermagic={release} SMP preempt mod_unload \0").as_bytes(),
-    )
+    let info = format!("license=GPL\0name={name}\0vermagic={release} SMP preempt mod_unload \0");
+    elf(&[(".modinfo", PROGBITS, info.as_bytes())])
 }

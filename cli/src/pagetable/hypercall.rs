@@ -33,6 +33,8 @@ pub struct Payload {
     pub abi: u32,
     /// Whether the caller's IOMMU mappings follow page types: semi-writable pages save something.
     pub iommu_follows: bool,
+    /// Bits of the switches that this payload was built with; none: it is too old to say.
+    pub parts: u32,
     /// The rest is for dom0 only.
     pub switches: Option<u32>,
     pub statistics: Option<Statistics>,
@@ -75,6 +77,7 @@ pub fn payload() -> Result<Option<Payload>, Unasked> {
     Ok(Some(Payload {
         abi: number(&version, 0),
         iommu_follows: number(&version, 2) & TPT_FEAT_SYNC != 0,
+        parts: number(&version, 3),
         switches: switches.map(|answer| number(&answer, 0)),
         statistics: statistics.map(|of| Statistics {
             semi_writable: of[0],

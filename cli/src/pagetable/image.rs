@@ -8,6 +8,8 @@ use object::elf::{FileHeader64, NT_GNU_BUILD_ID};
 use object::read::elf::{ElfFile64, NoteIterator};
 use object::{LittleEndian, Object, ObjectSection};
 
+const LEFT_OUT: &str = ".trapless.left_out";
+
 type Header = FileHeader64<LittleEndian>;
 
 /// The build-id of a linked image.
@@ -68,6 +70,19 @@ pub fn payload_is_for(bytes: &[u8]) -> Result<BuildId> {
         }
     }
     anyhow::bail!("it does not say which build of Xen it is for")
+}
+
+/// The parts that a payload was built without, and why: those that its checker did not prove for its build of Xen.
+///
+/// # Errors
+/// When the file is no payload. One that does not say so is without none.
+pub fn left_out(bytes: &[u8]) -> Result<Vec<(String, String)>> {
+    let file = ElfFile64::<LittleEndian>::parse(bytes).context("it is no 64-bit ELF file")?;
+    let Some(section) = file.section_by_name(LEFT_OUT) else { return Ok(Vec::new()) };
+    let text = section.data().with_context(|| format!("its section {LEFT_OUT} is damaged"))?;
+    let text = String::from_utf8_lossy(text);
+    let lines = text.lines().filter_map(|line| line.split_once(": "));
+    Ok(lines.map(|(part, why)| (crate::output::printable(part), crate::output::printable(why))).collect())
 }
 
 /// Read a module's name and kernel.

@@ -85,6 +85,10 @@ fn bring_in(host: &Host, step: &Step, wanted: &Wanted, say: Say<'_>) -> Result<b
             let xen = served(&platform).map_err(|why| anyhow!(why))?;
             Livepatch::find(host, xen)?.load(file).with_context(|| format!("{part}: not loaded"))?;
             say(format!("{part:8} loaded from {}", file.display()));
+            let bytes = std::fs::read(file).unwrap_or_default();
+            for (switch, why) in super::image::left_out(&bytes).unwrap_or_default() {
+                say(format!("{:8} without {switch}: {why}", ""));
+            }
             return Ok(true);
         }
         Some(_) => matches!(Platform::look(host), Platform::Xen(xen) if xen.is_dom0),

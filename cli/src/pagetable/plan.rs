@@ -115,7 +115,7 @@ fn payload(host: &Host, xen: &Xen, wanted: &Wanted) -> Result<Action, Vec<String
 }
 
 /// The first file that is for the running hypervisor.
-fn choose_payload(host: &Host, xen: &Xen, sources: &Sources) -> Result<PathBuf, String> {
+pub fn choose_payload(host: &Host, xen: &Xen, sources: &Sources) -> Result<PathBuf, String> {
     let mut others = Vec::new();
     for file in sources.payloads(host) {
         match read(&file).and_then(|bytes| image::payload_is_for(&bytes).map_err(|why| format!("{why:#}"))) {

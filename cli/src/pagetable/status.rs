@@ -15,8 +15,9 @@ use super::control::{self, LEVELS};
 use super::host::Host;
 use super::hypercall::Statistics;
 use super::livepatch::{Livepatch, State};
-use super::part::{POOL_FILES, Part};
+use super::part::{POOL_FILES, Part, SWITCH_FILES, Sources};
 use super::platform::{Platform, Xen};
+use super::{image, plan};
 use crate::output::grouped;
 
 /// Switches of the payload, by their bits.
@@ -32,6 +33,8 @@ pub struct Status {
     pub pool: Option<Pool>,
     /// The module's own switches; none if it is not loaded.
     pub pvmmu: Option<BTreeMap<String, bool>>,
+    /// Parts that its module leaves out of this kernel, and why.
+    pub pvmmu_left_out: BTreeMap<String, String>,
 }
 
 /// The payload.
@@ -43,6 +46,8 @@ pub struct Payload {
     pub abi: Option<u32>,
     pub iommu_follows_page_types: Option<bool>,
     pub switches: Option<BTreeMap<&'static str, bool>>,
+    /// Switches that this payload was built without, and why.
+    pub left_out: BTreeMap<&'static str, String>,
     pub statistics: Option<Statistics>,
 }
 
@@ -55,6 +60,8 @@ pub struct Pool {
     pub limit_percent: Option<u64>,
     pub shrunk: Option<u64>,
     pub levels: BTreeMap<&'static str, Level>,
+    /// Levels that stay the kernel's own here, and why.
+    pub left_out: Vec<(String, String)>,
 }
 
 /// One level's counts.
@@ -79,7 +86,15 @@ impl Status {
             switches.filter_map(|(name, file)| Some((name, control::is_on(&file).ok()?))).collect()
         });
         let pool = host.has_module("trapless_pagetable").then(|| Pool::look(host));
-        Status { host: platform.to_string(), kernel: host.kernel.release(), payload, pool, pvmmu }
+        let pvmmu_left_out = control::left_out(host, SWITCH_FILES).into_iter().collect();
+        Status {
+            host: platform.to_string(),
+            kernel: host.kernel.release(),
+            payload,
+            pool,
+            pvmmu,
+            pvmmu_left_out,
+        }
     }
 
     /// Whether a part is loaded; nothing if it cannot be known.
@@ -92,6 +107,26 @@ impl Status {
     }
 }
 
+/// Whether a payload was built with a part. One that does not say so at all has them all.
+fn has(parts: u32, bit: u32) -> bool {
+    parts == 0 || parts & bit != 0
+}
+
+/// What the payload was built without; why, its file says, if it is one of those that `load` looks at.
+fn left_out(host: &Host, xen: &Xen, parts: u32) -> BTreeMap<&'static str, String> {
+    let said = || -> Option<Vec<(String, String)>> {
+        let file = plan::choose_payload(host, xen, &Sources::default()).ok()?;
+        image::left_out(&std::fs::read(file).ok()?).ok()
+    };
+    let missing: Vec<_> = XEN_SWITCHES.into_iter().filter(|(_, bit)| !has(parts, *bit)).collect();
+    let said = if missing.is_empty() { Vec::new() } else { said().unwrap_or_default() };
+    let why = |name: &str| {
+        let why = said.iter().find(|(part, _)| name.strip_prefix("xen_") == Some(part));
+        why.map_or_else(|| "not proven for this build of Xen".to_owned(), |(_, why)| why.clone())
+    };
+    missing.into_iter().map(|(name, _)| (name, why(name))).collect()
+}
+
 impl Payload {
     fn absent(loaded: Option<bool>, why: &str) -> Self {
         Payload {
@@ -100,6 +135,7 @@ impl Payload {
             abi: None,
             iommu_follows_page_types: None,
             switches: None,
+            left_out: BTreeMap::new(),
             statistics: None,
         }
     }
@@ -112,8 +148,10 @@ impl Payload {
                 abi: Some(answer.abi),
                 iommu_follows_page_types: Some(answer.iommu_follows),
                 switches: answer.switches.map(|bits| {
-                    XEN_SWITCHES.map(|(name, bit)| (name, bits & bit != 0)).into_iter().collect()
+                    let there = XEN_SWITCHES.into_iter().filter(|(_, bit)| has(answer.parts, *bit));
+                    there.map(|(name, bit)| (name, bits & bit != 0)).collect()
                 }),
+                left_out: left_out(host, xen, answer.parts),
                 statistics: answer.statistics,
             },
             _ if !xen.is_dom0 => Payload::absent(None, "up to the host: no payload answers this domain"),
@@ -155,6 +193,7 @@ impl Pool {
             limit_percent: number("limit_percent"),
             shrunk: number("shrunk"),
             levels: LEVELS.map(level).into_iter().collect(),
+            left_out: control::left_out(host, POOL_FILES),
         }
     }
 }
@@ -175,6 +214,9 @@ impl std::fmt::Display for Status {
         if let Some(switches) = &payload.switches {
             writeln!(f, "         {}", list(switches))?;
         }
+        for (name, why) in &payload.left_out {
+            writeln!(f, "         {name} left out: {why}")?;
+        }
         if let Some(of) = &payload.statistics {
             let (pages, saved) =
                 (grouped(of.semi_writable), grouped(of.skipped_map.saturating_add(of.skipped_unmap)));
@@ -189,9 +231,13 @@ impl std::fmt::Display for Status {
             Some(pool) => pool.show(f)?,
         }
         match &self.pvmmu {
-            None => write!(f, "pvmmu    not loaded"),
-            Some(switches) => write!(f, "pvmmu    {}", list(switches)),
+            None => write!(f, "pvmmu    not loaded")?,
+            Some(switches) => write!(f, "pvmmu    {}", list(switches))?,
         }
+        for (part, why) in &self.pvmmu_left_out {
+            write!(f, "\n         {part} left out: {why}")?;
+        }
+        Ok(())
     }
 }
 
@@ -224,7 +270,11 @@ impl Pool {
         for line in table.to_string().lines() {
             let _ = writeln!(text, "        {}", line.trim_end());
         }
-        f.write_str(&text)
+        f.write_str(&text)?;
+        for (level, why) in &self.left_out {
+            writeln!(f, "         {level} left out: {why}")?;
+        }
+        Ok(())
     }
 }
 
@@ -248,7 +298,7 @@ fn list<N: std::fmt::Display>(switches: &BTreeMap<N, bool>) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::control::Settings;
-    use super::super::fake::Fake;
+    use super::super::fake::{BUILD_ID, Fake, payload_without};
     use super::super::load::load;
     use super::super::plan::Wanted;
     use super::super::{hypercall, prometheus};
@@ -275,6 +325,7 @@ mod tests {
         fake.kernel.borrow_mut().payload = Some(hypercall::Payload {
             abi: 2,
             iommu_follows: true,
+            parts: 7,
             switches: Some(5),
             statistics: Some(statistics),
         });
@@ -295,6 +346,47 @@ mod tests {
         ] {
             assert!(text.contains(says), "{says:?} is missing in:\n{text}");
         }
+    }
+
+    #[test]
+    fn says_what_the_payload_was_built_without() {
+        let fake = loaded();
+        let answer = |parts| {
+            Some(hypercall::Payload {
+                abi: 2,
+                iommu_follows: true,
+                parts,
+                switches: Some(1),
+                statistics: None,
+            })
+        };
+        fake.kernel.borrow_mut().payload = answer(5);
+        let json = serde_json::to_value(Status::look(&fake.host())).unwrap();
+        assert_eq!(json["payload"]["left_out"]["xen_l1_update"], "not proven for this build of Xen");
+        assert!(json["payload"]["switches"]["xen_l1_update"].is_null());
+        assert_eq!(json["payload"]["switches"]["xen_table_refs"], false);
+        let without = payload_without(&BUILD_ID, &[("l1_update", "mod_l1_entry is another")]);
+        std::fs::write(fake.payload(), without).unwrap();
+        let text = Status::look(&fake.host()).to_string();
+        assert!(text.contains("xen_l1_update left out: mod_l1_entry is another"), "{text}");
+        for all in [7, 0] {
+            fake.kernel.borrow_mut().payload = answer(all);
+            assert!(Status::look(&fake.host()).payload.left_out.is_empty());
+        }
+    }
+
+    #[test]
+    fn says_what_the_modules_leave_out() {
+        let fake = loaded();
+        for (files, part) in [(SWITCH_FILES, "fork"), (POOL_FILES, "pmd")] {
+            fake.write(&format!("{files}/left_out"), format!("{part}: f (12) is not known\n").as_bytes());
+        }
+        let status = Status::look(&fake.host());
+        assert_eq!(status.pvmmu_left_out["fork"], "f (12) is not known");
+        assert!(!status.pvmmu.as_ref().unwrap().contains_key("left_out"));
+        let text = status.to_string();
+        assert!(text.contains("fork left out: f (12) is not known"), "{text}");
+        assert!(text.contains("pmd left out: f (12) is not known"), "{text}");
     }
 
     #[test]

@@ -209,8 +209,13 @@ mod tests {
             skipped_map: 0,
             skipped_unmap: 0,
         };
-        fake.kernel.borrow_mut().payload =
-            Some(Payload { abi: 2, iommu_follows: true, switches: None, statistics: Some(statistics) });
+        fake.kernel.borrow_mut().payload = Some(Payload {
+            abi: 2,
+            iommu_follows: true,
+            parts: 7,
+            switches: None,
+            statistics: Some(statistics),
+        });
         stays(&fake, &["12 pages are semi-writable"]);
         assert_eq!(fake.loaded(), ["payload"]);
     }

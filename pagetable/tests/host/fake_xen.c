@@ -11,6 +11,7 @@ struct domain dom0, domu, dom_hvm;
 struct domain *hardware_domain = &dom0;
 u64 max_pdx = NR_PDX;
 struct fake fake;
+u32 fake_parts;
 struct ledger owed[NR_PDX];
 _Alignas(16) u8 guest_memory[2][GUEST_BYTES];
 
@@ -939,6 +940,7 @@ void fake_reset(void)
 	dom_hvm.id = 7;
 	dom0.pv = dom0.sync = true;
 	fake.current = &dom0;
+	fake_parts = TPT_SWITCH_ALL;
 	give_frames(&dom0);
 	for (unsigned int i = 0; i < NR_PDX; i++) {
 		if (fake_home(page_to_mfn(&frames[i])))

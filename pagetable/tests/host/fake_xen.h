@@ -113,6 +113,7 @@ struct fake {
 };
 
 extern struct fake fake;
+extern u32 fake_parts;	/* that the payload was built with */
 extern struct ledger owed[NR_PDX];
 
 #define STOCK_XENOPROF	0x5afe

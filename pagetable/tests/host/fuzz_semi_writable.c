@@ -386,7 +386,7 @@ static void info_ops(void)
 
 	if (payload_xenoprof(TPT_OP_VERSION, v) || v->abi != TPT_ABI_VERSION ||
 	    v->max_batch != TPT_MAX_BATCH || v->features != TPT_FEAT_SYNC ||
-	    v->reserved)
+	    v->parts != TPT_SWITCH_ALL)
 		violation("version");
 	if (fake.current == &domu) {
 		if (payload_xenoprof(TPT_OP_STATS, s) != -EPERM)

@@ -23,7 +23,7 @@ mutant() {
 	mkdir -p "$dir"
 	ln -s "$(realpath "$root/$copy")"/pagetable/xen/*.[ch] "$dir"
 	# Over a model of Xen.
-	ln -sf "$out/src/layout.h" "$out/src/layout_values.h" "$dir"
+	ln -sf "$out/src/layout.h" "$out/src/layout_values.h" "$out/src/parts.h" "$dir"
 	$cc $fuzz_flags -Wno-unused -I"$dir" -I"$here" \
 		-c -o "$dir/payload.o" "$here/payload_under_test.c"
 	$cc -o "$dir/directed" "$dir/payload.o" "$out/fake_xen.o" \

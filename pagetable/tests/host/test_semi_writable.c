@@ -618,6 +618,30 @@ static void switches_as_asked(void **state)
 	assert_int_equal(switches(), TPT_SWITCH_ALL);
 }
 
+/* What the payload was built without cannot be turned on, and it says so. */
+static void a_part_that_is_left_out(void **state)
+{
+	struct tpt_version v;
+	u32 on;
+
+	assert_int_equal(set_switches(0), 0);
+	for (fake_parts = 0; fake_parts <= TPT_SWITCH_ALL; fake_parts++) {
+		assert_int_equal(payload_xenoprof(TPT_OP_VERSION,
+						  guest_memory[0]), 0);
+		memcpy(&v, guest_memory[0], sizeof(v));
+		assert_int_equal(v.parts, fake_parts);
+		for (on = 0; on <= TPT_SWITCH_ALL; on++) {
+			u32 before = switches();
+			bool is_there = !(on & ~fake_parts);
+
+			assert_int_equal(set_switches(on),
+					 is_there ? 0 : -EOPNOTSUPP);
+			assert_int_equal(switches(), is_there ? on : before);
+		}
+		assert_int_equal(set_switches(0), 0);
+	}
+}
+
 static void version_and_statistics(void **state)
 {
 	struct tpt_version v;
@@ -629,7 +653,7 @@ static void version_and_statistics(void **state)
 	assert_int_equal(v.abi, TPT_ABI_VERSION);
 	assert_int_equal(v.max_batch, TPT_MAX_BATCH);
 	assert_int_equal(v.features, TPT_FEAT_SYNC);
-	assert_int_equal(v.reserved, 0);
+	assert_int_equal(v.parts, TPT_SWITCH_ALL);
 
 	marked_before(F0);
 	marked_before(F1);
@@ -1118,6 +1142,7 @@ int main(void)
 		TEST(other_numbers_reach_stock),
 		TEST(unknown_numbers_in_range),
 		TEST(switches_as_asked),
+		TEST(a_part_that_is_left_out),
 		TEST(version_and_statistics),
 		TEST(hooks_skip_only_what_is_marked),
 		TEST(mark_races),

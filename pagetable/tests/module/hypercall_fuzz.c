@@ -308,7 +308,7 @@ static bool information(void)
 		       is("abi", v.abi, TPT_ABI_VERSION) &&
 		       is("max_batch", v.max_batch, TPT_MAX_BATCH) &&
 		       is("features", v.features, TPT_FEAT_SYNC) &&
-		       is("reserved", v.reserved, 0);
+		       is("parts", v.parts, TPT_SWITCH_ALL);
 	case 1:
 		return is("bad version", tpt_call(TPT_OP_VERSION, bad_pointer()),
 			  -EFAULT);

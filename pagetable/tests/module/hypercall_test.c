@@ -71,13 +71,13 @@ static bool batch_is(unsigned int op, const u64 *list, unsigned int count,
 
 static bool case_version(void)
 {
-	struct tpt_version v = { .reserved = 1 };
+	struct tpt_version v = { };
 
 	return EXPECT("rc", tpt_call(TPT_OP_VERSION, &v), 0) &&
 	       EXPECT("abi", v.abi, TPT_ABI_VERSION) &&
 	       EXPECT("max_batch", v.max_batch, TPT_MAX_BATCH) &&
 	       EXPECT("features", v.features, TPT_FEAT_SYNC) &&
-	       EXPECT("reserved", v.reserved, 0);
+	       EXPECT("parts", v.parts, TPT_SWITCH_ALL);
 }
 
 static bool case_unknown_operation(void)

@@ -181,13 +181,20 @@ static void one_round(u32 seed, unsigned int round)
 		tt_pool_renew(false);
 }
 
-/* Only the hardware domain may set switches, and only with a payload. */
+/*
+ * Only the hardware domain may set switches, and only with a payload. Parts that the
+ * payload was built without stay off.
+ */
 static int set_switches(int wanted)
 {
-	u32 word = wanted;
+	struct tpt_version version;
+	u32 word;
 
 	if (wanted < 0)
 		return 0;
+	if (tpt_call(TPT_OP_VERSION, &version))
+		return -ENODEV;
+	word = wanted & version.parts;
 	return tpt_call(TPT_OP_SET_SWITCHES, &word) ? -ENODEV : 0;
 }
 

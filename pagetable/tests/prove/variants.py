@@ -116,6 +116,7 @@ class Variant(Hypervisor):
         if new:
             self.symbols[new] = [*self.symbols.get(new, []), replace(symbol, name=new)]
         self._forget("_names", "_function_starts")
+        self.digests = {}
         self._functions.pop(old, None)
         self._functions.pop(new, None)
         self._drop(lambda code: any(old in i.text for i in code))

@@ -4,8 +4,9 @@
 
 One line an item: `ok` or `REFUSED item: why`. With --fit the items that move with every rebuild of Xen are
 read from the code first (layout_checker/fit.py), `FITTED` names each that differs from layout.h, and what
-is written is proven like layout.h itself. The exit status is 0 if every item holds, 1 if one is refused,
-2 if a file cannot be read.
+is written is proven like layout.h itself. `LEFT OUT part: why` names a part of the payload that must not be
+built for this hypervisor (layout_checker/known_functions.py); the others may. The exit status is 0 if every
+item holds, 1 if one is refused, 2 if a file cannot be read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from layout_checker.efi import open_hypervisor
 from layout_checker.facts import check_all
 from layout_checker.fit import fit
 from layout_checker.header import parse_header, read_header
+from layout_checker.known_functions import left_out, lists, parts_header, read_known
 from layout_checker.loops import read_loops
 from layout_checker.payload import check_payload
 from layout_checker.report import UnusableInput
@@ -37,6 +39,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--payload", type=Path, help="a built payload to check as well")
     parser.add_argument("--loops", type=Path, help="the payload's zero_run_sites.h")
     parser.add_argument("--emit-build-id", type=Path, metavar="FILE", help="write the build-id, if all holds")
+    parser.add_argument(
+        "--emit-parts", type=Path, metavar="DIR", help="write parts.h and left-out, if all holds"
+    )
+    parser.add_argument("--functions", action="store_true", help="print this build's list of known functions")
     parser.add_argument("--build-id", action="store_true", help="print the image's build-id, check nothing")
     parser.add_argument("--quiet", action="store_true", help="print refusals and a summary only")
     return parser.parse_args(arguments)
@@ -51,21 +57,27 @@ def main(arguments: list[str] | None = None) -> int:
         if options.build_id:
             print(hypervisor.image.build_id.hex())
             return 0
+        if options.functions:
+            print("\n".join(lists(hypervisor)))
+            return 0
         if options.fit:
             text, changes = fit(options.layout.read_text(encoding="ascii"), header, hypervisor)
             header = parse_header(text)
             for change in changes:
                 print(f"FITTED  {change}")
         report = check_all(header, hypervisor)
+        missing = left_out(hypervisor, read_known())
         if options.payload:
             loops = read_loops(options.loops) if options.loops else []
-            check_payload(report, options.payload, header, hypervisor, loops)
+            check_payload(report, options.payload, header, hypervisor, loops, missing)
     except UnusableInput as error:
         print(f"check_layout: {error}", file=sys.stderr)
         return 2
     for line in report.lines():
         if not options.quiet or line.startswith("REFUSED"):
             print(line)
+    for part, why in missing.items():
+        print(f"LEFT OUT {part}: {why}")
     print(
         f"{len(report.verdicts) - len(report.refused)} of {len(report.verdicts)} items hold "
         f"for Xen {hypervisor.image.build_id.hex()}"
@@ -75,6 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     if options.fit:
         options.fit.write_text(text, encoding="ascii")
+    if options.emit_parts:
+        (options.emit_parts / "parts.h").write_text(parts_header(missing))
+        (options.emit_parts / "left-out").write_text("".join(f"{p}: {why}\n" for p, why in missing.items()))
     if options.emit_build_id:
         options.emit_build_id.write_text(hypervisor.image.build_id.hex() + "\n")
     return 0

@@ -15,6 +15,7 @@ takes it from there, and prints it as it boots.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import re
 from collections.abc import Iterator
@@ -90,6 +91,23 @@ class EfiHypervisor(Hypervisor):
     def compared(self) -> list[str]:
         """No section has the same contents in both files: addresses differ."""
         return []
+
+    @property
+    def described(self) -> Hypervisor:
+        """The ELF file: in it everything has a name, and its code is this image's but for addresses."""
+        self.demand_one_build()
+        linked = copy.copy(self)
+        linked.__class__ = Hypervisor  # type: ignore[assignment]
+        linked.image = copy.copy(self.image)
+        linked.symbols, linked.sections = self.linked_symbols, self.linked_sections
+        linked.base = linked.image.base = min(section.address for section in self.linked_sections)
+        flat = bytearray(max(s.address + len(s.data) for s in self.linked_sections) - linked.base)
+        for section in self.linked_sections:
+            start = section.address - linked.base
+            flat[start : start + len(section.data)] = section.data
+        linked.image.flat = bytes(flat)
+        linked.forget()
+        return linked
 
     def demand_one_build(self) -> None:
         """The code is the same as in the ELF file, but for addresses."""

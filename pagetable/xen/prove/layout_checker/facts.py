@@ -11,6 +11,7 @@ import capstone
 from capstone import x86
 
 from . import proofs
+from .clobbers import demand_nothing_kept
 from .header import Header
 from .hypervisor import Hypervisor, Instruction
 from .report import Refused, Report
@@ -55,6 +56,7 @@ def check_all(header: Header, hypervisor: Hypervisor) -> Report:
     check("assumption: validated-last", lambda: validated_last(header, hypervisor))
     check("assumption: iommu-callers", lambda: iommu_callers(hypervisor))
     check("assumption: death", lambda: death(hypervisor))
+    check("assumption: clobbers", lambda: demand_nothing_kept(header, hypervisor))
     check("assumption: livepatch-func", lambda: livepatch_func(hypervisor))
     return report
 
@@ -145,6 +147,9 @@ def value(header: Header, hypervisor: Hypervisor, name: str) -> None:
         raise Refused("unknown item: nothing proves it")
     if name not in header.values:
         raise Refused("is missing")
+    # Of a passage in several forms, only what each form shows is compared.
+    if not any(name in witness.items for witness in proofs.VALUES[name]):
+        raise Refused("no passage shows its value")
     for witness in proofs.VALUES[name]:
         witness.demand(hypervisor, header.values, name)
 

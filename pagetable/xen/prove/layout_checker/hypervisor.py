@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import capstone
 from elftools.elf.elffile import ELFFile
@@ -166,8 +167,24 @@ class Hypervisor:
                 f"{symbols}: not {what} (Debian package {SYMBOLS_PACKAGE}): {error or type(error).__name__}"
             ) from error
         self._disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all that was found in image and symbols."""
         self._functions: dict[str, list[Instruction]] = {}
         self._texts: dict[tuple[str, str], str] = {}
+        # Of known_functions.py: what a function's digest was made of, and the digest.
+        self.digests: dict[int, Any] = {}
+        # Of clobbers.py: what a function's graph was made of, and the graph.
+        self.graphs: dict[int, Any] = {}
+        for name, attribute in vars(Hypervisor).items():
+            if isinstance(attribute, cached_property):
+                self.__dict__.pop(name, None)
+
+    @property
+    def described(self) -> Hypervisor:
+        """The same code, in a file in which all that it refers to has a name."""
+        return self
 
     def _read_symbols(self, elf: ELFFile) -> None:
         loads = [segment for segment in elf.iter_segments() if segment["p_type"] == "PT_LOAD"]
@@ -318,6 +335,32 @@ class Hypervisor:
             if symbol.kind == "function"
         )
 
+    @cached_property
+    def function_starts(self) -> tuple[int, ...]:
+        """Where functions begin, sorted."""
+        return tuple(sorted({address for address, _ in self._function_starts}))
+
+    @cached_property
+    def _extents(self) -> tuple[list[int], list[Symbol]]:
+        """Symbols by their first address, one at each: a function or variable, a global one first."""
+        best: dict[int, Symbol] = {}
+        for symbols in self.symbols.values():
+            for symbol in symbols:
+                other = best.get(symbol.address)
+                if other is None or _rank(symbol) < _rank(other):
+                    best[symbol.address] = symbol
+        starts = sorted(best)
+        return starts, [best[start] for start in starts]
+
+    def symbol_at(self, address: int) -> Symbol | None:
+        """The symbol that an address is in, or at; none if the last one before it ends before it."""
+        starts, symbols = self._extents
+        index = bisect_right(starts, address) - 1
+        if index < 0:
+            return None
+        symbol = symbols[index]
+        return symbol if address == symbol.address or address < symbol.address + symbol.size else None
+
     def function_at(self, address: int) -> str:
         """The function that an address belongs to."""
         index = bisect_right(self._function_starts, (address, "\uffff")) - 1
@@ -374,6 +417,10 @@ class Hypervisor:
                 data = self.read(section.address, len(section.data))
                 found += relative_pointers(data, section.address, start, end)
         return sorted(found)
+
+
+def _rank(symbol: Symbol) -> tuple[bool, bool, int, str]:
+    return symbol.kind not in ("function", "variable"), symbol.binding == "local", -symbol.size, symbol.name
 
 
 def between(found: list[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import capstone
@@ -13,6 +13,7 @@ from elftools.elf.enums import ENUM_RELOC_TYPE_x64
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
+from . import known_functions
 from .header import Header
 from .hypervisor import BUILD_ID_SIZE, Hypervisor, Symbol, build_id_in, read_elf, read_file
 from .loops import Loop
@@ -36,15 +37,21 @@ INDIRECT_THUNK = "__x86_indirect_thunk_"
 
 
 def check_payload(
-    report: Report, path: Path, header: Header, hypervisor: Hypervisor, loops: list[Loop]
+    report: Report,
+    path: Path,
+    header: Header,
+    hypervisor: Hypervisor,
+    loops: list[Loop],
+    missing: Iterable[str] = (),
 ) -> None:
-    """Add the verdicts on a payload to the report."""
+    """Add the verdicts on a payload to the report; it must be without the `missing` parts."""
     elf = read_elf(read_file(path, BUILT_HERE), path, BUILT_HERE, "a livepatch payload")
     checks: list[tuple[str, Callable[[], None]]] = [
         ("payload: build-ids", lambda: notes(elf, path, hypervisor)),
         ("payload: relocations", lambda: relocations(elf)),
         ("payload: undefined symbols", lambda: undefined(elf, header, hypervisor, loops)),
         ("payload: .livepatch.funcs", lambda: funcs(elf, header, hypervisor, loops)),
+        ("payload: parts", lambda: parts(elf, header, missing)),
         ("payload: trampolines", lambda: trampolines(elf, loops)),
         ("payload: hooks", lambda: hooks(elf)),
     ]
@@ -168,6 +175,24 @@ def funcs(elf: ELFFile, header: Header, hypervisor: Hypervisor, loops: list[Loop
             raise Refused(f"{what}: no prologue of layout.h")
     if sorted(entered) != sorted(loop.name for loop in loops):
         raise Refused(f"enters {sorted(entered)}: not each proven loop once")
+
+
+def parts(elf: ELFFile, header: Header, missing: Iterable[str]) -> None:
+    """A part that was not proven is not there, and the payload says which."""
+    replaced = {name for part in known_functions.PARTS if part.name in missing for name in part.replaced}
+    section = elf.get_section_by_name(".livepatch.funcs")
+    data = section.data() if section else b""
+    for start in range(0, len(data) - FUNC_SIZE + 1, FUNC_SIZE):
+        entry = data[start : start + FUNC_SIZE]
+        expected = entry[73 : 73 + (entry[72] >> 1 & 31)]
+        old_size = int.from_bytes(entry[28:32], "little")
+        for name in replaced:
+            if (expected, old_size) == (header.prologues.get(name), header.sizes.get(name)):
+                raise Refused(f"replaces {name}, which is of a part that is not proven for this Xen")
+    section = elf.get_section_by_name(".trapless.left_out")
+    said = section.data().decode("ascii", "replace") if section else ""
+    if [line.partition(":")[0] for line in said.splitlines()] != list(missing):
+        raise Refused(f"says that it is without '{said.strip()}', not {list(missing)}")
 
 
 def loop_entry(

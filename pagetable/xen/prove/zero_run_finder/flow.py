@@ -5,10 +5,15 @@ What is needed ("live") is computed so that doubt makes it needed: a register th
 needed, a jump out of the function needs everything, and a call every register that can carry an argument,
 unless the callee is seen to be called with that register as another callee left it: a compiler does not do
 that with an argument. Functions are taken to return in rax alone.
+
+A call overwrites rax and the flags, and nothing else that could be relied on: a compiler that knows the
+callee keeps values in the other caller-saved registers if the callee leaves them alone (gcc's -fipa-ra, part
+of -O2). So only what a callee's own code writes is taken for left by it, if the callee is known.
 """
 
 from __future__ import annotations
 
+import contextlib
 from functools import cached_property
 
 import capstone
@@ -19,6 +24,7 @@ from layout_checker.report import Refused
 
 from .registers import ARGUMENTS, CALLEE_SAVED, CALLER_SAVED, GENERAL, PARTS
 
+THUNK = "__x86_indirect_thunk_"
 RETURN_THUNK = "__x86_return_thunk"
 FLAGS = "flags"
 # These write all flags that a condition can look at; of the others, not all do, or not always.
@@ -62,6 +68,7 @@ class Function:
     def __init__(self, hypervisor: Hypervisor, symbol: Symbol) -> None:
         self.hypervisor = hypervisor
         self.symbol = symbol
+        self._written: dict[str, set[Variable]] = {}
         disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
         disassembler.detail = True
         code = hypervisor.read(symbol.address, symbol.size)
@@ -156,7 +163,7 @@ class Function:
         callee = self.callee(instruction.address)
         if callee is not None:
             reads = variables((*ARGUMENTS, "rsp"))  # no vector registers: al is no argument
-            return reads, variables(CALLER_SAVED) | {FLAGS}
+            return reads, variables(("rax",)) | {FLAGS}
         used, written = instruction.regs_access()
         for number in used:
             name = instruction.reg_name(number)
@@ -186,6 +193,10 @@ class Function:
     def _effects(self) -> dict[int, tuple[set[Variable], set[Variable]]]:
         return {address: self._reads_writes(i) for address, i in self.code.items()}
 
+    def effects(self, address: int) -> tuple[set[Variable], set[Variable]]:
+        """What an instruction reads and writes."""
+        return self._effects[address]
+
     @cached_property
     def _unread(self) -> dict[str, set[Variable]]:
         """For each callee, what some call of it finds as another callee left it."""
@@ -193,10 +204,10 @@ class Function:
         todo = set(self.code)
         while todo:
             address = todo.pop()
-            is_call = self.callee(address) is not None
+            callee = self.callee(address)
             after = stale[address] - self._effects[address][1]
-            if is_call:
-                after = variables(CALLER_SAVED) - halves("rax")
+            if callee is not None:
+                after |= self._left_by(callee)
             for place in self.follows[address]:
                 if not after <= stale[place]:
                     stale[place] = stale[place] | after
@@ -206,6 +217,19 @@ class Function:
             if callee := self.callee(address):
                 unread.setdefault(callee, set()).update(stale[address])
         return unread
+
+    def _left_by(self, callee: str) -> set[Variable]:
+        """What a callee overwrites for its own purposes, rax excluded; if it is not known, everything."""
+        everything = variables(CALLER_SAVED) - halves("rax")
+        if not callee or callee.startswith(THUNK):
+            return everything
+        if callee not in self._written:
+            self._written[callee] = set()  # in case of doubt, nothing
+            with contextlib.suppress(Refused):
+                function = Function(self.hypervisor, self.hypervisor.symbol(callee))
+                found = (function._effects[address][1] for address in function.code)
+                self._written[callee] = set().union(*found) & everything
+        return self._written[callee]
 
     @cached_property
     def live(self) -> dict[int, set[Variable]]:

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The stock functions that tables.c repeats, in the forms that were compared with it. In a
+ * kernel in which one has another form, the levels that it concerns stay stock: tables of
+ * theirs are neither served nor taken back.
+ *
+ * A form gets here after its source was read beside ours and the pool's tests have run on
+ * it. /sys/kernel/trapless_pagetable/left_out shows the digest that is missing. Xen PV
+ * and bare hardware have forms of their own: the kernel writes the calls of its
+ * paravirt operations into the functions.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/kernel.h>
+#include <linux/sysfs.h>
+
+#include "known_functions.h"
+#include "trapless.h"
+
+static const struct known_function known[] = {
+	{ "pte", "pte_alloc_one", 0x1512796ae758987d },
+	{ "pmd", "__pmd_alloc", 0x2a78e172e9b03890 },
+	{ "pmd", "__pmd_alloc", 0xf07ace2f27ee7876 },	/* bare */
+	{ "pud", "__pud_alloc", 0xe43607f12d9ba56a },
+	{ "pud", "__pud_alloc", 0x3665e165b73be4e7 },	/* bare */
+	{ "pgd", "pgd_alloc", 0xf10e62d51912c2d8 },
+	{ "pgd", "pgd_alloc", 0xea277962a82fbdc3 },	/* bare */
+	{ "pgd", "pgd_free", 0x94733ee908e0b59a },
+	{ "pgd", "pgd_free", 0x898e73a002ee9c0b },	/* bare */
+	{ "pgd", "xen_pgd_alloc", 0x913fffd0233e581a },
+	{ "pgd", "xen_pgd_alloc", 0x3195af9740638d07 },	/* bare */
+	{ "all", "free_page_and_swap_cache", 0xe38c5cfe5d188b48 },
+	{ "bare", "___pte_free_tlb", 0x53d816207e180e43 },
+	{ "bare", "___pte_free_tlb", 0x51789dcffa61e3b5 },	/* bare */
+	{ "bare", "___pud_free_tlb", 0xc7781afecb89f59f },
+	{ "bare", "___pud_free_tlb", 0xacf5c5ba2b01bb47 },	/* bare */
+};
+
+static struct {
+	const char *part, *symbol;
+	u64 found;
+} left_out[ARRAY_SIZE(known)];
+
+static unsigned int left_out_count;
+
+static void leave_out(const struct known_function *entry, u64 found)
+{
+	left_out[left_out_count].part = entry->part;
+	left_out[left_out_count].symbol = entry->symbol;
+	left_out[left_out_count].found = found;
+	left_out_count++;
+}
+
+/**
+ * tpt_is_left_out - is a part left out of this kernel?
+ * @part: a level's name, as in known[]
+ */
+bool tpt_is_left_out(const char *part)
+{
+	unsigned int i;
+
+	for (i = 0; i < left_out_count; i++)
+		if (!strcmp(left_out[i].part, part))
+			return true;
+	return false;
+}
+
+/* A line a function that is not known. */
+ssize_t tpt_left_out_show(char *buf)
+{
+	unsigned int i;
+	int at = 0;
+
+	for (i = 0; i < left_out_count; i++)
+		at += sysfs_emit_at(buf, at,
+				    "%s: %s (%016llx) is not as in any kernel that is known\n",
+				    left_out[i].part, left_out[i].symbol,
+				    left_out[i].found);
+	return at;
+}
+
+/**
+ * tpt_known_check - leave out the levels whose stock functions are not known
+ * @bare: as the parameter
+ *
+ * Return: 0, or -ENOENT after naming what is missing, or what no level can do
+ * without.
+ */
+int tpt_known_check(bool bare)
+{
+	unsigned int i;
+	int rc = known_functions_check(known, ARRAY_SIZE(known), leave_out);
+
+	for (i = 0; i < left_out_count; i++)
+		pr_warn("%s is left out: %s (%016llx) is not as in any kernel that is known\n",
+			left_out[i].part, left_out[i].symbol,
+			left_out[i].found);
+	if (!rc && (tpt_is_left_out("all") || (bare && tpt_is_left_out("bare"))))
+		rc = -ENOENT;
+	return rc;
+}
