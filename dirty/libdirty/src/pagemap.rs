@@ -141,6 +141,8 @@ impl std::fmt::Debug for Regions {
 
 /// Scan `range`: `found` gets each run of pages, in order, with those of the categories `all` and `report` that it has.
 ///
+/// The kernel may go back a little within `range`: pages may be found again, as they are then.
+///
 /// # Errors
 /// The kernel's: `EPERM` where a part is not watched asynchronously and `protect` is set, `ENOTTY` before Linux 6.7.
 /// `found` does not get the pages that the failed system call protected.
