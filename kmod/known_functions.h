@@ -206,6 +206,9 @@ static inline void digest_plain(struct text_reader *reader,
 	unsigned int i;
 
 	memcpy(bytes, (void *)at, insn->length);
+	/* On one CPU the kernel has turned lock prefixes into DS prefixes. */
+	if (bytes[0] == 0xf0)
+		bytes[0] = 0x3e;
 	if (insn->displacement.nbytes == 4) {
 		u8 *field = bytes + insn_offset_displacement((struct insn *)insn);
 		bool is_percpu = false;
