@@ -18,7 +18,7 @@ C_SOURCES	= $(wildcard lab/trapless_lab/plugins/*.[ch] dirty/abi/*.h dirty/modul
 			dirty/oracle/include/*.h dirty/oracle/plugins/*.[ch] dirty/oracle/tests/plugins/*.c)
 
 .PHONY: help all setup $(systems) modules mutants demo check check-long check-fast \
-	lint host-tests power-tests dirty-tests soak clean
+	lint host-tests power-tests unit-tests dirty-tests soak clean
 .NOTPARALLEL:
 
 all: pagetable dirty		## build what is installed: payload, modules, libraries, command
@@ -64,17 +64,17 @@ mutants:			## what only tests run, and copies with deliberate mistakes, which th
 # What needs no machine in two halves: each leaves a processor idle at times. The
 # summary of the last command is what is read: a test runner's own.
 check: setup mutants		## install what is missing, build, run every test but the long ones
-	@failed=; $(sub) lint host-tests power-tests & half=$$!; \
+	@failed=; $(sub) lint host-tests power-tests unit-tests & half=$$!; \
 	trap 'kill $$half; exit 130' INT TERM; \
 	$(sub) dirty-tests || failed=dirty-tests; \
-	wait $$half || failed="lint, host-tests or power-tests$${failed:+, $$failed}"; \
+	wait $$half || failed="lint, host-tests, power-tests or unit-tests$${failed:+, $$failed}"; \
 	[ -z "$$failed" ] || { echo "check: failed: $$failed" >&2; exit 1; }
-	@echo "check: all tests, the machines' too, two at a time"
-	@$(PYTEST) -n 2 -m "not long" lab $(systems) packaging scripts
+	@echo "check: the tests that boot machines, two at a time"
+	@$(PYTEST) -n 2 -m "machine and not long" lab $(systems)
 
 check-fast: setup lint host-tests	## linters and unit tests; no machine is booted
 	@$(sub) -C dirty check-fast
-	@$(PYTEST) -n 2 -m "not machine" lab $(systems) packaging scripts
+	@$(PYTEST) -n 2 -m "not machine and not long" lab $(systems) packaging scripts
 
 check-long: 			## what takes minutes each: experiments and machine tests left out of check
 	@scripts/setup --long
@@ -97,6 +97,10 @@ lint:				## ruff, mypy, checkpatch, sparse, rustfmt, clippy
 host-tests:			## C that needs no kernel, over a model, under sanitizers
 	@$(sub) -C pagetable check-host
 	@$(sub) -C dirty/tests/host check
+
+unit-tests:
+	@echo "unit tests of the lab, the provers, packaging and scripts"
+	@$(PYTEST) -q -m "not machine and not long" lab $(systems) packaging scripts
 
 dirty-tests:
 	@echo "dirty: back ends against memory, the C interface, the shim, the command"

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::setups;
+use common::{setups, with_each};
 use dirty_oracle::judge::Setup;
 use dirty_oracle::outcome::{Outcome, Verdict};
 use dirty_oracle::property::{Search, search};
@@ -39,9 +39,8 @@ fn must_be_caught(
     is_caught: fn(&Outcome) -> bool,
 ) {
     let program = mutant(name);
-    let mut blind = Vec::new();
-    let mut caught = 0;
-    for setup in setups(seconds) {
+    let done = with_each(seconds, |setup| {
+        let (mut blind, mut caught) = (Vec::new(), 0);
         let record = &setup.subject.record().expect("a back end has one");
         let telling = |scenario: &&Scenario| scenario.is_telling(record) && concerns(scenario, record);
         for scenario in ALL.iter().filter(telling) {
@@ -54,7 +53,10 @@ fn must_be_caught(
                 verdict => blind.push(format!("{head}: {verdict:?}")),
             }
         }
-    }
+        (blind, caught)
+    });
+    let (blind, caught): (Vec<_>, Vec<_>) = done.into_iter().unzip();
+    let (blind, caught) = (blind.concat(), caught.iter().sum::<u32>());
     println!("{name}: caught {caught} times");
     assert!(blind.is_empty() && caught > 0, "{name} went by unseen in\n{}", blind.join("\n"));
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{program, setups};
+use common::{program, with_each};
 use dirty_oracle::judge::Setup;
 use dirty_oracle::outcome::Verdict;
 use dirty_oracle::run::{Order, What};
@@ -18,16 +18,17 @@ fn run(scenario: &Scenario, setup: &Setup) -> Verdict {
 
 #[test]
 fn nothing_is_missed() {
-    let mut wrong = Vec::new();
-    for setup in setups(2.0) {
+    let wrong: Vec<String> = with_each(2.0, |setup| {
+        let mut wrong = Vec::new();
         for scenario in ALL {
-            let verdict = run(scenario, &setup);
+            let verdict = run(scenario, setup);
             let line = format!("{} {} {}: {verdict:?}", setup.subject, setup.target.name(), scenario.name);
             println!("{line}");
             if !verdict.is_good() {
                 wrong.push(line);
             }
         }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        wrong.join("\n")
+    });
+    assert!(wrong.iter().all(String::is_empty), "{}", wrong.join("\n"));
 }

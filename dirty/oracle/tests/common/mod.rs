@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the tests of the oracle share.
 
+use std::num::NonZero;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use dirty_oracle::judge::Setup;
 use dirty_oracle::workload::Target;
@@ -28,4 +31,23 @@ pub fn setups(seconds: f64) -> Vec<Setup> {
     }
     assert!(!setups.is_empty(), "no back end works here: nothing was tested");
     setups
+}
+
+/// What `work` makes of each of the [`setups`], as many at a time as there are processors.
+#[allow(dead_code, reason = "the search runs one after the other")]
+pub fn with_each<T: Send>(seconds: f64, work: impl Fn(&Setup) -> T + Sync) -> Vec<T> {
+    let setups = setups(seconds);
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut done = Vec::new();
+        while let Some(setup) = setups.get(next.fetch_add(1, Ordering::Relaxed)) {
+            done.push(work(setup));
+        }
+        done
+    };
+    let workers = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("it has not panicked")).collect()
+    })
 }
