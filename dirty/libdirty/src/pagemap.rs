@@ -141,7 +141,8 @@ impl std::fmt::Debug for Regions {
 
 /// Scan `range`: `found` gets each run of pages, in order, with those of the categories `all` and `report` that it has.
 ///
-/// The kernel may go back a little within `range`: pages may be found again, as they are then.
+/// Each page is found once at most. But a scan that protects may go back a little, as the kernel does, and find pages
+/// again: what it protects must be reported.
 ///
 /// # Errors
 /// The kernel's: `EPERM` where a part is not watched asynchronously and `protect` is set, `ENOTTY` before Linux 6.7.
@@ -156,6 +157,7 @@ pub fn scan(
     use linux_raw_sys::general::{PM_SCAN_CHECK_WPASYNC, PM_SCAN_WP_MATCHING};
 
     let mut at = range.start();
+    let mut seen = at;
     while at < range.end() {
         let flags = if what.protect { PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC } else { 0 };
         let mut arg = pm_scan_arg {
@@ -180,8 +182,15 @@ pub fn scan(
         // SAFETY: the kernel has filled that many.
         unsafe { regions.0.set_len(count as usize) };
         for region in regions.0.drain(..) {
-            let pages = PageRange::trusted(region.start as usize, region.end as usize);
-            found(pages, region.categories as u32);
+            let (mut start, end) = (region.start as usize, region.end as usize);
+            if !what.protect {
+                // What was passed as empty stays so for this scan: its caller has acted on that.
+                start = start.max(seen);
+                seen = end.max(seen);
+            }
+            if start < end {
+                found(PageRange::trusted(start, end), region.categories as u32);
+            }
         }
         let next = arg.walk_end as usize;
         if next <= at {

@@ -141,12 +141,8 @@ impl UffdSync {
         let mut protected = Ok(());
         let what = Scan { report: PAGE_IS_WRITTEN, ..Scan::CONTENT };
         pagemap::scan(target.pagemap(), part.range, what, regions, |run, categories| {
-            // The kernel may go back a little. A page that was empty then, and is not now, was reported as discarded,
-            // which counts for more than written: it must stay unmarked, for the next collect.
-            if run.end() <= at {
-                return;
-            }
-            let run = PageRange::trusted(run.start().max(at), run.end());
+            // In order, and no page again: one that was reported as discarded, which counts for more than written,
+            // must stay unmarked for the next collect.
             empty(at, run.start(), report);
             at = run.end();
             bitmap.fill(run, true);
