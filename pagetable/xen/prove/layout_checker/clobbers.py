@@ -13,6 +13,7 @@ variadic function beyond those that have names.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import cast
 
@@ -74,28 +75,47 @@ def graph(hypervisor: Hypervisor, symbol: Symbol) -> Function:
     return cast(Function, kept[1])
 
 
-def read_after(function: Function, call: int) -> dict[int, set[Variable]]:
-    """Where registers that a callee may write are read behind a call before they are written, and which."""
-    found: dict[int, set[Variable]] = {}
+def first_reads(
+    function: Function,
+    starts: Iterable[int],
+    registers: Iterable[Variable],
+    effects: Callable[[int], tuple[set[Variable], set[Variable]] | None],
+) -> Iterator[tuple[int, set[Variable]]]:
+    """Where some registers are read before they are written, on any path from ``starts``, and which.
+
+    ``effects`` returns what an instruction reads and writes, or None where a path is not to be followed.
+    """
     asked: dict[int, set[Variable]] = {}
-    todo = [(place, frozenset(KEPT)) for place in function.follows[call]]
+    todo = [(place, frozenset(registers)) for place in starts]
     while todo:
         address, unwritten = todo.pop()
         if unwritten <= asked.get(address, set()):
             continue
         asked[address] = asked.get(address, set()) | unwritten
+        found = effects(address)
+        if found is None:
+            continue
+        reads, writes = found
+        if reads & unwritten:
+            yield address, reads & unwritten
+        left = unwritten - writes
+        if left:
+            todo += [(place, left) for place in function.follows[address]]
+
+
+def read_after(function: Function, call: int) -> dict[int, set[Variable]]:
+    """Where registers that a callee may write are read behind a call before they are written, and which."""
+
+    def effects(address: int) -> tuple[set[Variable], set[Variable]]:
         reads, writes = function.effects(address)
         instruction = function.code[address]
         if function.callee(address) is not None:
             reads = arguments(function.hypervisor, branch_target(instruction))
         elif instruction.mnemonic.startswith("set"):
             writes = writes | halves(instruction.reg_name(instruction.operands[0].reg) or "rax")
-        if reads & unwritten:
-            found[address] = reads & unwritten
-        left = unwritten - writes
-        if left:
-            todo += [(place, left) for place in function.follows[address]]
-    return found
+        return reads, writes
+
+    return dict(first_reads(function, function.follows[call], KEPT, effects))
 
 
 def arguments(hypervisor: Hypervisor, target: int | None) -> set[Variable]:
@@ -113,19 +133,9 @@ def arguments(hypervisor: Hypervisor, target: int | None) -> set[Variable]:
 @lru_cache(maxsize=1024)
 def read_at_its_head(function: Function) -> set[Variable]:
     """What of its arguments a function reads before it writes them."""
-    found: set[Variable] = set()
-    asked: dict[int, set[Variable]] = {}
-    todo = [(function.symbol.address, frozenset(variables(ARGUMENTS)))]
-    while todo:
-        address, unwritten = todo.pop()
-        if unwritten <= asked.get(address, set()):
-            continue
-        asked[address] = asked.get(address, set()) | unwritten
-        reads, writes = function.effects(address)
-        if function.callee(address) is not None:
-            continue
-        found |= reads & unwritten
-        left = unwritten - writes
-        if left:
-            todo += [(place, left) for place in function.follows[address]]
-    return found
+
+    def effects(address: int) -> tuple[set[Variable], set[Variable]] | None:
+        return None if function.callee(address) is not None else function.effects(address)
+
+    begin = [function.symbol.address]
+    return set().union(*(read for _, read in first_reads(function, begin, variables(ARGUMENTS), effects)))
