@@ -9,6 +9,7 @@ sub		= $(MAKE) --no-print-directory
 # For kbuild, unless whoever calls has said how many.
 jobs		:= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTEST		= .venv/bin/python -m pytest
+UNIT_TESTS	= $(PYTEST) -m "not machine and not long" lab $(systems) packaging scripts
 HOURS		?= 8
 systems		:= pagetable dirty power
 # What no system's own lint looks at: dirty's is for any Linux.
@@ -74,7 +75,7 @@ check: setup mutants		## install what is missing, build, run every test but the 
 
 check-fast: setup lint host-tests	## linters and unit tests; no machine is booted
 	@$(sub) -C dirty check-fast
-	@$(PYTEST) -n 2 -m "not machine and not long" lab $(systems) packaging scripts
+	@$(UNIT_TESTS) -n 2
 
 check-long: 			## what takes minutes each: experiments and machine tests left out of check
 	@scripts/setup --long
@@ -100,7 +101,7 @@ host-tests:			## C that needs no kernel, over a model, under sanitizers
 
 unit-tests:
 	@echo "unit tests of the lab, the provers, packaging and scripts"
-	@$(PYTEST) -q -m "not machine and not long" lab $(systems) packaging scripts
+	@$(UNIT_TESTS) -q
 
 dirty-tests:
 	@echo "dirty: back ends against memory, the C interface, the shim, the command"
