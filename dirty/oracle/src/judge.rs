@@ -4,7 +4,7 @@
 //! Invariant: the copy of a watched page changes only when a collect reported the page (or `watch` returned). What
 //! differs in [`Judge::check`] was therefore not reported, whatever the cause.
 
-use libdirty::{PageRange, Reason, page_size};
+use libdirty::{PageRange, Reason, Sees, page_size};
 
 use crate::memory::{Mapping, Memory};
 use crate::op::{Backing, Op};
@@ -42,6 +42,8 @@ pub struct Judge {
     pending: Vec<Reported>,
     /// Nothing was written while the last copies were made.
     quiet: bool,
+    /// Memory that other processes may write is not compared, if the tracker does not promise to see their writes.
+    others_write: bool,
     maps: usize,
 }
 
@@ -56,6 +58,17 @@ impl Judge {
     pub fn new(setup: Setup) -> Result<Self, Stop> {
         let workload = Workload::start(setup.target)?;
         Self::of(setup, workload)
+    }
+
+    /// Track process `pid`, a program that takes no operations and may share memory with others.
+    ///
+    /// # Errors
+    /// A skip when the back end cannot track it.
+    pub fn of_process(subject: Subject, pid: i32) -> Result<Self, Stop> {
+        let setup = Setup { subject, target: Target::Other, seconds: 0.0 };
+        let mut judge = Self::of(setup, Workload::Lent(pid))?;
+        judge.others_write = true;
+        Ok(judge)
     }
 
     /// A second one of the same program, with a tracker and a copy of its own. The program stays with the first.
@@ -89,6 +102,7 @@ impl Judge {
             ranges: Vec::new(),
             pending: Vec::new(),
             quiet: true,
+            others_write: false,
             maps: 0,
         })
     }
@@ -294,8 +308,8 @@ impl Judge {
     pub fn check(&mut self) -> Result<(), Stop> {
         self.collect()?;
         self.copy()?;
-        let mappings = self.memory.mappings()?;
-        let reports_gone = self.tracker.record().reports_gone;
+        let mut mappings = self.memory.mappings()?;
+        let Record { reports_gone, shared_aliases, .. } = *self.tracker.record();
         let (shadow, outcome) = (&mut self.shadow, &mut self.outcome);
         let mut complain = |address: usize, pages: usize, what: &str| {
             if outcome.missed < SHOWN {
@@ -304,6 +318,10 @@ impl Judge {
             }
             outcome.missed += pages as u64;
         };
+        let holes: Vec<_> = self.ranges.iter().flat_map(|range| holes(*range, &mappings)).collect();
+        if self.others_write && shared_aliases != Sees::Yes {
+            mappings.retain(|mapping| mapping.is_private);
+        }
         for range in &self.ranges {
             self.memory.visit(*range, &mappings, |address, content| {
                 let what = match shadow.get(address) {
@@ -315,11 +333,11 @@ impl Judge {
                 complain(address, 1, what);
                 shadow.set(address, content);
             })?;
-            for hole in holes(*range, &mappings) {
-                let forgotten = shadow.forget(hole);
-                if forgotten > 0 && reports_gone {
-                    complain(hole.start(), forgotten, "is no longer mapped and that was not reported");
-                }
+        }
+        for hole in holes {
+            let forgotten = shadow.forget(hole);
+            if forgotten > 0 && reports_gone {
+                complain(hole.start(), forgotten, "is no longer mapped and that was not reported");
             }
         }
         self.quiet = true;

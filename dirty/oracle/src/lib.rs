@@ -20,6 +20,7 @@ pub mod op;
 pub mod outcome;
 pub mod perform;
 pub mod pinned;
+pub mod program;
 pub mod property;
 pub mod report;
 pub mod run;

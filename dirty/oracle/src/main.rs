@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dirty_oracle::judge::Setup;
-use dirty_oracle::outcome::Verdict;
+use dirty_oracle::outcome::{Stop, Verdict};
+use dirty_oracle::program::Looks;
 use dirty_oracle::property::{Search, search};
 use dirty_oracle::report::{Rejected, Report, Row, heading};
 use dirty_oracle::run::{Order, What};
 use dirty_oracle::scenario::{ALL, Scenario};
 use dirty_oracle::sequence::Sequence;
 use dirty_oracle::workload::Target;
-use dirty_oracle::{run, workload};
+use dirty_oracle::{program, run, workload};
 use libdirty::BackendKind;
 
 /// Holds the back ends of libdirty against memory itself.
@@ -66,6 +67,22 @@ enum Command {
         /// How many programs for each back end and target.
         #[arg(long, default_value_t = 100)]
         cases: u32,
+    },
+    /// Keep an image of a running program by the documented loop, and compare it while the program is stopped.
+    Attach {
+        /// The process, which the caller must be permitted to ptrace.
+        pid: i32,
+        #[command(flatten)]
+        what: Choice,
+        /// How long for each back end.
+        #[arg(long, default_value_t = 10.0)]
+        seconds: f64,
+        /// How many images are compared in that time.
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+        images: u32,
+        /// Milliseconds between two collects.
+        #[arg(long, default_value_t = 20)]
+        interval: u64,
     },
     /// Run one generated program, from a JSON file.
     Replay {
@@ -179,6 +196,26 @@ fn run() -> Result<ExitCode, String> {
                     }
                 };
                 what.add(&mut report, &setup, "property", verdict, since);
+            }
+            what.finish(report)
+        }
+        Some(Command::Attach { pid, what, seconds, images, interval }) => {
+            if matches!(what.target, Some(TargetName::Own)) {
+                return Err("attach: --target own: the program is another process".into());
+            }
+            let looks =
+                Looks { images: *images, interval: Duration::from_millis(*interval), seconds: *seconds };
+            for setup in what.setups(0.0, &mut report) {
+                if setup.target == Target::Own {
+                    continue;
+                }
+                let since = Instant::now();
+                let verdict = match program::judge(setup.subject.clone(), *pid, looks) {
+                    Ok(outcome) => Verdict::Done(outcome),
+                    Err(Stop::Skip(why)) if what.backend.is_empty() => Verdict::Skipped(why),
+                    Err(stop) => Verdict::Crashed(stop.to_string()),
+                };
+                what.add(&mut report, &setup, "attach", verdict, since);
             }
             what.finish(report)
         }

@@ -28,6 +28,8 @@ pub struct Memory {
 pub struct Mapping {
     /// Where.
     pub range: PageRange,
+    /// Not shared with other processes.
+    pub is_private: bool,
     /// Private, and of no file.
     pub is_private_anonymous: bool,
 }
@@ -63,7 +65,8 @@ impl Memory {
                     (usize::try_from(map.address.0).ok()?, usize::try_from(map.address.1).ok()?);
                 let private = map.perms.contains(MMPermissions::PRIVATE);
                 let is_private_anonymous = private && map.inode == 0 && map.pathname != MMapPath::Vvar;
-                Some(Mapping { range: PageRange::new(start, end).ok()?, is_private_anonymous })
+                let range = PageRange::new(start, end).ok()?;
+                Some(Mapping { range, is_private: private, is_private_anonymous })
             })
             .collect())
     }
