@@ -272,7 +272,7 @@ def test_input_is_taken_as_documented_or_refused(control: Transcript) -> None:
         taken += not outcome.failed
         if outcome.failed:
             assert before is None or outcome.state == before, said
-            assert outcome.cached == outcome.cached_before, said
+            assert _took(outcome, 0), said
         else:
             _check_effect(outcome, before, said)
         before = outcome.state
@@ -292,9 +292,17 @@ def _check_effect(outcome: Outcome, before: tuple[str, ...] | None, said: str) -
         assert all(state[name] == dict(zip(STATE, before, strict=True))[name] for name in others), said
     if outcome.file == "shrink":
         asked = -(-outcome.cached_before * int(text[:-1]) // 100) if text.endswith("%") else int(text)
-        assert outcome.cached_before - outcome.cached == min(asked, outcome.cached_before), said
+        assert _took(outcome, min(asked, outcome.cached_before)), said
     elif outcome.file not in ("enabled", *control_files.CACHED):
-        assert outcome.cached == outcome.cached_before, said
+        assert _took(outcome, 0), said
+
+
+def _took(outcome: Outcome, tables: int) -> bool:
+    """Whether so many tables have left the pool, but for those of one process that came to it late.
+
+    On a busy host a process that has ended may give its tables back only between the two counts.
+    """
+    return tables - PROCESS <= outcome.cached_before - outcome.cached <= tables
 
 
 def test_the_oracle_of_inputs_can_fail() -> None:
