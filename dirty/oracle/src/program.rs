@@ -14,6 +14,9 @@ use crate::judge::{Area, Judge};
 use crate::outcome::{Outcome, Stop};
 use crate::subject::Subject;
 
+/// At least so many before each image, however little time there is.
+const COLLECTS: usize = 3;
+
 /// How long to look, and how often.
 #[derive(Debug, Clone, Copy)]
 pub struct Looks {
@@ -37,10 +40,12 @@ pub fn judge(subject: Subject, pid: i32, looks: Looks) -> Result<Outcome, Stop> 
     let mut images = 0;
     for image in 1..=looks.images {
         let until = looks.seconds * f64::from(image) / f64::from(looks.images);
-        while begun.elapsed().as_secs_f64() < until {
+        let mut collects = 0;
+        while collects < COLLECTS || begun.elapsed().as_secs_f64() < until {
             judge.collect_racing()?;
             judge.copy()?;
             std::thread::sleep(looks.interval);
+            collects += 1;
         }
         judge.stopped(Judge::check)?;
         images += 1;
