@@ -9,7 +9,7 @@ sub		= $(MAKE) --no-print-directory
 # For kbuild, unless whoever calls has said how many.
 jobs		:= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTEST		= .venv/bin/python -m pytest
-UNIT_TESTS	= $(PYTEST) -m "not machine and not long" lab $(systems) packaging scripts
+TESTED		= lab $(systems) packaging scripts
 HOURS		?= 8
 systems		:= pagetable dirty power
 # What no system's own lint looks at: dirty's is for any Linux.
@@ -19,7 +19,7 @@ C_SOURCES	= $(wildcard lab/trapless_lab/plugins/*.[ch] dirty/abi/*.h dirty/modul
 			dirty/oracle/include/*.h dirty/oracle/plugins/*.[ch] dirty/oracle/tests/plugins/*.c)
 
 .PHONY: help all setup $(systems) modules mutants demo check check-long check-fast \
-	lint host-tests power-tests unit-tests dirty-tests soak clean
+	lint host-tests power-tests dirty-tests soak clean
 .NOTPARALLEL:
 
 all: pagetable dirty		## build what is installed: payload, modules, libraries, command
@@ -62,20 +62,24 @@ mutants:			## what only tests run, and copies with deliberate mistakes, which th
 	@$(sub) -C dirty CARGO=cargo mutants
 	@$(sub) $(jobs) -C dirty/tests/mutants
 
-# What needs no machine in two halves: each leaves a processor idle at times. The
-# summary of the last command is what is read: a test runner's own.
-check: setup mutants		## install what is missing, build, run every test but the long ones
-	@failed=; $(sub) lint host-tests power-tests unit-tests & half=$$!; \
-	trap 'kill $$half; exit 130' INT TERM; \
-	$(sub) dirty-tests || failed=dirty-tests; \
-	wait $$half || failed="lint, host-tests, power-tests or unit-tests$${failed:+, $$failed}"; \
-	[ -z "$$failed" ] || { echo "check: failed: $$failed" >&2; exit 1; }
-	@echo "check: the tests that boot machines, two at a time"
-	@$(PYTEST) -n 2 -m "machine and not long" lab $(systems)
+# Two commands side by side, for each leaves a processor idle at times. $(1), $(2):
+# their targets, which must not build the same thing.
+beside = failed=; $(sub) $(1) & lane=$$!; trap 'kill $$lane; exit 130' INT TERM; \
+	$(sub) $(2) || failed="$(2)"; \
+	wait $$lane || failed="$(1)$${failed:+, $$failed}"; \
+	[ -z "$$failed" ] || { echo "check: failed: one of $$failed" >&2; exit 1; }
+
+# The summary of the last command is what is read: a test runner's own.
+check:				## install what is missing, build, run every test but the long ones
+	@scripts/setup --tests
+	@$(call beside,power power-tests,pagetable dirty)
+	@$(call beside,lint host-tests,mutants dirty-tests)
+	@echo "check: unit tests, and those that boot machines, two at a time"
+	@$(PYTEST) -n 2 -m "not long" $(TESTED)
 
 check-fast: setup lint host-tests	## linters and unit tests; no machine is booted
 	@$(sub) -C dirty check-fast
-	@$(UNIT_TESTS) -n 2
+	@$(PYTEST) -n 2 -m "not machine and not long" $(TESTED)
 
 check-long: 			## what takes minutes each: experiments and machine tests left out of check
 	@scripts/setup --long
@@ -99,16 +103,13 @@ host-tests:			## C that needs no kernel, over a model, under sanitizers
 	@$(sub) -C pagetable check-host
 	@$(sub) -C dirty/tests/host check
 
-unit-tests:
-	@echo "unit tests of the lab, the provers, packaging and scripts"
-	@$(UNIT_TESTS) -q
-
 dirty-tests:
 	@echo "dirty: back ends against memory, the C interface, the shim, the command"
 	@$(sub) -C dirty check
 
 power-tests:
 	@echo "power: the VMM, and translations against binutils and qemu-ppc"
+	@$(sub) -C power tests
 	@$(sub) -C power check-host
 
 soak: setup mutants		## random tests on new seeds for HOURS=n, each part its share

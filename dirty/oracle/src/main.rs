@@ -31,7 +31,7 @@ struct Cli {
     /// Not these scenarios (repeat).
     #[arg(long, value_parser = scenario)]
     except: Vec<&'static Scenario>,
-    /// How long each racing scenario races; forty rounds at least.
+    /// How long each racing scenario races; twelve rounds at least.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     /// Kill a scenario after so many seconds.

@@ -37,7 +37,7 @@ fn programs_that_once_failed() {
 
 #[test]
 fn any_program() {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(400);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(200);
     for setup in setups(0.0) {
         match search(program(), &setup, cases, 5000, None).expect("the search works") {
             Search::Passed => {}

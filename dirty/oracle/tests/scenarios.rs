@@ -18,7 +18,7 @@ fn run(scenario: &Scenario, setup: &Setup) -> Verdict {
 
 #[test]
 fn nothing_is_missed() {
-    let wrong: Vec<String> = with_each(2.0, |setup| {
+    let wrong: Vec<String> = with_each(1.0, |setup| {
         let mut wrong = Vec::new();
         for scenario in ALL {
             let verdict = run(scenario, setup);

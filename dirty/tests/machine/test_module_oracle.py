@@ -12,7 +12,7 @@ from trapless_lab.machines.transcript import Transcript
 pytestmark = pytest.mark.machine
 
 # These take half of the time under emulation: for make check-long.
-LONG = ("racing-watch", "many-ranges", "map-over", "sparse", "alternate-pages")
+LONG = ("racing-watch", "many-ranges", "many-mappings", "map-over", "sparse", "alternate-pages")
 RACE = "racing-writers"
 # What a tracker sees differently in another process: the others are for make check-long.
 OTHER = (

@@ -19,7 +19,7 @@ use super::writes::advise;
 const THREADS: usize = 2;
 const PAGES: usize = 4096;
 /// Images, however little time there is.
-const IMAGES: usize = 10;
+const IMAGES: usize = 4;
 /// Collects to an image.
 const COLLECTS: usize = 12;
 

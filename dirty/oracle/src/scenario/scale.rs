@@ -25,8 +25,9 @@ pub(super) fn sparse(judge: &mut Judge) -> Result<(), Stop> {
     Ok(())
 }
 
+/// More runs than the buffer of any back end holds at once: the module's has 65,536.
 pub(super) fn alternate(judge: &mut Judge) -> Result<(), Stop> {
-    let area = judge.map(200_000, Backing::Anonymous)?;
+    let area = judge.map(140_000, Backing::Anonymous)?;
     advise(judge, area, libc::MADV_NOHUGEPAGE)?;
     judge.touch(area, 2, 77)?;
     judge.watch(area)?;

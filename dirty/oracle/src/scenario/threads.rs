@@ -22,8 +22,8 @@ const BURST: usize = 4;
 /// write to them until something else flushes; among many pages the entries are driven out soon.
 const FEW_PAGES: usize = 16;
 const FEW_ROUNDS: usize = 12;
-/// Rounds at least, however little time there is: more than two hundred collects.
-const ROUNDS: usize = 40;
+/// Rounds at least, however little time there is: some seventy collects.
+const ROUNDS: usize = 12;
 
 /// Whether to go on after `round` rounds.
 fn goes_on(judge: &Judge, round: usize, since: Instant) -> bool {
