@@ -44,7 +44,6 @@ SCENARIOS = (
     "read",
     "io-uring",
     "racing-few",
-    "trackers",
     "noise",
 )
 

@@ -21,7 +21,7 @@ from trapless_lab.pagetable.parts import PAYLOAD_PART, POOL_PART, PVMMU, PVMMU_P
 
 pytestmark = pytest.mark.machine
 
-CYCLES = 10
+CYCLES = 6
 
 # Tables are freed after a grace period; the rest is in the kernel's own page lists, see test_lifecycle.
 # Both machines have -icount, with which a second is as much work on any host.
