@@ -81,11 +81,12 @@ impl Judge {
 
     /// End a judge that [`Judge::beside`] made; what it counted is counted here.
     pub fn join(&mut self, other: Judge) {
-        let Outcome { missed, spurious, pages, collects, doubts, notes, failures } = other.outcome;
+        let Outcome { missed, spurious, pages, collects, writes, doubts, notes, failures } = other.outcome;
         self.outcome.missed += missed;
         self.outcome.spurious += spurious;
         self.outcome.pages += pages;
         self.outcome.collects += collects;
+        self.outcome.writes += writes;
         doubts.into_iter().for_each(|(why, pages)| *self.outcome.doubts.entry(why).or_default() += pages);
         self.outcome.notes.extend(notes);
         self.outcome.failures.extend(failures);
@@ -135,7 +136,11 @@ impl Judge {
     /// # Errors
     /// When it does not.
     pub fn perform(&mut self, op: Op) -> Result<i64, Stop> {
-        self.workload.perform(op).map_err(|error| Stop::fail(format!("{op:?}: {error}")))
+        let result = self.workload.perform(op).map_err(|error| Stop::fail(format!("{op:?}: {error}")))?;
+        if op == Op::StopWriters {
+            self.outcome.writes += result.cast_unsigned();
+        }
+        Ok(result)
     }
 
     /// Choose addresses for `pages` pages, far from others and at the border of a huge page.

@@ -156,7 +156,9 @@ impl Choice {
             for rejected in &report.rejected {
                 println!("{:<11} does not work here: {}", rejected.backend, rejected.why);
             }
-            println!("{}", if report.good { "nothing missed" } else { "NOT good" });
+            let writes = report.rows.iter().map(|row| row.verdict.writes()).sum::<u64>();
+            let racing = if writes > 0 { format!(", {writes} writes raced with it") } else { String::new() };
+            println!("{}{racing}", if report.good { "nothing missed" } else { "NOT good" });
         }
         Ok(if report.good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

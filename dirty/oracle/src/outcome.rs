@@ -16,6 +16,9 @@ pub struct Outcome {
     pub pages: u64,
     /// Collects.
     pub collects: u64,
+    /// Stores of threads that wrote while the tracker worked.
+    #[serde(default)]
+    pub writes: u64,
     /// Pages reported for another reason, by reason.
     pub doubts: BTreeMap<String, u64>,
     /// What a reader should know.
@@ -95,6 +98,15 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// How many writes raced with the tracker.
+    #[must_use]
+    pub fn writes(&self) -> u64 {
+        match self {
+            Verdict::Done(outcome) => outcome.writes,
+            _ => 0,
+        }
+    }
+
     /// Whether nothing speaks against the back end.
     #[must_use]
     pub fn is_good(&self) -> bool {

@@ -144,10 +144,7 @@ impl Performer {
                 self.writers.as_ref().inspect(|writers| writers.resume());
                 Ok(0)
             }
-            Op::StopWriters => {
-                self.writers = None;
-                Ok(0)
-            }
+            Op::StopWriters => Ok(self.writers.take().map_or(0, |writers| writers.stop().cast_signed())),
             Op::StartChurn { threads, at, length } => {
                 self.churn = Some(Churn::start(threads, at, length));
                 Ok(0)

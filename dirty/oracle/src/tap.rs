@@ -36,11 +36,11 @@ pub fn case(number: usize, name: &str, verdict: &Verdict, seconds: f64) -> Strin
 }
 
 fn diagnostics(text: &mut String, outcome: &Outcome, seconds: f64) {
-    let Outcome { missed, spurious, pages, collects, doubts, notes, failures } = outcome;
+    let Outcome { missed, spurious, pages, collects, writes, doubts, notes, failures } = outcome;
     let _ = write!(
         text,
         "\n  ---\n  missed: {missed}\n  over_reported: {spurious}\n  reported: {pages}\n  collects: {collects}\n  \
-         seconds: {seconds:.2}"
+         racing_writes: {writes}\n  seconds: {seconds:.2}"
     );
     if !doubts.is_empty() {
         text.push_str("\n  otherwise_reported:");

@@ -13,7 +13,7 @@ use libdirty::page_size;
 #[derive(Debug)]
 pub struct Writers {
     gate: Arc<Gate>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<u64>>,
 }
 
 #[derive(Debug)]
@@ -59,20 +59,34 @@ impl Writers {
             thread::yield_now();
         }
     }
+
+    /// End them; returns how many stores they have made.
+    #[must_use]
+    pub fn stop(mut self) -> u64 {
+        self.end()
+    }
+
+    fn end(&mut self) -> u64 {
+        self.gate.ended.store(true, Ordering::SeqCst);
+        self.gate.open.store(true, Ordering::SeqCst);
+        let threads = self.threads.drain(..);
+        threads
+            .map(|thread| {
+                thread.thread().unpark();
+                thread.join().unwrap_or(0)
+            })
+            .sum()
+    }
 }
 
 impl Drop for Writers {
     fn drop(&mut self) {
-        self.gate.ended.store(true, Ordering::SeqCst);
-        self.gate.open.store(true, Ordering::SeqCst);
-        for thread in self.threads.drain(..) {
-            thread.thread().unpark();
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 
-fn write(gate: &Gate, number: usize, at: usize, pages: usize) {
+/// Returns how many stores it has made.
+fn write(gate: &Gate, number: usize, at: usize, pages: usize) -> u64 {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number as u64 + 1);
     let mut count = 0_u64;
     while !gate.ended.load(Ordering::Relaxed) {
@@ -92,4 +106,5 @@ fn write(gate: &Gate, number: usize, at: usize, pages: usize) {
         // SAFETY: memory of the arena (see [`crate::perform`]), mapped while the threads run.
         unsafe { (word as *mut u64).write_volatile(count) };
     }
+    count
 }
