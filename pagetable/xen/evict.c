@@ -29,7 +29,7 @@
 
 /* In one call: frames released, words of the map seen, domains' entries seen. */
 #define FRAMES	128
-#define WORDS	4096
+#define WORDS	16384
 #define ENTRIES	1024
 
 static bool closed;

@@ -350,7 +350,8 @@ static void odd_call(u8 kind)
 	else if (!fake.current->sync)
 		want = -EOPNOTSUPP;
 	else
-		want = bad_list ? -EFAULT : -EINVAL;
+		want = bad_list ? -EFAULT :
+		       closed && op == (int)TPT_OP_MARK ? -EACCES : -EINVAL;
 	got = payload_xenoprof(op, batch);
 	if (got != want)
 		violation("odd call %x: %ld, not %ld", op, got, want);
