@@ -138,7 +138,9 @@ fn sentence(part: Part, refused: &NotInserted) -> String {
         }
         (Some(libc::ENODEV), _) => "this is not a PV domain of Xen",
         (Some(libc::EPROTO), _) => "payload and module have different versions: load both from one build",
-        (Some(libc::EACCES), Part::Pool) => "dom0 has taken all semi-writable pages back, and admits no new ones",
+        (Some(libc::EACCES), Part::Pool) => {
+            "dom0 has taken all semi-writable pages back, and admits no new ones"
+        }
         (Some(libc::EOPNOTSUPP), Part::Pool) => {
             "this domain's IOMMU mappings do not follow page types: nothing to save"
         }
