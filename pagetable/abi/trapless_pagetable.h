@@ -13,6 +13,10 @@
  * a strict hardware domain, or a guest that may be given devices. What is said
  * or set of the whole host is the hardware domain's; others get -EPERM.
  *
+ * EVICT, by the hardware domain, takes every mark back without its owner's help, so
+ * that nobody can keep the payload from being reverted. A guest need not be told: a
+ * page whose mark is gone is an ordinary page, and right, only slower.
+ *
  * States of a page, and who may move it:
  *
  *   writable --MARK--> semi-writable --(Xen's own typing)--> page table
@@ -32,9 +36,11 @@
 #include <linux/types.h>
 typedef __u32 tpt_u32;
 typedef __u64 tpt_u64;
+typedef __s32 tpt_s32;
 #else
 typedef unsigned int tpt_u32;
 typedef unsigned long long tpt_u64;
+typedef int tpt_s32;
 #endif
 
 /* "TP" in the upper half: far outside xenoprof's own range of 0 to 17. */
@@ -58,11 +64,20 @@ typedef unsigned long long tpt_u64;
 /* the same; argument: tpt_u32, read: exactly these parts are to be in force */
 #define TPT_OP_SET_SWITCHES	(TPT_OP_BASE + 6)
 
+/*
+ * hardware domain only; argument: struct tpt_evict, written. From the first call on
+ * MARK is refused; each call takes some marks back. -EAGAIN: call again
+ */
+#define TPT_OP_EVICT		(TPT_OP_BASE + 7)
+/* hardware domain only; no argument: MARK is admitted again */
+#define TPT_OP_ADMIT		(TPT_OP_BASE + 8)
+
 #define TPT_ABI_VERSION		2
 #define TPT_MAX_BATCH		512	/* pages a call */
 
 /* tpt_version.features */
 #define TPT_FEAT_SYNC		0x1	/* caller's IOMMU follows page types: marks pay */
+#define TPT_FEAT_EVICTED	0x2	/* MARK is refused, and marks are taken back */
 
 /*
  * Parts of the payload that serve every PV domain, and that the hardware domain
@@ -112,7 +127,8 @@ struct tpt_version {
  *               an -EIO; RELEASE: the frame changes type at this moment, try
  *               again
  *   -EEXIST     MARK: already semi-writable (a live table is -EBUSY)
- *   -ENOENT     RELEASE: not semi-writable
+ *   -ENOENT     RELEASE: not semi-writable; after an EVICT an ordinary page
+ *   -EACCES     MARK: refused since an EVICT, until there is an ADMIT
  *   -ENOMEM     no memory for the call's own bookkeeping, or for the IOMMU's
  *   -EOPNOTSUPP the caller's IOMMU mappings do not follow page types
  *   -EIO        the IOTLB flush failed and so did its undoing: frames from
@@ -135,7 +151,7 @@ struct tpt_batch {
  * @semi_writable: frames that carry the mark now, live page tables included
  * @held:          frames held now after a double fault (see -EIO)
  * @marked:        frames ever marked
- * @released:      frames ever released; not those whose domain died
+ * @released:      frames ever released or taken back; not those whose domain died
  * @flushes:       IOTLB flushes issued for MARK and RELEASE
  * @skipped_map:   IOMMU maps that Xen's typing asked for and the mark saved
  * @skipped_unmap: IOMMU unmaps (each with its flush) saved likewise
@@ -148,6 +164,29 @@ struct tpt_stats {
 	tpt_u64 flushes;
 	tpt_u64 skipped_map;
 	tpt_u64 skipped_unmap;
+};
+
+/**
+ * struct tpt_evict - how far an eviction is
+ * @left:   frames of all domains that are still marked
+ * @domain: the domain whose marks this call took back, if @moved or @error
+ * @error:  why one of its frames keeps its mark until a later call tries it again; 0
+ *          if none does. In a guest the IOMMU's own error ends the guest, as always
+ * @moved:  marks that this call took back
+ *
+ * Return: 0 if no frame of any domain is marked, which stays so until ADMIT;
+ * -EAGAIN if there is more to do: call again, for as long as @left falls. A call
+ * stops one domain's CPUs (if it is the caller's own domain, the other CPUs) for at
+ * most 128 frames and one IOTLB flush; between two calls it runs. What the domain does
+ * then cannot prolong the eviction. -EFAULT: @domain and all else is as before.
+ *
+ * Held frames (see -EIO) are not given up: they stay until their domain ends.
+ */
+struct tpt_evict {
+	tpt_u64 left;
+	tpt_u32 domain;
+	tpt_s32 error;
+	tpt_u64 moved;
 };
 
 #endif /* TRAPLESS_PAGETABLE_H */

@@ -48,11 +48,47 @@ int tpt_hypervisor_check(bool bare)
 		       TPT_MAX_BATCH);
 		return -EPROTO;
 	}
+	if (version.features & TPT_FEAT_EVICTED) {
+		pr_err("dom0 has taken all semi-writable pages back, and admits no new ones now\n");
+		return -EACCES;
+	}
 	if (!(version.features & TPT_FEAT_SYNC)) {
 		pr_err("this domain's IOMMU does not follow page types (dom0-iommu=strict is not set): nothing to save\n");
 		return -EOPNOTSUPP;
 	}
 	return 0;
+}
+
+/* Is the hypervisor half there, and ours? */
+static bool is_there(struct tpt_version *version)
+{
+	return !call(TPT_OP_VERSION, version) && version->abi == TPT_ABI_VERSION;
+}
+
+/**
+ * tpt_hypervisor_admits - can pages be made semi-writable now?
+ *
+ * If not, dom0 has evicted the marks of all domains, or taken the hypervisor half
+ * away, which may be back one day.
+ */
+bool tpt_hypervisor_admits(void)
+{
+	struct tpt_version version = { };
+
+	return without || (is_there(&version) &&
+			   !(version.features & TPT_FEAT_EVICTED));
+}
+
+/*
+ * A page whose mark is gone is an ordinary one: dom0 may evict at any time. Without the
+ * hypervisor half, or with another one in its place, nothing is marked at all, as it
+ * cannot be taken away before.
+ */
+static bool is_released(long rc)
+{
+	struct tpt_version version = { };
+
+	return rc == -ENOENT || !is_there(&version);
 }
 
 static int batch(unsigned int op, u64 *mfns, unsigned int count,
@@ -69,6 +105,12 @@ static int batch(unsigned int op, u64 *mfns, unsigned int count,
 
 		rc = call(op, &arg);
 		*done += arg.done;
+		if (rc && op == TPT_OP_RELEASE && *done < count &&
+		    is_released(rc)) {
+			(*done)++;
+			rc = 0;
+			continue;
+		}
 		if (!rc && !arg.done)
 			rc = -EPROTO;	/* the ABI guarantees progress */
 	}
@@ -93,7 +135,7 @@ int tpt_hypervisor_mark(u64 *mfns, unsigned int count, unsigned int *done)
  * @mfns:  machine frame numbers of pages that are no page tables and cannot
  *         become one meanwhile
  * @count: how many, without limit
- * @done:  out: the first @done are no longer semi-writable
+ * @done:  out: the first @done are no longer semi-writable, whoever released them
  *
  * Return: 0, or the error of frame @done; see struct tpt_batch.
  */

@@ -14,6 +14,9 @@
  *    pages. (pte_free() is inlined everywhere; for example, a page fault that
  *    must wait for its file page frees its spare table this way.) Short
  *    speculative references of other code only delay sweep().
+ *  - dom0 may take all marks back, without a word. A page that has lost its mark is as
+ *    good a table as any, and costs what the kernel's own do. tick_work() looks, and
+ *    turns the pool off until marks are admitted again.
  *  - Giving a page back: first the hypervisor clears the mark, then the entry in
  *    `owner` is cleared, then the pool's reference is dropped: the page is freed,
  *    or stays with its present user as an ordinary page.
@@ -86,6 +89,8 @@ static u16 *owned_in_chunk;
 
 static DEFINE_MUTEX(resize);
 static bool enabled;
+/* Off, but only until the hypervisor admits pages again. */
+static bool evicted;
 static u64 shrunk;
 
 /* The paper's own limit on its cache, and the draft's proportion. */
@@ -188,6 +193,12 @@ static void adopt(enum tpt_level level, struct page *page)
 	tpt_cache_put(level, page);
 }
 
+/* No other page of a batch can be made semi-writable after this error. */
+static bool ends_batch(int rc)
+{
+	return rc == -EIO || rc == -ENOMEM || rc == -EACCES;
+}
+
 /* Add up to @count tables to a level in one batch. Return: how many. */
 static unsigned int add_batch(enum tpt_level level, unsigned int count)
 {
@@ -207,17 +218,22 @@ static unsigned int add_batch(enum tpt_level level, unsigned int count)
 		mfns[n] = pfn_to_mfn(page_to_pfn(pages[n]));
 		n++;
 	}
-	while (from < n && rc != -EIO && rc != -ENOMEM) {
+	while (from < n && !ends_batch(rc)) {
 		rc = tpt_hypervisor_mark(mfns + from, n - from, &done);
 		for (i = from; i < from + done; i++)
 			adopt(level, pages[i]);
 		from += done;
 		if (!rc)
 			break;
+		if (rc == -EACCES) {
+			/* Evicted: the tick takes notice. */
+			mod_delayed_work(system_wq, &ticking, 0);
+			break;
+		}
 		pr_warn_ratelimited("%s page %lx not made semi-writable: %d\n",
 				    cache->name, page_to_pfn(pages[from]), rc);
 		/* Freed last: freed now, it would be first in the next batch. */
-		if (rc != -EIO && rc != -ENOMEM)
+		if (!ends_batch(rc))
 			pages[kept++] = pages[from++];
 	}
 	/* After -EIO the rest may be beyond the reach of devices: keep it. */
@@ -546,17 +562,37 @@ static void ask_policy(void)
 	}
 }
 
+static int enable_locked(void);
+static int disable_locked(void);
+
+/* Follow dom0, which evicts all marks or admits them again. */
+static void follow_hypervisor(void)
+{
+	bool admits = tpt_hypervisor_admits();
+	int rc;
+
+	if (enabled && !admits) {
+		pr_warn("dom0 has taken the semi-writable pages back: off until it admits them again\n");
+		rc = disable_locked();
+		evicted = !rc;
+	} else if (evicted && admits && !enable_locked()) {
+		pr_info("semi-writable pages are admitted again\n");
+	}
+}
+
 static void tick_work(struct work_struct *work)
 {
 	mutex_lock(&resize);
+	if (enabled || evicted)
+		follow_hypervisor();
 	if (enabled) {
 		sweep();
 		ask_policy();
-		schedule_delayed_work(&ticking, TICK);
 	}
+	if (enabled || evicted)
+		schedule_delayed_work(&ticking, TICK);
 	mutex_unlock(&resize);
 }
-
 
 struct tpt_policy tpt_pool_policy(void)
 {
@@ -646,20 +682,12 @@ static void empty_caches(void)
 			__free_pages(page, cache->order);
 }
 
-/**
- * tpt_pool_enable - fill the caches and let them serve
- *
- * Return: 0, also when it is enabled already; -ENOMEM if not a single page
- * became semi-writable.
- */
-int tpt_pool_enable(void)
+static int enable_locked(void)
 {
 	enum tpt_level level;
-	int rc = 0;
 
-	mutex_lock(&resize);
 	if (enabled)
-		goto out;
+		return 0;
 	if (!max_tables)
 		max_tables = totalram_pages() / 128;
 	tpt_cache_serve(true);
@@ -673,14 +701,37 @@ int tpt_pool_enable(void)
 	}
 	tpt_policy_start(demand, TPT_LEVELS);
 	enabled = owned_tables() > 0;
-	if (enabled) {
-		WRITE_ONCE(tpt_growth_asked, false);
-		schedule_delayed_work(&ticking, TICK);
-	} else {
+	if (!enabled) {
 		tpt_cache_serve(false);
-		rc = -ENOMEM;
+		return tpt_hypervisor_admits() ? -ENOMEM : -EACCES;
 	}
-out:
+	evicted = false;
+	WRITE_ONCE(tpt_growth_asked, false);
+	schedule_delayed_work(&ticking, TICK);
+	return 0;
+}
+
+static int disable_locked(void)
+{
+	enabled = false;
+	evicted = false;
+	tpt_cache_serve(false);
+	empty_caches();
+	return give_all_back();
+}
+
+/**
+ * tpt_pool_enable - fill the caches and let them serve
+ *
+ * Return: 0, also when it is enabled already; -ENOMEM if not a single page
+ * became semi-writable; -EACCES if dom0 admits none.
+ */
+int tpt_pool_enable(void)
+{
+	int rc;
+
+	mutex_lock(&resize);
+	rc = enable_locked();
 	mutex_unlock(&resize);
 	return rc;
 }
@@ -698,10 +749,7 @@ int tpt_pool_disable(void)
 	int rc;
 
 	mutex_lock(&resize);
-	enabled = false;
-	tpt_cache_serve(false);
-	empty_caches();
-	rc = give_all_back();
+	rc = disable_locked();
 	mutex_unlock(&resize);
 	return rc;
 }
@@ -709,6 +757,12 @@ int tpt_pool_disable(void)
 bool tpt_pool_enabled(void)
 {
 	return READ_ONCE(enabled);
+}
+
+/* Is it enabled, or would it be, did dom0 admit it? */
+bool tpt_pool_wanted(void)
+{
+	return READ_ONCE(enabled) || READ_ONCE(evicted);
 }
 
 static void free_owner(void)

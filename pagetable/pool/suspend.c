@@ -25,7 +25,7 @@ static int drain(struct device *dev)
 	int rc;
 
 	/* Not every failed save is followed by a thaw: keep an earlier true. */
-	was_enabled |= tpt_pool_enabled();
+	was_enabled |= tpt_pool_wanted();
 	rc = tpt_pool_disable();
 	/* After an error there is no thaw: enable the pool again here. */
 	if (rc && was_enabled)

@@ -111,6 +111,7 @@ int tpt_pool_init(void);
 int tpt_pool_enable(void);
 int tpt_pool_disable(void);
 bool tpt_pool_enabled(void);
+bool tpt_pool_wanted(void);
 void tpt_pool_exit(void);
 int tpt_pool_shrink(const unsigned int counts[TPT_LEVELS]);
 unsigned int tpt_pool_spare(enum tpt_level level);
@@ -121,6 +122,7 @@ void tpt_pool_set_policy(struct tpt_policy policy);
 
 /* hypervisor.c */
 int tpt_hypervisor_check(bool bare);
+bool tpt_hypervisor_admits(void);
 int tpt_hypervisor_mark(u64 *mfns, unsigned int count, unsigned int *done);
 int tpt_hypervisor_release(u64 *mfns, unsigned int count, unsigned int *done);
 int tpt_hypervisor_release_live(u64 *mfns, unsigned int count,

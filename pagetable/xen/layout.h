@@ -209,6 +209,8 @@ unsigned int copy_from_guest_pv(void *to, const void *from, unsigned int len);
 unsigned int copy_to_guest_pv(void *to, const void *from, unsigned int len);
 void printk(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int revert_payload(struct payload *payload);
+int domain_pause_except_self(struct domain *d);
+void domain_unpause_except_self(struct domain *d);
 
 #pragma GCC visibility pop
 
@@ -303,6 +305,13 @@ static inline struct page_info *pdx_to_page(u64 pdx)
 static inline struct page_info *mfn_to_page(u64 mfn)
 {
 	return pdx_to_page(mfn_to_pdx(mfn));
+}
+
+/* The frame with this index, which must be valid. */
+static inline u64 pdx_to_mfn(u64 pdx)
+{
+	return (pdx & pfn_pdx_bottom_mask) |
+	       ((pdx << pfn_pdx_hole_shift) & pfn_top_mask);
 }
 
 /* The domain whose allocation the page belongs to, NULL if none. */

@@ -18,7 +18,8 @@
  *  - A domain's entry is zero whenever its id is free. A mark and a hold refer
  *    to a frame, a domain with frames is not destroyed, and an id is given out
  *    again only when its domain is; so the counts are 0, the lock is free, and
- *    @scanned is 0, since a teardown sets it back as it ends.
+ *    @scanned is 0, since a teardown sets it back as it ends. Only @domain may be
+ *    stale then: it counts for nothing while no frame is marked.
  */
 #include "marks.h"
 
@@ -57,13 +58,17 @@ void marks_exit(void)
 	map = NULL;
 }
 
-/* Return: the domain's entry; NULL before marks_init() and for Xen's own. */
-struct domain_marks *marks_of(const struct domain *d)
+/* Return: the entry of a domain's id; NULL before marks_init() and for Xen's own. */
+struct domain_marks *marks_of_id(u32 id)
 {
 	struct mark_map *m = __atomic_load_n(&map, __ATOMIC_ACQUIRE);
 
-	return m && domain_id(d) <= XEN_DOMID_LAST ?
-		&m->domains[domain_id(d)] : NULL;
+	return m && id <= XEN_DOMID_LAST ? &m->domains[id] : NULL;
+}
+
+struct domain_marks *marks_of(const struct domain *d)
+{
+	return marks_of_id(domain_id(d));
 }
 
 void marks_lock(struct domain_marks *own)

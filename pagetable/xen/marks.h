@@ -20,6 +20,7 @@ enum mark {
  * @next:    the lock's next ticket
  * @serving: the ticket of the lock's holder
  * @frames:  how many frames of the domain are marked, and held
+ * @domain:  the domain, which exists for as long as it has marked frames
  * @scanned: words of the map that its teardown has been through
  *
  * A cache line each, so that contention in one domain slows no other.
@@ -28,6 +29,7 @@ struct domain_marks {
 	u32 next;
 	u32 serving;
 	u64 frames[NR_MARKS];
+	struct domain *domain;
 	u64 scanned;
 } __attribute__((aligned(64)));
 
@@ -36,6 +38,7 @@ struct domain_marks {
 int marks_init(void);
 void marks_exit(void);
 struct domain_marks *marks_of(const struct domain *d);
+struct domain_marks *marks_of_id(u32 id);
 void marks_lock(struct domain_marks *own);
 void marks_unlock(struct domain_marks *own);
 bool marks_waited_for(const struct domain_marks *own);

@@ -15,12 +15,16 @@
  *    dropped. The deciding check runs inside the revert action, when no CPU is
  *    inside a hypercall; the check before it only refuses earlier and logs why.
  *  - A call affects only the domain that makes it. Operations that concern the host
- *    are for the hardware domain only.
+ *    are for the hardware domain only; with one of them it takes every domain's marks
+ *    back (evict.c), so that nobody else decides whether the payload can be reverted.
+ *  - Xen refuses to replace a payload that has our hooks (-EOPNOTSUPP): it would run
+ *    neither the one before a revert nor the one after, and the map would stay.
  *  - Applying and loading allocate nothing and change no state of Xen, so there
  *    is nothing to undo when either fails.
  */
 #include "switches.h"
 #include "semi_writable.h"
+#include "evict.h"
 #include "marks.h"
 #include "livepatch.h"
 #include "original.h"
@@ -65,7 +69,8 @@ static long op_version(struct domain *d, void *arg)
 	struct tpt_version v = {
 		.abi = TPT_ABI_VERSION,
 		.max_batch = TPT_MAX_BATCH,
-		.features = domain_needs_iommu_sync(d) ? TPT_FEAT_SYNC : 0,
+		.features = (domain_needs_iommu_sync(d) ? TPT_FEAT_SYNC : 0) |
+			    (evict_is_closed() ? TPT_FEAT_EVICTED : 0),
 		.parts = switches_present(),
 	};
 
@@ -146,6 +151,24 @@ static long op_set_switches(const void *arg)
 	return switches_set(on);
 }
 
+static long op_evict(void *arg)
+{
+	struct tpt_evict report = { };
+	long rc;
+
+	/* No work for a caller that the result cannot be copied to. */
+	if (copy_to_guest_pv(arg, &report, sizeof(report)))
+		return -EFAULT;
+	rc = evict_some(&report);
+	return copy_to_guest_pv(arg, &report, sizeof(report)) ? -EFAULT : rc;
+}
+
+static long op_admit(void)
+{
+	evict_undo();
+	return 0;
+}
+
 static long new_do_xenoprof_op(int op, void *arg)
 {
 	struct domain *d = current_domain();
@@ -167,6 +190,10 @@ static long new_do_xenoprof_op(int op, void *arg)
 		return d == hardware_domain ? op_get_switches(arg) : -EPERM;
 	case TPT_OP_SET_SWITCHES:
 		return d == hardware_domain ? op_set_switches(arg) : -EPERM;
+	case TPT_OP_EVICT:
+		return d == hardware_domain ? op_evict(arg) : -EPERM;
+	case TPT_OP_ADMIT:
+		return d == hardware_domain ? op_admit() : -EPERM;
 	}
 	return -ENOSYS;
 }

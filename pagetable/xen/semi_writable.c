@@ -37,7 +37,9 @@
  *      caller is the owner: get_page() refuses any other, and an owner does not
  *      change while a reference is held. So two calls that work on one frame
  *      are calls of one domain, and one lock per domain is enough. A domain can
- *      hold only frames that it owns, and references to them.
+ *      hold only frames that it owns, and references to them. Only the hardware
+ *      domain may take another's marks back (evict.c): under the owner's lock,
+ *      and with the owner's CPUs stopped.
  *
  * What a mark saves: Xen's own typing removes the device mapping when a writable
  * page becomes a page table, and restores it when the page becomes writable
@@ -51,6 +53,7 @@
  * core applies and reverts only while no CPU is inside a hypercall.
  */
 #include "semi_writable.h"
+#include "evict.h"
 #include "marks.h"
 
 /* After so many frames, check for other work and for waiters of the lock. */
@@ -167,6 +170,13 @@ int semi_writable_mark(struct domain *d, const u64 *mfns, u32 count, u32 *done)
 	int rc = 0, flush_rc;
 
 	marks_lock(own);
+	/* Under the lock: evict.c takes it after it has closed. */
+	if (evict_is_closed()) {
+		*done = 0;
+		rc = -EACCES;
+		goto out;
+	}
+	own->domain = d;
 	for (n = 0; n < count && !time_to_leave(own, n); n++) {
 		rc = mark_frame(d, mfns[n], &flush_flags);
 		if (rc)
@@ -289,6 +299,78 @@ int semi_writable_release(struct domain *d, const u64 *mfns, u32 count,
 	*done = n;
 	marks_unlock(own);
 	return rc ? rc : flush_rc;
+}
+
+/*
+ * Is the frame in use as something else than a writable page, validated or not? Then
+ * no device mapping is missing, and Xen makes one when it is writable again.
+ */
+static bool is_other_type(const struct page_info *page)
+{
+	u64 old = __atomic_load_n(&page->type_info, __ATOMIC_SEQ_CST);
+
+	return (old & PGT_count_mask) &&
+	       (old & PGT_type_mask) != PGT_writable_page;
+}
+
+/*
+ * A guest can leave a table half validated, or half torn down, for as long as it
+ * likes: there is no reference to be had of such a frame. Its mark is forgotten like
+ * that of a live table, as the frame is in use as one before and after. Only another
+ * domain, the toolstack's, can end that use now: if it did, the mapping is made here,
+ * whether Xen saw the mark and left it out or not.
+ */
+static int take_back_unvalidated(struct domain *d, u64 mfn, u32 *flush_flags)
+{
+	struct page_info *page = mfn_to_page(mfn);
+
+	if (!is_other_type(page))
+		return -EBUSY;
+	mark_test_and_clear(mfn_to_pdx(mfn), MARKED);
+	if (!is_other_type(page) && get_page_type(page, PGT_writable_page)) {
+		/* A failure costs DMA, not isolation. */
+		iommu_map(d, mfn, mfn, 1, IOMMUF_rw, flush_flags);
+		put_page_type(page);
+	}
+	put_page(page);			/* the mark's own reference (I2) */
+	return 0;
+}
+
+/**
+ * semi_writable_take_back - release marks without the owner's help
+ * @d:     the owner, whose CPUs are stopped, but for the one that we run on
+ * @mfns:  frames that were marked a moment ago
+ * @count: how many; all are tried, whatever happens to the ones before
+ * @error: out: why a frame keeps its mark, or why the flush failed; else unchanged
+ *
+ * Return: how many marks are gone.
+ */
+u32 semi_writable_take_back(struct domain *d, const u64 *mfns, u32 count,
+			    int *error)
+{
+	struct domain_marks *own = marks_of(d);
+	u32 i, n = 0, flush_flags = 0;
+	int rc;
+
+	marks_lock(own);
+	for (i = 0; i < count; i++) {
+		rc = release_frame(d, mfns[i], &flush_flags);
+		if (rc == -EBUSY)
+			rc = take_back_unvalidated(d, mfns[i], &flush_flags);
+		if (!rc)
+			n++;
+		/* Neither is marked: released meanwhile, and perhaps freed. */
+		else if (rc != -ENOENT && rc != -EPERM)
+			*error = rc;
+	}
+	own->frames[MARKED] -= n;
+	semi_writable_count(&semi_writable_stats.semi_writable, -(long)n);
+	semi_writable_count(&semi_writable_stats.released, n);
+	rc = flush_iotlb(d, flush_flags);
+	if (rc)
+		*error = rc;
+	marks_unlock(own);
+	return n;
 }
 
 /**

@@ -14,6 +14,8 @@ bool semi_writable_test(const struct domain *d, u64 mfn);
 int semi_writable_mark(struct domain *d, const u64 *mfns, u32 count, u32 *done);
 int semi_writable_release(struct domain *d, const u64 *mfns, u32 count,
 			  u32 *done);
+u32 semi_writable_take_back(struct domain *d, const u64 *mfns, u32 count,
+			    int *error);
 u64 semi_writable_owed(void);
 
 #pragma GCC visibility pop

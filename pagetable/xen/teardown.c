@@ -17,7 +17,8 @@
  *    one of Xen's own. The domain still exists then, because it has a frame left.
  *  - A call scans at least 64 frames, and returns early if its CPU has other work.
  *    Scanned frames are not scanned again: no new marks can appear.
- *  - Nothing is done for a domain that has neither mark nor held frame.
+ *  - Nothing is done for a domain that has neither mark nor held frame, but that a
+ *    scan that was interrupted is ended: its marks may be gone meanwhile (evict.c).
  *
  * Another domain may still map the dead one's frames. Xen then changes their types
  * and calls the device-mapping functions; that has no effect, as the dead domain
@@ -94,7 +95,7 @@ static int new_domain_kill(struct domain *d)
 		return rc;
 	/* Still there, though dead: our caller is in an RCU read section. */
 	own = marks_of(d);
-	return own && any_left(own) ? drop_all(d, own) : 0;
+	return own && (any_left(own) || own->scanned) ? drop_all(d, own) : 0;
 }
 
 LIVEPATCH_FUNC(domain_kill);

@@ -4,14 +4,14 @@
 //! request faults.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::host::{Host, Kernel, NotInserted};
-use super::hypercall::{Payload, Unasked};
+use super::hypercall::{Eviction, Payload, Unasked};
 use super::part::{POOL_FILES, SWITCH_FILES};
 
 pub const BUILD_ID: [u8; 20] = [21; 20];
@@ -29,6 +29,8 @@ pub struct State {
     pub is_root: bool,
     pub command_line: Result<String, Unasked>,
     pub payload: Option<Payload>,
+    /// Answers to the calls of an eviction, one after the other; then it is done.
+    pub evictions: VecDeque<Result<Eviction, Unasked>>,
     /// Modules that do not load, by error number.
     pub broken: BTreeMap<&'static str, i32>,
     /// Modules that cannot be removed, by error number.
@@ -56,6 +58,7 @@ impl Fake {
                 is_root: true,
                 command_line: Ok("iommu=force dom0-iommu=strict".into()),
                 payload: None,
+                evictions: VecDeque::new(),
                 broken: BTreeMap::new(),
                 stuck: BTreeMap::new(),
                 is_asked_to_stop: false,
@@ -204,6 +207,23 @@ impl Kernel for FakeKernel {
 
     fn payload(&self) -> Result<Option<Payload>, Unasked> {
         Ok(self.state.borrow().payload.clone())
+    }
+
+    fn evict(&self) -> Result<Eviction, Unasked> {
+        let mut state = self.state.borrow_mut();
+        state.done.push("evict".into());
+        if let Some(answer) = state.evictions.pop_front() {
+            return answer;
+        }
+        if let Some(statistics) = state.payload.as_mut().and_then(|payload| payload.statistics.as_mut()) {
+            statistics.semi_writable = 0;
+        }
+        Ok(Eviction { is_done: true, left: 0, domain: 0, error: 0 })
+    }
+
+    fn admit(&self) -> Result<(), Unasked> {
+        self.state.borrow_mut().done.push("admit".into());
+        Ok(())
     }
 
     fn stopped(&self, _: Duration) -> bool {

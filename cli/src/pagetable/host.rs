@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::hypercall::{Payload, Unasked};
+use super::hypercall::{Eviction, Payload, Unasked};
 
 /// The host on which the tool runs.
 pub struct Host {
@@ -29,6 +29,10 @@ pub trait Kernel {
     fn xen_command_line(&self) -> Result<String, Unasked>;
     /// The payload's state; nothing if Xen has none that answers this domain.
     fn payload(&self) -> Result<Option<Payload>, Unasked>;
+    /// Take some semi-writable pages of any domain back, and admit no new ones.
+    fn evict(&self) -> Result<Eviction, Unasked>;
+    /// Admit them again.
+    fn admit(&self) -> Result<(), Unasked>;
     /// Wait this long, or until a signal requests the end. Returns whether one did.
     fn stopped(&self, within: Duration) -> bool;
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::host::{Kernel, NotInserted};
-use super::hypercall::{self, Payload, Unasked};
+use super::hypercall::{self, Eviction, Payload, Unasked};
 use crate::stop::{Stop, Woken};
 
 /// The kernel under us.
@@ -64,6 +64,14 @@ impl Kernel for Linux {
 
     fn payload(&self) -> Result<Option<Payload>, Unasked> {
         hypercall::payload()
+    }
+
+    fn evict(&self) -> Result<Eviction, Unasked> {
+        hypercall::evict()
+    }
+
+    fn admit(&self) -> Result<(), Unasked> {
+        hypercall::admit()
     }
 
     fn stopped(&self, within: Duration) -> bool {

@@ -71,6 +71,10 @@ fn bring_in(host: &Host, step: &Step, wanted: &Wanted, say: Say<'_>) -> Result<b
     let (file, is_optional) = match &step.action {
         Action::There => {
             say(format!("{part:8} is loaded already"));
+            if part == Part::Payload && is_evicted(host) {
+                host.kernel.admit().map_err(|why| anyhow!(why))?;
+                say(format!("{:8} semi-writable pages are admitted again", ""));
+            }
             return Ok(false);
         }
         Action::Leave(why) => {
@@ -109,10 +113,15 @@ fn bring_in(host: &Host, step: &Step, wanted: &Wanted, say: Say<'_>) -> Result<b
     }
 }
 
+/// Whether an eviction was begun, and not ended by unloading the payload.
+fn is_evicted(host: &Host) -> bool {
+    matches!(host.kernel.payload(), Ok(Some(payload)) if payload.is_evicted)
+}
+
 /// Whether the pool's module reports that there is nothing to save here, which is not a failure.
 fn does_not_serve(refused: &NotInserted, is_dom0: bool) -> bool {
     match refused.error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => true,
+        Some(libc::EOPNOTSUPP | libc::EACCES) => true,
         // A domU cannot know whether its host has the payload.
         Some(libc::ENODEV) => !is_dom0,
         // The kernel itself returns that number for an unsigned module; then the module logged nothing.
@@ -129,6 +138,9 @@ fn sentence(part: Part, refused: &NotInserted) -> String {
         }
         (Some(libc::ENODEV), _) => "this is not a PV domain of Xen",
         (Some(libc::EPROTO), _) => "payload and module have different versions: load both from one build",
+        (Some(libc::EACCES), Part::Pool) => {
+            "dom0 has taken all semi-writable pages back, and admits no new ones"
+        }
         (Some(libc::EOPNOTSUPP), Part::Pool) => {
             "this domain's IOMMU mappings do not follow page types: nothing to save"
         }
@@ -154,7 +166,7 @@ fn sentence(part: Part, refused: &NotInserted) -> String {
 fn undo(host: &Host, done: &[Part], error: anyhow::Error) -> anyhow::Error {
     let mut text = format!("{error:#}");
     for part in done.iter().rev() {
-        match take_out(host, *part) {
+        match take_out(host, *part, false) {
             Ok(_) => text.push_str(&format!("\n  {part} was taken out again")),
             Err(stays) => text.push_str(&format!("\n  {part} STAYS LOADED: {stays:#}")),
         }

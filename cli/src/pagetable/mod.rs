@@ -101,6 +101,9 @@ pub struct UnloadArguments {
     /// This part only (may be repeated)
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
+    /// Take semi-writable pages away from every domain, so that none can keep the payload (dom0)
+    #[arg(long)]
+    evict: bool,
     /// Print what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -193,10 +196,12 @@ pub fn run(command: &Command) -> Result<ExitCode> {
             let (host, _lock) = alone()?;
             load::load(&host, &arguments.wanted(), &(&arguments.settings).into(), &mut say)?;
         }
-        Command::Unload(UnloadArguments { only, dry_run: true }) => unload::rehearse(&host, only, &mut say)?,
-        Command::Unload(UnloadArguments { only, .. }) => {
+        Command::Unload(UnloadArguments { only, dry_run: true, .. }) => {
+            unload::rehearse(&host, only, &mut say)?
+        }
+        Command::Unload(UnloadArguments { only, evict, .. }) => {
             let (host, _lock) = alone()?;
-            unload::unload(&host, only, &mut say)?;
+            unload::unload(&host, only, *evict, &mut say)?;
         }
         Command::Status(arguments) => {
             let status = status::Status::look(&host);

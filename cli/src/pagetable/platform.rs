@@ -225,8 +225,14 @@ mod tests {
             Platform::NotXen => unreachable!(),
         };
         assert_eq!(follows().answer, Some(true));
-        fake.kernel.borrow_mut().payload =
-            Some(Payload { abi: 2, iommu_follows: false, parts: 7, switches: None, statistics: None });
+        fake.kernel.borrow_mut().payload = Some(Payload {
+            abi: 2,
+            iommu_follows: false,
+            is_evicted: false,
+            parts: 7,
+            switches: None,
+            statistics: None,
+        });
         assert_eq!(follows().answer, Some(false));
         fake.kernel.borrow_mut().payload = None;
         fake.kernel.borrow_mut().command_line = Err("Xen cannot be asked".into());

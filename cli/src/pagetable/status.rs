@@ -45,6 +45,8 @@ pub struct Payload {
     pub why: Option<String>,
     pub abi: Option<u32>,
     pub iommu_follows_page_types: Option<bool>,
+    /// Whether all semi-writable pages are taken back, and no new ones admitted.
+    pub evicted: Option<bool>,
     pub switches: Option<BTreeMap<&'static str, bool>>,
     /// Switches that this payload was built without, and why.
     pub left_out: BTreeMap<&'static str, String>,
@@ -134,6 +136,7 @@ impl Payload {
             why: Some(why.to_owned()),
             abi: None,
             iommu_follows_page_types: None,
+            evicted: None,
             switches: None,
             left_out: BTreeMap::new(),
             statistics: None,
@@ -147,6 +150,7 @@ impl Payload {
                 why: None,
                 abi: Some(answer.abi),
                 iommu_follows_page_types: Some(answer.iommu_follows),
+                evicted: Some(answer.is_evicted),
                 switches: answer.switches.map(|bits| {
                     let there = XEN_SWITCHES.into_iter().filter(|(_, bit)| has(answer.parts, *bit));
                     there.map(|(name, bit)| (name, bits & bit != 0)).collect()
@@ -211,6 +215,9 @@ impl std::fmt::Display for Status {
             write!(f, "; this domain's IOMMU mappings {not}follow page types")?;
         }
         writeln!(f)?;
+        if payload.evicted == Some(true) {
+            writeln!(f, "         pages were taken back, and no new ones are admitted: see unload --evict")?;
+        }
         if let Some(switches) = &payload.switches {
             writeln!(f, "         {}", list(switches))?;
         }
@@ -325,6 +332,7 @@ mod tests {
         fake.kernel.borrow_mut().payload = Some(hypercall::Payload {
             abi: 2,
             iommu_follows: true,
+            is_evicted: false,
             parts: 7,
             switches: Some(5),
             statistics: Some(statistics),
@@ -355,6 +363,7 @@ mod tests {
             Some(hypercall::Payload {
                 abi: 2,
                 iommu_follows: true,
+                is_evicted: false,
                 parts,
                 switches: Some(1),
                 statistics: None,

@@ -7,29 +7,33 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::control::put;
 use super::host::Host;
 use super::livepatch::{Livepatch, State};
-use super::part::{PARTS, POOL_FILES, Part, Say};
+use super::part::{PARTS, PAYLOAD, POOL_FILES, Part, Say};
 use super::platform::Platform;
 
 /// The waits for busy pages, and for tasks that are leaving a module.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(400);
+/// So many calls of an eviction may bring nothing: one looks through 4 GiB of memory, or 1,024 domain ids.
+const IDLE_CALLS: u32 = 5_000;
+/// Calls after an error, each preceded by a pause.
+const FAILED_CALLS: u32 = 20;
 
-/// Unload these parts, or all.
+/// Unload these parts, or all. With `evict` no domain can keep the payload: its pages are taken back.
 ///
 /// # Errors
 /// When parts stay, with a line for each.
-pub fn unload(host: &Host, only: &[Part], say: Say<'_>) -> Result<()> {
+pub fn unload(host: &Host, only: &[Part], evict: bool, say: Say<'_>) -> Result<()> {
     if !host.kernel.is_root() {
         bail!("refused, and nothing was changed:\n  only root may unload: try sudo");
     }
     let mut stays = Vec::new();
     for part in PARTS.into_iter().rev().filter(|part| only.is_empty() || only.contains(part)) {
-        match take_out(host, part) {
+        match take_out(host, part, evict) {
             Ok(true) => say(format!("{part:8} taken out")),
             Ok(false) => say(format!("{part:8} is not loaded")),
             Err(why) => stays.push(format!("{part} stays: {why:#}")),
@@ -63,9 +67,9 @@ pub fn rehearse(host: &Host, only: &[Part], say: Say<'_>) -> Result<()> {
 ///
 /// # Errors
 /// When it stays.
-pub fn take_out(host: &Host, part: Part) -> Result<bool> {
+pub fn take_out(host: &Host, part: Part, evict: bool) -> Result<bool> {
     match part.module() {
-        None => payload(host),
+        None => payload(host, evict),
         Some(name) => module(host, part, name),
     }
 }
@@ -110,24 +114,66 @@ fn give_back(host: &Host) -> Result<()> {
     Ok(())
 }
 
-fn payload(host: &Host) -> Result<bool> {
+fn payload(host: &Host, evict: bool) -> Result<bool> {
     let Some(livepatch) = livepatch(host)? else { return Ok(false) };
     let Some(state) = livepatch.state()? else { return Ok(false) };
     if state == State::Applied {
-        if host.has_module("trapless_pagetable") {
+        if let Some(above) = above(&livepatch)? {
+            bail!("the live patch {above} is applied on top of it: revert and unload that one first");
+        }
+        if evict {
+            take_pages_back(host)?;
+        } else if host.has_module("trapless_pagetable") {
             bail!("the pool uses it");
         }
         let marked = host.kernel.payload().ok().flatten().and_then(|payload| payload.statistics);
         if let Some(statistics) = marked.filter(|statistics| statistics.semi_writable > 0) {
             let held = statistics.held;
             bail!(
-                "{} pages are semi-writable, {held} of them held after a failed flush: another domain's pool uses it, or pages could not be given back",
+                "{} pages are semi-writable, {held} are held after a failed flush: another domain's pool uses it, or pages could not be given back; --evict takes the first back",
                 statistics.semi_writable
             );
         }
     }
     livepatch.unload()?;
     Ok(true)
+}
+
+/// The live patch that was applied after ours: Xen reverts only the last one.
+fn above(livepatch: &Livepatch<'_>) -> Result<Option<String>> {
+    let list = livepatch.list()?;
+    let other = list.iter().find(|listed| listed.name != PAYLOAD && listed.state == State::Applied);
+    Ok(other.map(|other| crate::output::printable(&other.name)))
+}
+
+/// Take every semi-writable page of every domain back.
+///
+/// # Errors
+/// When some stay. No new ones are admitted then, either.
+fn take_pages_back(host: &Host) -> Result<()> {
+    let (mut idle, mut failed, mut least) = (0, 0, u64::MAX);
+    loop {
+        let now = host.kernel.evict().map_err(|why| anyhow!(why))?;
+        if now.is_done {
+            return Ok(());
+        }
+        idle = if now.left < least { 0 } else { idle + 1 };
+        least = least.min(now.left);
+        let is_asked_to_stop = host.kernel.stopped(if now.error == 0 { Duration::ZERO } else { PAUSE });
+        failed += u32::from(now.error != 0);
+        if is_asked_to_stop || idle == IDLE_CALLS || failed == FAILED_CALLS {
+            let why = if now.error == 0 {
+                String::new()
+            } else {
+                let error = std::io::Error::from_raw_os_error(now.error.saturating_abs());
+                format!(", domain {}: {error}", now.domain)
+            };
+            bail!(
+                "{} pages are still semi-writable{why}; no new ones are admitted: run it again, destroy that domain, or let things be as they were with trapless pagetable load",
+                now.left
+            );
+        }
+    }
 }
 
 /// Access to Xen's payloads; nothing outside dom0, which has none.
@@ -142,7 +188,7 @@ fn livepatch(host: &Host) -> Result<Option<Livepatch<'_>>> {
 mod tests {
     use super::super::control::Settings;
     use super::super::fake::Fake;
-    use super::super::hypercall::{Payload, Statistics};
+    use super::super::hypercall::{Eviction, Payload, Statistics};
     use super::super::load::load;
     use super::super::plan::Wanted;
     use super::*;
@@ -153,7 +199,7 @@ mod tests {
     }
 
     fn stays(fake: &Fake, says: &[&str]) {
-        let error = unload(&fake.host(), &[], &mut |_| {}).unwrap_err().to_string();
+        let error = unload(&fake.host(), &[], false, &mut |_| {}).unwrap_err().to_string();
         assert!(says.iter().all(|says| error.contains(says)), "{says:?} is missing in {error:?}");
     }
 
@@ -162,10 +208,10 @@ mod tests {
         let fake = loaded(Fake::dom0());
         fake.kernel.borrow_mut().done.clear();
         let mut said = Vec::new();
-        unload(&fake.host(), &[], &mut |line| said.push(line)).unwrap();
+        unload(&fake.host(), &[], false, &mut |line| said.push(line)).unwrap();
         assert!(fake.loaded().is_empty());
         assert_eq!(fake.kernel.borrow().done, ["-trapless_pvmmu", "-trapless_pagetable"]);
-        unload(&fake.host(), &[], &mut |line| said.push(line)).unwrap();
+        unload(&fake.host(), &[], false, &mut |line| said.push(line)).unwrap();
         assert_eq!(said.len(), 6);
         assert!(said[3..].iter().all(|line| line.contains("is not loaded")), "{said:?}");
     }
@@ -174,9 +220,9 @@ mod tests {
     fn only_what_is_named() {
         let fake = loaded(Fake::dom0());
         rehearse(&fake.host(), &[], &mut |_| {}).unwrap();
-        unload(&fake.host(), &[Part::Pvmmu], &mut |_| {}).unwrap();
+        unload(&fake.host(), &[Part::Pvmmu], false, &mut |_| {}).unwrap();
         assert_eq!(fake.loaded(), ["payload", "pool"]);
-        let error = unload(&fake.host(), &[Part::Payload], &mut |_| {}).unwrap_err().to_string();
+        let error = unload(&fake.host(), &[Part::Payload], false, &mut |_| {}).unwrap_err().to_string();
         assert!(error.contains("the pool uses it"), "{error}");
         assert_eq!(fake.loaded(), ["payload", "pool"]);
     }
@@ -197,8 +243,8 @@ mod tests {
         assert_eq!(fake.loaded(), ["payload"]);
     }
 
-    #[test]
-    fn pages_of_another_domain_keep_the_payload() {
+    /// Another domain has pages.
+    fn with_pages() -> Fake {
         let fake = loaded(Fake::dom0());
         let statistics = Statistics {
             semi_writable: 12,
@@ -212,12 +258,65 @@ mod tests {
         fake.kernel.borrow_mut().payload = Some(Payload {
             abi: 2,
             iommu_follows: true,
+            is_evicted: false,
             parts: 7,
             switches: None,
             statistics: Some(statistics),
         });
-        stays(&fake, &["12 pages are semi-writable"]);
+        fake
+    }
+
+    fn evict(fake: &Fake) -> Result<(), String> {
+        fake.kernel.borrow_mut().done.clear();
+        unload(&fake.host(), &[], true, &mut |_| {}).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn pages_of_another_domain_keep_the_payload() {
+        let fake = with_pages();
+        stays(&fake, &["12 pages are semi-writable", "--evict"]);
         assert_eq!(fake.loaded(), ["payload"]);
+    }
+
+    #[test]
+    fn pages_of_another_domain_are_taken_back() {
+        let fake = with_pages();
+        let more = |left, error| Ok(Eviction { is_done: false, left, domain: 3, error });
+        fake.kernel.borrow_mut().evictions = [more(9, 0), more(9, -libc::ENOMEM), more(2, 0)].into();
+        evict(&fake).unwrap();
+        assert!(fake.loaded().is_empty());
+        assert_eq!(fake.kernel.borrow().done.iter().filter(|done| *done == "evict").count(), 4);
+    }
+
+    #[test]
+    fn a_pool_that_stays_does_not_keep_the_payload() {
+        let fake = with_pages();
+        fake.kernel.borrow_mut().stuck.insert("trapless_pagetable", libc::EAGAIN);
+        let error = evict(&fake).unwrap_err();
+        assert!(error.contains("pool stays") && !error.contains("payload stays"), "{error}");
+        assert_eq!(fake.loaded(), ["pool"]);
+    }
+
+    #[test]
+    fn an_eviction_that_does_not_end() {
+        let fake = with_pages();
+        let stuck = Ok(Eviction { is_done: false, left: 5, domain: 3, error: -libc::ENOMEM });
+        fake.kernel.borrow_mut().evictions = vec![stuck; 50].into();
+        let error = evict(&fake).unwrap_err();
+        assert!(error.contains("5 pages are still semi-writable, domain 3: Cannot allocate"), "{error}");
+        let fake = with_pages();
+        fake.kernel.borrow_mut().evictions = [Err("the payload is too old".into())].into();
+        assert!(evict(&fake).unwrap_err().contains("too old"));
+        assert_eq!(fake.loaded(), ["payload"]);
+    }
+
+    #[test]
+    fn what_is_applied_on_top_goes_first() {
+        let fake = with_pages();
+        fake.write("/state/other", b"APPLIED");
+        let error = evict(&fake).unwrap_err();
+        assert!(error.contains("the live patch xsa-999 is applied on top"), "{error}");
+        assert!(!fake.kernel.borrow().done.contains(&"evict".to_owned()));
     }
 
     #[test]
@@ -234,9 +333,9 @@ mod tests {
     fn a_domu_has_no_payload_to_take_out() {
         let fake = loaded(Fake::domu());
         assert_eq!(fake.loaded(), ["pool", "pvmmu"]);
-        unload(&fake.host(), &[], &mut |_| {}).unwrap();
+        unload(&fake.host(), &[], false, &mut |_| {}).unwrap();
         assert!(fake.loaded().is_empty());
         fake.kernel.borrow_mut().is_root = false;
-        assert!(unload(&fake.host(), &[], &mut |_| {}).unwrap_err().to_string().contains("only root"));
+        assert!(unload(&fake.host(), &[], false, &mut |_| {}).unwrap_err().to_string().contains("only root"));
     }
 }

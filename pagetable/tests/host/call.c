@@ -23,6 +23,21 @@ void ledger_follow_marks(void)
 		fake_owed(DOMU_MFN(i))->marked = fake_bit(DOMU_MFN(i));
 }
 
+long call_evict(struct tpt_evict *report)
+{
+	struct tpt_evict *guest = (void *)guest_memory[fake_cpu()];
+	bool was_evicting = fake.evicting;
+	long rc;
+
+	memset(guest, 0x77, sizeof(*guest));
+	fake.evicting = true;
+	rc = payload_xenoprof(TPT_OP_EVICT, guest);
+	fake.evicting = was_evicting;
+	*report = *guest;
+	ledger_follow_marks();
+	return rc;
+}
+
 struct answer call_prepared(int op, const u64 *mfns, u32 count)
 {
 	static u8 before[GUEST_BYTES];

@@ -18,6 +18,9 @@ struct answer call_batch(int op, const u64 *mfns, u32 count);
 /* The same with whatever the caller wrote to guest memory. */
 struct answer call_prepared(int op, const u64 *mfns, u32 count);
 
+/* One EVICT, entered in the ledger; the report is @report. */
+long call_evict(struct tpt_evict *report);
+
 /* After a race: which of two overlapping calls won is the payload's choice. */
 void ledger_follow_marks(void);
 

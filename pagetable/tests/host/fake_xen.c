@@ -156,11 +156,14 @@ void cpu_relax(void)
 static void run_other_cpu(void)
 {
 	struct race *race = &fake.race;
+	const struct domain *d = race->domain ? race->domain : &dom0;
 	static struct machine before;
 	struct fake fake_before = fake;
 	unsigned int typing_before = typing;
 	struct block *newest = heap;
 
+	if (d->paused)
+		return;
 	memcpy(before.frames, frames, sizeof(frames));
 	memcpy(before.owed, owed, sizeof(owed));
 	before.dom0 = dom0;
@@ -227,11 +230,14 @@ u64 mfn_to_pdx(u64 mfn)
 	       ((mfn & ~(HOLE_MASK | (BANK_FRAMES - 1))) >> HOLE_SHIFT);
 }
 
+u64 pdx_to_mfn(u64 pdx)
+{
+	return pdx % BANK_FRAMES + pdx / BANK_FRAMES * 0x400;
+}
+
 static u64 page_to_mfn(const struct page_info *page)
 {
-	u64 pdx = page - frames;
-
-	return pdx % BANK_FRAMES + pdx / BANK_FRAMES * 0x400;
+	return pdx_to_mfn(page - frames);
 }
 
 bool __mfn_valid(u64 mfn)
@@ -329,6 +335,8 @@ long iommu_map(struct domain *d, u64 dfn, u64 mfn, unsigned long page_count,
 	       u32 flags, u32 *flush_flags)
 {
 	entered();
+	if (fake.evicting && d->life == DEAD)
+		return 0;
 	io_check(d, dfn);
 	if (page_count != 1 || dfn != mfn || flags != IOMMUF_rw)
 		violation("odd iommu_map");
@@ -880,6 +888,26 @@ int revert_payload(struct payload *payload)
 	return fails(FAULT_REVERT) ? -EINVAL : 0;
 }
 
+/* While its CPUs are stopped the other CPU does not run for the domain. */
+int domain_pause_except_self(struct domain *d)
+{
+	entered();
+	if (d != &dom0 && d != &domu)
+		violation("paused what is no domain");
+	if (fails(FAULT_PAUSE))
+		return -ERESTART;
+	if (marks_of(d)->next != marks_of(d)->serving)
+		violation("waiting for CPUs that may wait for the lock");
+	d->paused++;
+	return 0;
+}
+
+void domain_unpause_except_self(struct domain *d)
+{
+	if (!d->paused--)
+		violation("domain %u goes on twice", d->id);
+}
+
 struct domain *current_domain(void)
 {
 	return !depth ? fake.current :
@@ -1042,6 +1070,8 @@ static void check_domain(const struct domain *d)
 		violation("domain %u: %lu marked, %lu held, not %lu and %lu",
 			  d->id, own.frames[MARKED], own.frames[HELD], marked,
 			  held);
+	if (d->paused)
+		violation("domain %u is stopped", d->id);
 	if (own.next != own.serving || own.scanned)
 		violation("domain %u: locked, or in its teardown", d->id);
 }

@@ -45,6 +45,7 @@ struct domain {
 	u32 id;
 	bool pv, sync;
 	enum life life;	/* DYING: its CPUs have stopped; DEAD: all else too */
+	unsigned int paused;	/* its CPUs, but for the one that did it */
 	u8 io[NR_MFN];
 };
 
@@ -65,7 +66,7 @@ struct ledger {
 
 enum fault {
 	FAULT_MALLOC, FAULT_VZALLOC, FAULT_GET_TYPE, FAULT_MAP, FAULT_UNMAP,
-	FAULT_FLUSH, FAULT_COPY, FAULT_REVERT, NR_FAULTS
+	FAULT_FLUSH, FAULT_COPY, FAULT_REVERT, FAULT_PAUSE, NR_FAULTS
 };
 
 /* The error of each failing IOMMU function; none is an error of the ABI. */
@@ -108,6 +109,7 @@ struct fake {
 	unsigned long last_count;
 	u32 last_flags;
 	bool interrupted;	/* the typing under way leaves partial */
+	bool evicting;	/* Xen makes no mappings of a dead domain, and says nothing */
 	u32 *queue;	/* of a lock: another CPU joins it at the next call */
 	unsigned int unfinished;	/* calls in which Xen cannot end a domain */
 };

@@ -14,6 +14,7 @@
 
 static const u8 *input;
 static size_t left;
+static bool closed;	/* MARK is refused */
 
 static u8 byte(void)
 {
@@ -114,6 +115,11 @@ static struct answer expect_mark(const u64 *mfns, u32 count, u32 *flushes)
 	bool dirty = false, lost = false;
 	struct answer a = { 0, 0 };
 
+	*flushes = 0;
+	if (closed) {
+		a.rc = -EACCES;
+		return a;
+	}
 	for (i = 0; i < count && !leaves(i, &looks); i++) {
 		a.rc = expect_common(mfns[i]);
 		if (a.rc)
@@ -232,7 +238,12 @@ static void other_cpu(void *arg)
 	u64 mfn = fake.race.domain == &domu ? DOMU_MFN(o->frame % 6) :
 					      DOM0_MFN(o->frame % 6);
 
-	if (o->what % 4 == 0)
+	struct tpt_evict report;
+
+	if (o->what >= 240) {
+		if (call_evict(&report) != -EPERM)
+			closed = true;
+	} else if (o->what % 4 == 0)
 		call_batch(TPT_OP_MARK, &mfn, 1);
 	else if (o->what % 4 == 1)
 		call_batch(TPT_OP_RELEASE, &mfn, 1);
@@ -325,7 +336,7 @@ static void odd_call(u8 kind)
 	batch->mfns = bad_list ? 0xdead0000 : (u64)guest_list();
 	memset(guest_list(), 0xff, TPT_MAX_BATCH * 8);
 	if (kind & 8)
-		op = TPT_OP_BASE | (kind >> 4) << 8 | 7;
+		op = TPT_OP_BASE | (kind >> 4) << 8 | 9;
 	else if (kind & 16)
 		op ^= 1 << (16 + (kind >> 5));	/* stock's range */
 	if (fake.current == &dom_hvm || ((u32)op & TPT_OP_MASK) != TPT_OP_BASE)
@@ -339,7 +350,8 @@ static void odd_call(u8 kind)
 	else if (!fake.current->sync)
 		want = -EOPNOTSUPP;
 	else
-		want = bad_list ? -EFAULT : -EINVAL;
+		want = bad_list ? -EFAULT :
+		       closed && op == (int)TPT_OP_MARK ? -EACCES : -EINVAL;
 	got = payload_xenoprof(op, batch);
 	if (got != want)
 		violation("odd call %x: %ld, not %ld", op, got, want);
@@ -385,7 +397,8 @@ static void info_ops(void)
 	struct tpt_stats *s = (void *)guest_memory[0];
 
 	if (payload_xenoprof(TPT_OP_VERSION, v) || v->abi != TPT_ABI_VERSION ||
-	    v->max_batch != TPT_MAX_BATCH || v->features != TPT_FEAT_SYNC ||
+	    v->max_batch != TPT_MAX_BATCH ||
+	    v->features != (TPT_FEAT_SYNC | (closed ? TPT_FEAT_EVICTED : 0)) ||
 	    v->parts != TPT_SWITCH_ALL)
 		violation("version");
 	if (fake.current == &domu) {
@@ -415,6 +428,56 @@ static void try_revert(void)
 	rc = payload_revert_action();
 	if (rc != -EBUSY)
 		violation("revert action with frames marked: %d", rc);
+}
+
+static bool any_marked(void)
+{
+	for (unsigned int i = 0; i < NR_DOM0; i++)
+		if (fake_owed(DOM0_MFN(i))->marked)
+			return true;
+	for (unsigned int i = 0; i < NR_DOMU; i++)
+		if (fake_owed(DOMU_MFN(i))->marked)
+			return true;
+	return false;
+}
+
+/* Some calls of an eviction, or all of it, or its end. */
+static void eviction(void)
+{
+	u8 how = byte();
+	struct tpt_evict report = { };
+	bool is_guest = fake.current == &domu;
+	unsigned int calls = how % 8 ? how % 8 : 100, troubled = 0;
+	long rc;
+
+	if (how >= 192) {
+		rc = payload_xenoprof(TPT_OP_ADMIT, NULL);
+		if (rc != (is_guest ? -EPERM : 0))
+			violation("admit: %ld", rc);
+		closed &= is_guest;
+		return;
+	}
+	do {
+		/* Not for ever: what fails is tried again. */
+		if (troubled++ < 3 && how & 0x40)
+			some_trouble();
+		if (troubled <= 3 && how & 0x20)
+			fake.fail_at[FAULT_PAUSE] = 1;
+		rc = call_evict(&report);
+		if (is_guest ? rc != -EPERM :
+			       rc && rc != -EAGAIN && rc != -EFAULT)
+			violation("evict: %ld", rc);
+		if (is_guest)
+			return;
+		/* The first copy fails before anything is done. */
+		closed |= rc != -EFAULT || evict_is_closed();
+		if (!rc && any_marked())
+			violation("evicted, and frames are marked");
+		fake_begin();
+		fake_check();
+	} while (rc && --calls);
+	if (rc && how % 8 == 0)
+		violation("the eviction does not end");
 }
 
 /* A domain dies at any moment, and another one gets its id and its frames. */
@@ -466,7 +529,10 @@ static void one_op(void)
 		stock_iommu(byte());
 		break;
 	case 14:
-		info_ops();
+		if (what & 0x80)
+			eviction();
+		else
+			info_ops();
 		break;
 	case 15:
 		fake.current = &dom0;
@@ -530,6 +596,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 	input = data;
 	left = size;
 	fake_reset();
+	closed = false;
 	for (int n = 0; left && n < 200; n++)
 		one_op();
 	end_sequence();

@@ -6,6 +6,7 @@
 #pragma clang section bss = "payload_bss" data = "payload_data"
 #include "marks.c"
 #include "semi_writable.c"
+#include "evict.c"
 #include "teardown.c"
 #include "payload.c"
 #include "switches.c"

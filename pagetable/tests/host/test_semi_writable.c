@@ -518,6 +518,7 @@ static void domu_has_no_say_in_the_host(void **state)
 {
 	static const u32 ops[] = {
 		TPT_OP_STATS, TPT_OP_GET_SWITCHES, TPT_OP_SET_SWITCHES,
+		TPT_OP_EVICT, TPT_OP_ADMIT,
 	};
 
 	as_domu();
@@ -581,7 +582,7 @@ static void other_numbers_reach_stock(void **state)
 static void unknown_numbers_in_range(void **state)
 {
 	assert_int_equal(payload_xenoprof(TPT_OP_BASE, NULL), -ENOSYS);
-	assert_int_equal(payload_xenoprof(TPT_OP_BASE + 7, NULL), -ENOSYS);
+	assert_int_equal(payload_xenoprof(TPT_OP_BASE + 9, NULL), -ENOSYS);
 	assert_int_equal(payload_xenoprof(TPT_OP_BASE | 0xffff, NULL), -ENOSYS);
 }
 
@@ -1097,6 +1098,353 @@ static void revert_without_any_mark(void **state)
 	assert_int_equal(payload_try_revert(), 0);
 }
 
+/* --- eviction --- */
+
+static struct tpt_evict report;
+
+/* Return: the number of calls that it took. */
+static unsigned int evicted(void)
+{
+	unsigned int calls = 0;
+	long rc;
+
+	do {
+		fake_begin();
+		rc = call_evict(&report);
+		assert_true(rc == 0 || rc == -EAGAIN);
+		assert_true(++calls < 100);
+		fake_check();
+	} while (rc);
+	assert_int_equal(report.left, 0);
+	assert_int_equal(semi_writable_stats.semi_writable, 0);
+	return calls;
+}
+
+static u32 features(void)
+{
+	struct tpt_version v;
+
+	fake_begin();
+	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, guest_memory[0]), 0);
+	memcpy(&v, guest_memory[0], sizeof(v));
+	return v.features;
+}
+
+static void admitted(void)
+{
+	fake_begin();
+	assert_int_equal(payload_xenoprof(TPT_OP_ADMIT, NULL), 0);
+}
+
+/* Frames in all states that a guest can leave them in, for as long as it likes. */
+static void in_every_state(u64 (*mfn)(unsigned int n), struct domain *d)
+{
+	for (unsigned int i = 0; i < 8; i++) {
+		fake_begin();
+		fake.current = d;
+		assert_answer(call_batch(MARK, &(u64){ mfn(i) }, 1), 0, 1);
+	}
+	assert_true(guest_pin(mfn(1), 4, false));
+	assert_false(guest_pin(mfn(2), 2, true));	/* half validated */
+	assert_true(guest_pin(mfn(3), 3, false));
+	assert_false(guest_unpin(mfn(3), true));	/* half torn down */
+	assert_true(guest_map_segment(mfn(4)));
+	assert_true(guest_map_writable(mfn(5)));
+	assert_true(guest_pin(mfn(6), 1, false));
+	assert_true(guest_unpin(mfn(6), false));	/* of no use, and last a table */
+	assert_true(guest_free(mfn(7)));
+	as_dom0();
+}
+
+/* None of it is lost to the guest, nor to its devices once it is writable. */
+static void is_ordinary(u64 (*mfn)(unsigned int n), struct domain *d)
+{
+	assert_true(guest_unpin(mfn(1), false));
+	assert_true(guest_pin(mfn(2), 2, false));
+	assert_true(guest_unpin(mfn(2), false));
+	assert_true(guest_unpin(mfn(3), false));
+	assert_true(guest_unmap_segment(mfn(4)));
+	assert_false(fake_owned(mfn(7), d));
+	for (unsigned int i = 0; i < 7; i++) {
+		assert_true(guest_map_writable(mfn(i)));
+		assert_int_equal(d->io[mfn(i)], IO_TABLE | IO_TLB);
+	}
+}
+
+static u64 dom0_frame(unsigned int n)
+{
+	return DOM0_MFN(n * 9);		/* several words of the map */
+}
+
+static u64 domu_frame(unsigned int n)
+{
+	return DOMU_MFN(n);
+}
+
+static void evict_takes_all_marks_back(void **state)
+{
+	in_every_state(dom0_frame, &dom0);
+	in_every_state(domu_frame, &domu);
+	assert_int_equal(payload_try_revert(), -EBUSY);
+	evicted();
+	fake_check();
+	assert_int_equal(semi_writable_stats.released, 16);
+	is_ordinary(dom0_frame, &dom0);
+	is_ordinary(domu_frame, &domu);
+	fake_check();
+	assert_int_equal(payload_try_revert(), 0);
+}
+
+static void evict_refuses_new_marks(void **state)
+{
+	marked_before(F0);
+	assert_int_equal(features(), TPT_FEAT_SYNC);
+	evicted();
+	assert_int_equal(features(), TPT_FEAT_SYNC | TPT_FEAT_EVICTED);
+	assert_answer(mark_1(F1), -EACCES, 0);
+	as_domu();
+	assert_answer(call_batch(MARK, &(u64){ U0 }, 1), -EACCES, 0);
+	as_dom0();
+	/* An owner that does not know gives its frame back. */
+	assert_answer(release_1(F0), -ENOENT, 0);
+	assert_int_equal(evicted(), 1);
+	admitted();
+	admitted();
+	assert_int_equal(features(), TPT_FEAT_SYNC);
+	assert_answer(mark_1(F1), 0, 1);
+	evicted();
+	assert_false(fake_bit(F1));
+}
+
+static void evict_before_the_first_mark(void **state)
+{
+	assert_int_equal(evicted(), 1);
+	assert_false(payload_has_map());
+	assert_answer(mark_1(F0), -EACCES, 0);
+	assert_int_equal(payload_try_revert(), 0);
+}
+
+static void evict_is_of_the_hardware_domain(void **state)
+{
+	marked_before(F0);
+	as_domu();
+	assert_int_equal(call_evict(&report), -EPERM);
+	as_dom0();
+	assert_true(fake_bit(F0));
+	assert_int_equal(features(), TPT_FEAT_SYNC);
+	evicted();
+	as_domu();
+	assert_int_equal(payload_xenoprof(TPT_OP_ADMIT, NULL), -EPERM);
+	as_dom0();
+	assert_answer(mark_1(F1), -EACCES, 0);
+}
+
+static void evict_without_room_for_the_result(void **state)
+{
+	marked_before(F0);
+	assert_int_equal(payload_xenoprof(TPT_OP_EVICT, NULL), -EFAULT);
+	fake.fail_at[FAULT_COPY] = 1;
+	assert_int_equal(call_evict(&report), -EFAULT);
+	assert_int_equal(features(), TPT_FEAT_SYNC);
+	assert_true(fake_bit(F0));
+}
+
+static void evict_leaves_after_so_many(void **state)
+{
+	u64 mfns[NR_DOM0];
+
+	for (unsigned int i = 0; i < NR_DOM0; i++)
+		mfns[i] = DOM0_MFN(i);
+	assert_answer(call_batch(MARK, mfns, NR_DOM0), 0, NR_DOM0);
+	fake_begin();
+	assert_int_equal(call_evict(&report), -EAGAIN);
+	assert_int_equal(report.moved, 128);
+	assert_int_equal(report.left, NR_DOM0 - 128);
+	assert_int_equal(report.domain, dom0.id);
+	assert_int_equal(report.error, 0);
+	assert_int_equal(fake.flushes, 1);
+	evicted();
+}
+
+static void evict_goes_on_after_errors(void **state)
+{
+	marked_before(F0);
+	marked_before(F1);
+	fake.fail_at[FAULT_MAP] = 1;
+	assert_int_equal(call_evict(&report), -EAGAIN);
+	assert_int_equal(report.error, MAP_ERROR);
+	assert_int_equal(report.left, 1);
+	assert_true(fake_bit(F0) && !fake_bit(F1));
+	fake_begin();
+	fake.fail_at[FAULT_GET_TYPE] = 1;
+	assert_int_equal(call_evict(&report), -EAGAIN);
+	assert_int_equal(report.error, -EBUSY);
+	fake_begin();
+	fake.fail_at[FAULT_PAUSE] = 1;
+	assert_int_equal(call_evict(&report), -EAGAIN);
+	assert_int_equal(report.moved, 0);
+	fake_begin();
+	fake.fail_at[FAULT_FLUSH] = 1;
+	assert_int_equal(call_evict(&report), -EAGAIN);
+	assert_int_equal(report.error, FLUSH_ERROR);
+	assert_int_equal(report.left, 0);
+	assert_true(dom0.io[F0] & IO_TABLE);
+	evicted();
+}
+
+static bool was_pinned;
+
+static void other_pins_for_sure(void *arg)
+{
+	was_pinned = guest_pin(*(u64 *)arg, 4, false);
+}
+
+/* A guest's pin is never refused, and what it pins is never reached. */
+static void evict_races_pin(void **state)
+{
+	static u64 mfn;
+	struct domain *const owners[] = { &dom0, &domu };
+
+	for (unsigned int i = 0; i < 2; i++) {
+		bool ran = true;
+
+		for (unsigned int at = 1; ran; at++) {
+			fake_reset();
+			mfn = i ? U0 : F0;
+			fake.current = owners[i];
+			assert_answer(call_batch(MARK, &mfn, 1), 0, 1);
+			as_dom0();
+			fake.race = (struct race){
+				.at = at, .domain = owners[i],
+				.run = other_pins_for_sure, .arg = &mfn,
+			};
+			call_evict(&report);
+			ran = fake.race.at == 0;
+			assert_true(!fake.race.ran || was_pinned);
+			evicted();
+			assert_int_equal(payload_try_revert(), 0);
+			fake_forget_heap();
+		}
+	}
+	fake_reset();
+}
+
+/* It goes on marking while it is evicted, wherever that stands. */
+static void evict_races_mark(void **state)
+{
+	static u64 mfn;
+	bool ran = true;
+
+	for (unsigned int at = 1; ran; at++) {
+		fake_reset();
+		marked_before(F0);
+		domu_marked(U0);
+		mfn = U1;
+		fake.race = (struct race){
+			.at = at, .domain = &domu, .run = other_marks, .arg = &mfn,
+		};
+		call_evict(&report);
+		ran = fake.race.at == 0;
+		evicted();
+		assert_int_equal(payload_try_revert(), 0);
+		fake_forget_heap();
+	}
+	fake_reset();
+}
+
+static long others_rc;
+
+static void other_evicts(void *arg)
+{
+	for (int i = 0; i < 3; i++)
+		others_rc = call_evict(arg);
+}
+
+/* Done is done: a MARK that was on its way is refused, or was waited for. */
+static void mark_races_evict(void **state)
+{
+	static struct tpt_evict other;
+	bool ran = true;
+
+	for (unsigned int at = 1; ran; at++) {
+		fake_reset();
+		domu_marked(U0);
+		evicted();
+		admitted();
+		as_domu();
+		others_rc = 1;
+		fake.race = (struct race){
+			.at = at, .domain = &dom0, .run = other_evicts,
+			.arg = &other,
+		};
+		call_batch(MARK, (u64[]){ U0, U1 }, 2);
+		ran = fake.race.at == 0;
+		ledger_follow_marks();
+		assert_true(!fake.race.ran || others_rc ||
+			    !semi_writable_stats.semi_writable);
+		as_dom0();
+		fake_check();
+		evicted();
+		fake_forget_heap();
+	}
+	fake_reset();
+}
+
+/* The toolstack takes a table from a guest that is stopped. */
+static void other_takes_down(void *arg)
+{
+	while (guest_unpin(*(u64 *)arg, false))
+		;
+	guest_map_writable(*(u64 *)arg);
+}
+
+static void evict_races_the_toolstack(void **state)
+{
+	static u64 mfn;
+
+	for (unsigned int at = 1; at < 40; at++) {
+		fake_reset();
+		mfn = U0;
+		domu_marked(U0);
+		assert_false(guest_pin(U0, 2, true));
+		fake.race = (struct race){
+			.at = at, .domain = &dom0, .run = other_takes_down,
+			.arg = &mfn,
+		};
+		call_evict(&report);
+		evicted();
+		other_takes_down(&mfn);
+		assert_int_equal(domu.io[U0], IO_TABLE | IO_TLB);
+		fake_check();
+		fake_forget_heap();
+	}
+	fake_reset();
+}
+
+static void evict_of_the_dying(void **state)
+{
+	/* Before the end, and when the end was interrupted in the map's middle. */
+	for (unsigned int unfinished = 0; unfinished < 2; unfinished++) {
+		domu_marked(U0);
+		domu_marked(U1);
+		fake.unfinished = unfinished;
+		fake.pending_at = 1;
+		assert_int_equal(payload_domain_kill(&domu), -ERESTART);
+		fake_begin();
+		while (call_evict(&report) == -EAGAIN)
+			;
+		assert_int_equal(semi_writable_stats.semi_writable, 0);
+		fake_begin();
+		fake_kill(&domu, 0);
+		fake_check();
+		fake_create_domu();
+		admitted();
+	}
+	/* The next domain of that id is torn down from the start. */
+	domu_marked(U0);
+	fake_kill(&domu, 0);
+}
+
 #define TEST(f)	cmocka_unit_test_setup_teardown(f, fresh, checked)
 
 int main(void)
@@ -1163,6 +1511,18 @@ int main(void)
 		TEST(without_marks_nothing_is_done),
 		TEST(ids_are_reused),
 		TEST(teardown_races_the_other_domains_calls),
+		TEST(evict_takes_all_marks_back),
+		TEST(evict_refuses_new_marks),
+		TEST(evict_before_the_first_mark),
+		TEST(evict_is_of_the_hardware_domain),
+		TEST(evict_without_room_for_the_result),
+		TEST(evict_leaves_after_so_many),
+		TEST(evict_goes_on_after_errors),
+		TEST(evict_races_pin),
+		TEST(evict_races_mark),
+		TEST(mark_races_evict),
+		TEST(evict_races_the_toolstack),
+		TEST(evict_of_the_dying),
 		TEST(no_revert_while_marked),
 		TEST(failed_revert_changes_nothing),
 		TEST(revert_without_any_mark),

@@ -3,6 +3,7 @@
 #ifndef TRAPLESS_UNDER_TEST_H
 #define TRAPLESS_UNDER_TEST_H
 
+#include "evict.h"
 #include "marks.h"
 #include "semi_writable.h"
 

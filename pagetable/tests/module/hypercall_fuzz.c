@@ -302,7 +302,7 @@ static bool information(void)
 	struct tpt_version v;
 	u64 room[16];
 
-	switch (below(5)) {
+	switch (below(6)) {
 	case 0:
 		return is("version", tpt_call(TPT_OP_VERSION, &v), 0) &&
 		       is("abi", v.abi, TPT_ABI_VERSION) &&
@@ -318,6 +318,11 @@ static bool information(void)
 	case 3:
 		return is("bad host", tpt_call(op, bad_pointer()),
 			  xen_initial_domain() ? -EFAULT : -EPERM);
+	case 4:
+		return is("bad evict", tpt_call(TPT_OP_EVICT, bad_pointer()),
+			  xen_initial_domain() ? -EFAULT : -EPERM) &&
+		       is("admit", tpt_call(TPT_OP_ADMIT, bad_pointer()),
+			  xen_initial_domain() ? 0 : -EPERM);
 	}
 	return is("switches", tpt_call(TPT_OP_SET_SWITCHES, &on),
 		  xen_initial_domain() ? -EINVAL : -EPERM);
@@ -328,7 +333,7 @@ static bool no_operation(void)
 	u64 room[16] = { };
 	u32 op = TPT_OP_BASE + below(0x10000);
 
-	if (op > TPT_OP_BASE && op <= TPT_OP_SET_SWITCHES)
+	if (op > TPT_OP_BASE && op <= TPT_OP_ADMIT)
 		op = TPT_OP_BASE;
 	return is("no operation", tpt_call(op, below(2) ? room : bad_pointer()),
 		  -ENOSYS);

@@ -6,7 +6,8 @@
  *   echo CASE > /sys/module/hypercall_test/parameters/run
  *
  * fails with EPROTO if the hypervisor's answer is not the promised one, which
- * the kernel log then names. Each case but "mark" leaves all pages unmarked.
+ * the kernel log then names. Each case but "mark" and "storm" leaves all pages
+ * unmarked.
  * Counts (flushes a batch, say) are not asked of the payload: the machine's
  * own trace is the witness for those. Random calls are hypercall_fuzz.c's.
  */
@@ -85,7 +86,7 @@ static bool case_unknown_operation(void)
 	u64 scratch[64] = { };
 
 	return EXPECT("op 0", tpt_call(TPT_OP_BASE, scratch), -ENOSYS) &&
-	       EXPECT("op 7", tpt_call(TPT_OP_BASE + 7, scratch), -ENOSYS) &&
+	       EXPECT("op 9", tpt_call(TPT_OP_BASE + 9, scratch), -ENOSYS) &&
 	       EXPECT("last", tpt_call(TPT_OP_BASE + 0xffff, scratch), -ENOSYS);
 }
 
@@ -270,6 +271,97 @@ static bool case_cycle_512(void)
 	return cycles(100, PAGES);
 }
 
+/* The hardware domain takes all marks back; other domains are refused: no_evict. */
+static bool case_evict(void)
+{
+	struct tpt_evict report = { };
+	struct tpt_version v = { };
+	unsigned int times = 0;
+	long rc;
+
+	if (!move_all(TPT_OP_MARK, mfns, PAGES))
+		return false;
+	do {
+		rc = tpt_call(TPT_OP_EVICT, &report);
+		if (!EXPECT("few at a time", report.moved <= 128, 1))
+			return false;
+	} while (rc == -EAGAIN && times++ < 10000);
+	return EXPECT("rc", rc, 0) && EXPECT("left", report.left, 0) &&
+	       EXPECT("again", tpt_call(TPT_OP_EVICT, &report), 0) &&
+	       EXPECT("at 0", tpt_call(TPT_OP_EVICT, NULL), -EFAULT) &&
+	       EXPECT("version", tpt_call(TPT_OP_VERSION, &v), 0) &&
+	       EXPECT("features", v.features,
+		      TPT_FEAT_SYNC | TPT_FEAT_EVICTED) &&
+	       batch_is(TPT_OP_RELEASE, mfns, 1, -ENOENT, 0) &&
+	       batch_is(TPT_OP_MARK, mfns, 1, -EACCES, 0) &&
+	       EXPECT("admit", tpt_call(TPT_OP_ADMIT, NULL), 0) &&
+	       batch_is(TPT_OP_MARK, mfns, 1, 0, 1) &&
+	       batch_is(TPT_OP_RELEASE, mfns, 1, 0, 1);
+}
+
+static bool case_no_evict(void)
+{
+	struct tpt_evict report = { };
+
+	return EXPECT("evict", tpt_call(TPT_OP_EVICT, &report), -EPERM) &&
+	       EXPECT("admit", tpt_call(TPT_OP_ADMIT, NULL), -EPERM);
+}
+
+/*
+ * A guest that means to keep the payload marks all that it has, again and again, until
+ * it is told to be calm. Without a payload stock Xen's answers do not matter.
+ */
+static struct task_struct *storm;
+static bool storm_ok;
+static unsigned long storm_marked, storm_refused;
+module_param(storm_marked, ulong, 0444);
+MODULE_PARM_DESC(storm_marked, "calls of storms that marked frames");
+module_param(storm_refused, ulong, 0444);
+MODULE_PARM_DESC(storm_refused, "calls of storms that were refused after an eviction");
+
+static int storm_thread(void *unused)
+{
+	unsigned int at = 0, done;
+	struct tpt_version v;
+
+	storm_ok = true;
+	while (!kthread_should_stop()) {
+		unsigned int count = min(64u, PAGES - at);
+		long rc = tpt_call_batch(TPT_OP_MARK, mfns + at, count, &done);
+
+		if (done > count)
+			done = 0;	/* not ours: untouched */
+		storm_marked += done > 0;
+		storm_refused += rc == -EACCES;
+		if (rc && rc != -EEXIST && rc != -EACCES &&
+		    !tpt_call(TPT_OP_VERSION, &v))
+			storm_ok = EXPECT("storm", rc, 0);
+		at = (at + max(done, 1u)) % PAGES;
+		cond_resched();
+	}
+	return 0;
+}
+
+static bool case_storm(void)
+{
+	if (storm)
+		return false;
+	storm = kthread_run(storm_thread, NULL, "storm");
+	if (!IS_ERR(storm))
+		return true;
+	storm = NULL;
+	return false;
+}
+
+static bool case_calm(void)
+{
+	if (!storm)
+		return false;
+	kthread_stop(storm);
+	storm = NULL;
+	return storm_ok;
+}
+
 /* Left semi-writable, for what must be refused meanwhile. */
 static bool case_mark(void)
 {
@@ -370,6 +462,10 @@ static const struct {
 	{ "mark", case_mark },
 	{ "release", case_release },
 	{ "race", case_race },
+	{ "evict", case_evict },
+	{ "no_evict", case_no_evict },
+	{ "storm", case_storm },
+	{ "calm", case_calm },
 };
 
 static int run_set(const char *val, const struct kernel_param *kp)
@@ -426,6 +522,8 @@ static int __init hypercall_test_init(void)
 
 static void __exit hypercall_test_exit(void)
 {
+	if (storm)
+		kthread_stop(storm);
 	free_pages_again();
 }
 

@@ -54,6 +54,8 @@ unsigned int copy_from_guest_pv(void *to, const void *from, unsigned int len);
 unsigned int copy_to_guest_pv(void *to, const void *from, unsigned int len);
 void printk(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int revert_payload(struct payload *payload);
+int domain_pause_except_self(struct domain *d);
+void domain_unpause_except_self(struct domain *d);
 
 struct domain *current_domain(void);
 u32 smp_processor_id(void);
@@ -66,6 +68,7 @@ u32 domain_id(const struct domain *d);
 u64 mfn_to_pdx(u64 mfn);
 struct page_info *pdx_to_page(u64 pdx);
 struct page_info *mfn_to_page(u64 mfn);
+u64 pdx_to_mfn(u64 pdx);
 struct domain *page_owner(const struct page_info *page);
 
 #endif /* TRAPLESS_XEN_LAYOUT_H */

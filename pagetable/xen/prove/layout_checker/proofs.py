@@ -610,6 +610,67 @@ SYMBOLS: dict[str, Declared] = {
             Witness("revert_payload", "call arch_livepatch_revive\n...\nmov eax, {_}"),
         ),
     ),
+    # Of the caller's own domain the other CPUs, one after another under a lock that it only tries;
+    # of another one all.
+    "domain_pause_except_self": Declared(
+        "int domain_pause_except_self(struct domain *d)",
+        (
+            Witness(
+                "domain_pause_except_self",
+                """
+                mov {d}, rdi
+                mov {stack}, rsp
+                or {stack}, {XEN_STACK_MASK}
+                mov {current}, qword ptr [{stack} - {XEN_STACK_CURRENT}]
+                cmp qword ptr [{current} + {XEN_VCPU_DOMAIN}], rdi
+                je {_}
+                mov esi, 1
+                call _domain_pause
+                """,
+            ),
+            Witness(
+                "domain_pause_except_self",
+                """
+                call _spin_trylock
+                test eax, eax
+                je {_}
+                ...
+                cmp {current}, {v}
+                je {_}
+                lock inc dword ptr [{v} + {#}]
+                mov rdi, {v}
+                call vcpu_sleep_sync
+                """,
+            ),
+            Witness("domain_pause_except_self", "call _domain_pause\n...\nxor eax, eax"),
+            Witness("domain_pause_except_self", "mov eax, 0xffffffab"),
+        ),
+    ),
+    "domain_unpause_except_self": Declared(
+        "void domain_unpause_except_self(struct domain *d)",
+        (
+            Witness(
+                "domain_unpause_except_self",
+                """
+                mov {d}, rdi
+                mov {stack}, rsp
+                or {stack}, {XEN_STACK_MASK}
+                mov {current}, qword ptr [{stack} - {XEN_STACK_CURRENT}]
+                cmp qword ptr [{current} + {XEN_VCPU_DOMAIN}], rdi
+                je {_}
+                """,
+            ),
+            Witness(
+                "domain_unpause_except_self",
+                """
+                cmp {current}, {v}
+                je {_}
+                lock dec dword ptr [{v} + {#}]
+                jne {_}
+                """,
+            ),
+        ),
+    ),
 }
 
 # livepatch.h: 13 words of 8 bytes an entry, the old address in the third.
