@@ -11,6 +11,8 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
+#define ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))
+
 #define CAPABILITIES const char *, struct dirty_capabilities *
 #define VISIT void (*)(void *, const char *, const char *)
 #define FUNCTIONS(F)                                                               \
@@ -31,10 +33,6 @@
 	F("LIBDIRTY_0.2", dirty_unwatch, int (*)(int64_t, uintptr_t, size_t))      \
 	F("LIBDIRTY_0.2", dirty_watch, int (*)(int64_t, uintptr_t, size_t))        \
 	F("LIBDIRTY_0.2", dirty_watch_all, int (*)(int64_t))
-
-#define IS_OF_TYPE(version, name, type)                                            \
-	_Static_assert(_Generic(&(name), type : 1, default : 0), #name);
-FUNCTIONS(IS_OF_TYPE)
 
 #define MEMBER(structure, member, offset, type)                                    \
 	_Static_assert(offsetof(struct structure, member) == (offset) &&           \
@@ -99,11 +97,13 @@ struct exported {
 
 int main(void)
 {
-#define EXPORTED(version, name, type) { version, #name, (void *)(name) },
+/* No type but the recorded one is taken. */
+#define EXPORTED(version, name, type)                                              \
+	{ version, #name, _Generic(&(name), type : (void *)(name)) },
 	static const struct exported all[] = { FUNCTIONS(EXPORTED) };
 	int missing = 0;
 
-	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+	for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
 		void *there = dlvsym(RTLD_DEFAULT, all[i].name, all[i].version);
 
 		if (there && there == all[i].linked)
