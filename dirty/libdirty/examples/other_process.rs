@@ -5,22 +5,23 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use libdirty::{Dirty, Tracker, page_size};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut child = None;
-    let pid = match std::env::args().nth(1) {
-        Some(pid) => pid.parse()?,
-        None => child.insert(Command::new("sh").args(["-c", "while :; do i=$((i+1)); done"]).spawn()?).id(),
-    };
-    let outcome = follow(i32::try_from(pid)?);
-    if let Some(mut child) = child {
-        child.kill()?;
-        child.wait()?;
+    if let Some(pid) = std::env::args().nth(1) {
+        return follow(pid.parse()?);
     }
+    let counting = "echo begun; while :; do i=$((i + 1)); done";
+    let mut child = Command::new("sh").args(["-c", counting]).stdout(Stdio::piped()).spawn()?;
+    let mut begun = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut begun)?;
+    let outcome = follow(i32::try_from(child.id())?);
+    child.kill()?;
+    child.wait()?;
     outcome
 }
 
