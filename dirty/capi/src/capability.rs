@@ -2,6 +2,7 @@
 //! What a back end can and cannot do, as C sees it.
 
 use std::ffi::{CStr, c_char};
+use std::mem::offset_of;
 
 use libdirty::BackendKind;
 
@@ -82,6 +83,9 @@ pub struct Capabilities {
     pub privilege: *const c_char,
 }
 
+/// The structure as it was released first: no program was compiled with less.
+const FIRST_SIZE: usize = offset_of!(Capabilities, privilege) + size_of::<*const c_char>();
+
 /// No structure of a later version is this long: whoever says so forgot to set the size.
 const MAX_SIZE: usize = 4096;
 
@@ -134,12 +138,12 @@ pub(crate) fn parse(name: &CStr) -> Outcome<BackendKind> {
 pub(crate) unsafe fn fill(kind: BackendKind, out: *mut Capabilities) -> Outcome<()> {
     // SAFETY: the first member.
     let room = unsafe { (&raw const (*out).size).read() } as usize;
-    let known = size_of::<Capabilities>();
-    if room < known || room > MAX_SIZE {
+    if !(FIRST_SIZE..=MAX_SIZE).contains(&room) {
+        let known = size_of::<Capabilities>();
         let why = format!(
             "struct dirty_capabilities: its size is said to be {room}; set it to its sizeof, {known} here"
         );
-        return Err(Failure::new(if room < known { libc::EINVAL } else { libc::E2BIG }, why));
+        return Err(Failure::new(if room < FIRST_SIZE { libc::EINVAL } else { libc::E2BIG }, why));
     }
     let (record, texts) = (kind.capabilities(), texts(kind));
     let filled = Capabilities {
@@ -161,11 +165,21 @@ pub(crate) unsafe fn fill(kind: BackendKind, out: *mut Capabilities) -> Outcome<
         privilege: texts.privilege,
     };
     // SAFETY: `room` bytes may be written.
-    unsafe {
-        out.write(filled);
-        out.cast::<u8>().add(known).write_bytes(0, room - known);
-    }
+    unsafe { store(&filled, out.cast(), room) };
     Ok(())
+}
+
+/// A caller of an earlier version gets the beginning, one of a later version zeros behind the end.
+///
+/// # Safety
+/// `room` bytes may be written to `out`.
+unsafe fn store<T: Copy>(record: &T, out: *mut u8, room: usize) {
+    let known = size_of::<T>().min(room);
+    // SAFETY: as the caller promises; no more is read than `record` has.
+    unsafe {
+        out.copy_from_nonoverlapping((&raw const *record).cast(), known);
+        out.add(known).write_bytes(0, room - known);
+    }
 }
 
 fn sees(sees: libdirty::Sees) -> u32 {
@@ -184,4 +198,20 @@ fn cost(cost: libdirty::CostClass) -> u32 {
         libdirty::CostClass::Hardware => Cost::Hardware,
         libdirty::CostClass::HypervisorExit => Cost::HypervisorExit,
     }) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_of_other_versions_get_what_they_know() {
+        let record = [1u32, 2, 3];
+        for (room, expected) in [(8, [1, 2, 9, 9]), (12, [1, 2, 3, 9]), (16, [1, 2, 3, 0])] {
+            let mut out = [9u32; 4];
+            // SAFETY: there is room for 16 bytes.
+            unsafe { store(&record, out.as_mut_ptr().cast(), room) };
+            assert_eq!(out, expected);
+        }
+    }
 }

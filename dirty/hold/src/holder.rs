@@ -6,7 +6,7 @@
 //!   have called `execve`, and never answers for another.
 //! - Only [`Request::Track`], [`Request::Clear`] and a fork begin a tracking; each has an epoch of its own, and a mark of
 //!   another epoch is answered by "everything".
-//! - Nobody is told of a process before [`Connection::check`] has permitted it.
+//! - Nobody is told of a process before `Connection::check` has permitted it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

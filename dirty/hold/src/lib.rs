@@ -19,5 +19,10 @@ mod process;
 pub mod protocol;
 mod rounds;
 
+/// Its program is compiled as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
+
 pub use client::Client;
 pub use holder::{Holder, Options};

@@ -50,6 +50,11 @@ mod target;
 mod tracker;
 mod uffd;
 
+/// Its programs are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
+
 pub use builder::Builder;
 pub use capability::{BackendKind, Capabilities, CostClass, Sees};
 pub use error::{Error, Result};
