@@ -22,6 +22,8 @@ const PAGES: usize = 4096;
 const IMAGES: usize = 10;
 /// Collects to an image.
 const COLLECTS: usize = 12;
+/// Ranges that are collected one by one, at most.
+const SLICES: usize = 10;
 
 pub(super) fn discards(judge: &mut Judge) -> Result<(), Stop> {
     images(
@@ -61,10 +63,9 @@ pub(super) fn ranges(judge: &mut Judge) -> Result<(), Stop> {
 fn slices(judge: &mut Judge) -> Result<Vec<Area>, Stop> {
     let all = everything();
     let mappings = judge.memory().mappings()?;
-    let middles = mappings
-        .iter()
-        .filter(|mapping| mapping.range.pages() > 8)
-        .map(|mapping| mapping.range.start() + mapping.range.pages() / 3 * page_size());
+    let large: Vec<_> = mappings.iter().filter(|mapping| mapping.range.pages() > 8).collect();
+    let some = large.iter().step_by(large.len().div_ceil(SLICES).max(1));
+    let middles = some.map(|mapping| mapping.range.start() + mapping.range.pages() / 3 * page_size());
     let mut cuts: Vec<_> = [all.start, all.page(all.pages)].into_iter().chain(middles).collect();
     cuts.sort_unstable();
     cuts.retain(|cut| (all.start..=all.page(all.pages)).contains(cut));
