@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use libdirty::{PageRange, Tracker};
+use libdirty::{Dirty, PageRange, Tracker};
 
 use crate::call::{call, call_text, call_unstopped};
 use crate::capability::{self, Capabilities};
@@ -115,22 +115,57 @@ pub extern "C" fn dirty_unwatch(handle: i64, start: usize, length: libc::size_t)
 /// with this call is reported by this collect or by the next. The extents are sorted, do not overlap, and wait for
 /// dirty_read(). Read the memory itself only after this call.
 ///
-/// This, dirty_read() and dirty_discard() may be called while other threads of the program are stopped by a signal at
-/// any point, inside malloc() too, as a garbage collector stops them: these functions do not use the program's
-/// allocator, and signals are blocked in them. But no thread may be stopped then inside dirty_open(), dirty_close(),
-/// dirty_survey() or dirty_backend(): hold the lock under which threads are stopped around calls of these four.
+/// This, the next three, dirty_read() and dirty_discard() may be called while other threads of the program are stopped
+/// by a signal at any point, inside malloc() too, as a garbage collector stops them: these functions do not use the
+/// program's allocator, and signals are blocked in them. But no thread may be stopped then inside dirty_open(),
+/// dirty_close(), dirty_survey() or dirty_backend(): hold the lock under which threads are stopped around calls of these
+/// four.
 /// (None of this holds for tracking another process by soft-dirty.)
 ///
-/// Returns the number of extents, or -EBUSY when some of the last collect are unread (nothing was done; read or
+/// Returns the number of extents, or -EBUSY when some of the last collect or peek are unread (nothing was done; read or
 /// discard them), -ESRCH when the end of the process, or its execve, was reported before, -EBADF, -EXDEV, or an error
 /// of the kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn dirty_collect(handle: i64) -> i64 {
-    on_session(handle, |session| count(session.collect()?))
+    find(handle, Tracker::collect)
 }
 
-/// Take the next extents that the last collect found, in order of addresses, at most capacity of them; call it until
-/// it returns 0. Each extent is given out once, also if several threads read in parallel. out may be watched memory.
+/// dirty_collect() for length bytes from start alone, both multiples of the page size; every page of it must be
+/// watched. What was written elsewhere is reported by the first collect that covers it, whatever ranges are collected
+/// until then.
+///
+/// "uffd-async", "uffd-sync" and "mprotect" look at the range alone, for the cost of its pages, except once after memory
+/// in it was watched or mapped. The other back ends look at everything each time.
+///
+/// Returns as dirty_collect(), or -EINVAL (no range of pages in user space), -ENOENT (not watched as a whole). It is
+/// -ESRCH when the end of the process, or its execve, was reported for all of the range.
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_collect_range(handle: i64, start: usize, length: libc::size_t) -> i64 {
+    find_in(handle, start, length, Tracker::collect_range)
+}
+
+/// Find what dirty_collect() would report now, and take nothing away: the next collect reports it all the same, with
+/// what is written until then. So copy pages after the collect that reports them, and not only after a peek. The extents
+/// wait for dirty_read(), or for dirty_discard(), which only forgets this answer.
+///
+/// It costs what a collect costs, in the tracked process too: the pages are armed again.
+///
+/// Returns as dirty_collect().
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_peek(handle: i64) -> i64 {
+    find(handle, Tracker::peek)
+}
+
+/// dirty_peek() for length bytes from start alone.
+///
+/// Returns as dirty_collect_range().
+#[unsafe(no_mangle)]
+pub extern "C" fn dirty_peek_range(handle: i64, start: usize, length: libc::size_t) -> i64 {
+    find_in(handle, start, length, Tracker::peek_range)
+}
+
+/// Take the next extents that the last collect or peek found, in order of addresses, at most capacity of them; call it
+/// until it returns 0. Each extent is given out once, also if several threads read in parallel. out may be watched memory.
 ///
 /// Returns how many were stored, 0 when all have been read, or -EFAULT (out is NULL), -EINVAL (out is not aligned,
 /// capacity is 0 or greater than memory), -EBADF, -EXDEV.
@@ -149,7 +184,7 @@ pub unsafe extern "C" fn dirty_read(handle: i64, out: *mut Extent, capacity: lib
     })
 }
 
-/// Forget the extents of the last collect that are unread: for a caller that starts over and does not need them.
+/// Forget the extents of the last collect or peek that are unread: for a caller that starts over and does not need them.
 ///
 /// Returns the number of extents forgotten, or -EBADF, -EXDEV.
 #[unsafe(no_mangle)]
@@ -252,6 +287,22 @@ fn on_tracker(handle: i64, work: impl FnOnce(&mut Tracker) -> libdirty::Result<(
     on_session(handle, |session| {
         work(&mut session.tracker)?;
         Ok(0)
+    })
+}
+
+fn find(handle: i64, find: impl FnOnce(&mut Tracker, &mut Dirty) -> libdirty::Result<()>) -> i64 {
+    on_session(handle, |session| count(session.find(find)?))
+}
+
+fn find_in(
+    handle: i64,
+    start: usize,
+    length: libc::size_t,
+    find_in: fn(&mut Tracker, PageRange, &mut Dirty) -> libdirty::Result<()>,
+) -> i64 {
+    on_session(handle, |session| {
+        let range = PageRange::from_length(start, length)?;
+        count(session.find(|tracker, dirty| find_in(tracker, range, dirty))?)
     })
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a handle names: a tracker, with the unread extents of its last collect.
+//! What a handle names: a tracker, with the unread extents of its last collect or peek.
 
 use libdirty::{Dirty, Tracker};
 
@@ -44,16 +44,20 @@ impl Session {
         Session { tracker, found: Dirty::new(), read: 0 }
     }
 
-    /// Collect; the number of extents to be read. Refused while some of the last collect are unread.
-    pub(crate) fn collect(&mut self) -> Outcome<usize> {
+    /// Collect or peek by `find`; the number of extents to be read. Refused while some of the last time are unread.
+    pub(crate) fn find(
+        &mut self,
+        find: impl FnOnce(&mut Tracker, &mut Dirty) -> libdirty::Result<()>,
+    ) -> Outcome<usize> {
         let unread = self.unread();
         if unread > 0 {
-            let why =
-                format!("{unread} extents of the last collect are unread: dirty_read or dirty_discard them");
+            let why = format!(
+                "{unread} extents of the last collect or peek are unread: dirty_read or dirty_discard them"
+            );
             return Err(Failure::new(libc::EBUSY, why));
         }
         self.read = 0;
-        if let Err(error) = self.tracker.collect(&mut self.found) {
+        if let Err(error) = find(&mut self.tracker, &mut self.found) {
             self.found = Dirty::new();
             return Err(error.into());
         }

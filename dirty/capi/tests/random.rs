@@ -3,6 +3,7 @@
 //! what each must return; what was written must be read once and whole. Sequences that fail are shrunk.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::rc::Rc;
 
 use dirty::*;
@@ -20,6 +21,9 @@ enum Step {
     Unwatch(usize, usize, usize),
     Write(usize, BTreeSet<usize>),
     Collect(usize),
+    Peek(usize),
+    CollectRange(usize, usize, usize),
+    PeekRange(usize, usize, usize),
     Read(usize, usize),
     Discard(usize),
     BadHandle(i64),
@@ -35,7 +39,10 @@ fn step() -> impl Strategy<Value = Step> {
         2 => tracker.clone().prop_map(Open),
         1 => tracker.clone().prop_map(Close),
         3 => range.clone().prop_map(|(t, first, count)| Watch(t, first, count)),
-        1 => range.prop_map(|(t, first, count)| Unwatch(t, first, count)),
+        1 => range.clone().prop_map(|(t, first, count)| Unwatch(t, first, count)),
+        2 => range.clone().prop_map(|(t, first, count)| CollectRange(t, first, count)),
+        1 => range.prop_map(|(t, first, count)| PeekRange(t, first, count)),
+        1 => tracker.clone().prop_map(Peek),
         4 => (tracker.clone(), prop::collection::btree_set(0..PAGES, 1..PAGES)).prop_map(|(t, pages)| Write(t, pages)),
         3 => tracker.clone().prop_map(Collect),
         5 => (tracker.clone(), 1..6usize).prop_map(|(t, capacity)| Read(t, capacity)),
@@ -89,6 +96,30 @@ struct Model {
     watched: BTreeSet<usize>,
     written: BTreeSet<usize>,
     unread: BTreeSet<usize>,
+}
+
+impl Model {
+    /// What a collect or peek of `asked`, or of everything, returned.
+    fn found(&mut self, found: i64, asked: Option<Range<usize>>, taken: bool) {
+        let is_watched = asked.clone().into_iter().flatten().all(|page| self.watched.contains(&page));
+        let asked = asked.unwrap_or(0..PAGES);
+        let refused = if !self.is_open {
+            libc::EBADF
+        } else if !self.unread.is_empty() {
+            libc::EBUSY
+        } else if !is_watched {
+            libc::ENOENT
+        } else {
+            self.unread = self.written.range(asked.clone()).copied().collect();
+            // Ranges that were watched one by one may be reported one by one.
+            assert!(found >= extents(&self.unread) && found <= self.unread.len() as i64);
+            if taken {
+                self.written.retain(|page| !asked.contains(page));
+            }
+            return;
+        };
+        assert_eq!(found, -i64::from(refused));
+    }
 }
 
 /// Runs of pages in a set.
@@ -146,14 +177,23 @@ fn run(steps: &[Step]) {
             }
             Step::Collect(tracker) => {
                 let model = &mut models[tracker];
-                let found = dirty_collect(model.handle);
-                if model.is_open && model.unread.is_empty() {
-                    // Ranges that were watched one by one may be reported one by one.
-                    assert!(found >= extents(&model.written) && found <= model.written.len() as i64);
-                    model.unread = std::mem::take(&mut model.written);
-                } else {
-                    assert_eq!(found, errno(model, -libc::EBUSY));
-                }
+                model.found(dirty_collect(model.handle), None, true);
+            }
+            Step::Peek(tracker) => {
+                let model = &mut models[tracker];
+                model.found(dirty_peek(model.handle), None, false);
+            }
+            Step::CollectRange(tracker, first, count) => {
+                let model = &mut models[tracker];
+                let length = count * page_size();
+                let found = dirty_collect_range(model.handle, model.arena.address(first), length);
+                model.found(found, Some(first..first + count), true);
+            }
+            Step::PeekRange(tracker, first, count) => {
+                let model = &mut models[tracker];
+                let length = count * page_size();
+                let found = dirty_peek_range(model.handle, model.arena.address(first), length);
+                model.found(found, Some(first..first + count), false);
             }
             Step::Read(tracker, capacity) => {
                 let model = &mut models[tracker];
@@ -202,6 +242,8 @@ fn run(steps: &[Step]) {
                     i64::from(dirty_unwatch(model.handle, start, length)),
                     errno(model, -libc::EINVAL)
                 );
+                assert_eq!(dirty_collect_range(model.handle, start, length), errno(model, -libc::EINVAL));
+                assert_eq!(dirty_peek_range(model.handle, start, length), errno(model, -libc::EINVAL));
             }
             Step::BadRead(tracker, capacity) => {
                 let model = &models[tracker];

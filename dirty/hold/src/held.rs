@@ -29,7 +29,7 @@ pub(crate) struct Ended(pub(crate) &'static str);
 
 /// The outcome of looking.
 pub(crate) enum Looked {
-    /// All writes until now are known.
+    /// All writes until now are known, where it was looked.
     Known,
     /// Nothing could be found out, and nothing was lost.
     Failed(Error),
@@ -73,12 +73,17 @@ impl Held {
         process::start(self.process.pid) == Some(self.process.start)
     }
 
-    /// Find what was written since the last time.
-    pub(crate) fn look(&mut self) -> Result<Looked, Ended> {
+    /// Find what was written since the last time, within `range` or everywhere.
+    pub(crate) fn look(&mut self, range: Option<PageRange>) -> Result<Looked, Ended> {
         if !self.is_there() {
             return Err(Ended("the process has ended"));
         }
-        match self.tracker.collect(&mut self.dirty) {
+        let looked = match range.map(|range| range.intersection(PageRange::everything())) {
+            Some(Some(range)) => self.tracker.collect_range(range, &mut self.dirty),
+            Some(None) => return Ok(Looked::Known), // page 0 is not watched
+            None => self.tracker.collect(&mut self.dirty),
+        };
+        match looked {
             Ok(()) => {}
             Err(Error::Gone(_)) => return Err(Ended("the process has ended or called execve")),
             Err(error) => return Ok(Looked::Failed(error)),
@@ -94,7 +99,7 @@ impl Held {
         Ok(Looked::Known)
     }
 
-    /// From now on is what [`Held::last_cleared`] answers. Call after a look.
+    /// From now on is what [`Held::last_cleared`] answers. Call after a look everywhere.
     pub(crate) fn clear(&mut self) {
         self.cleared = Some(self.now.round);
     }

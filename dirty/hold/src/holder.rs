@@ -263,7 +263,7 @@ impl Processes {
             return unknown(nothing, format!("process {} is not tracked: {why}", process.pid));
         };
         if !goes_on {
-            match held.look() {
+            match held.look(Some(range)) {
                 Ok(Looked::Known) => {}
                 Ok(Looked::Failed(error)) => return unknown(held.mark(), error.to_string()),
                 Err(Ended(why)) => {
@@ -305,7 +305,7 @@ impl Processes {
                 return Reply::Cleared { process, mark, unknown: error.to_string() };
             }
             let Some(held) = self.held.get_mut(&process.pid) else { break };
-            match held.look() {
+            match held.look(None) {
                 Ok(Looked::Known) => {
                     held.clear();
                     return Reply::Cleared {

@@ -64,6 +64,52 @@ fn two_clients_on_one_process() {
     images[1].check();
 }
 
+/// A client that goes through the memory piece by piece, each from a moment of its own, as those do who read some
+/// entries at a time; and one that asks for everything now and then.
+#[test]
+fn pieces_are_asked_for_one_by_one() {
+    if !works() {
+        return;
+    }
+    let service = Service::start();
+    let mut writer = Writer::start();
+    let (process, range) = (writer.process(), writer.range);
+    let mut client = service.client();
+    let (named, mark) = client.track(process, false).unwrap();
+    let mut images = [0, 1].map(|_| Image::new(process.pid, range));
+    let mut all = mark;
+    // None begins where a page table does.
+    let mut pieces: Vec<_> = (range.start()..range.end())
+        .step_by(300 * libdirty::page_size())
+        .map(|start| (start, (start + 300 * libdirty::page_size()).min(range.end())))
+        .map(|(start, end)| (libdirty::PageRange::new(start, end).unwrap(), mark))
+        .collect();
+    for round in 0..60_usize {
+        let first = round % pieces.len();
+        pieces.rotate_left(first);
+        for (number, (piece, mark)) in pieces.iter_mut().enumerate() {
+            if number % 2 == 0 {
+                writer.write((100 * round + number) as u32);
+            }
+            let written = client.written(named, Since::Mark(*mark), *piece).unwrap();
+            *mark = written.mark;
+            images[0].update(&written);
+            if number == 3 {
+                let written = client.written(named, Since::Mark(all), range).unwrap();
+                all = written.mark;
+                images[1].update(&written);
+                images[1].check();
+            }
+        }
+        for (piece, mark) in &mut pieces {
+            let written = client.written(named, Since::Mark(*mark), *piece).unwrap();
+            *mark = written.mark;
+            images[0].update(&written);
+        }
+        images[0].check();
+    }
+}
+
 #[test]
 fn a_client_that_dies_in_mid_request_harms_nobody() {
     if !works() {
@@ -422,4 +468,46 @@ fn a_tree_of_many_processes() {
     root.wait().unwrap();
     println!("{most} processes: to track one {tracked}; a clear {clear}; a question {question}");
     assert_eq!((held.len(), cleared, known), (most as usize, most as usize, most as usize));
+}
+
+/// Asks for 512 pages and for everything, in a process of `LIBDIRTY_HOLD_MIB`; prints what a question costs.
+#[test]
+fn a_question_about_some_pages() {
+    const QUESTIONS: u32 = 200;
+    if !works() {
+        return;
+    }
+    let mib = std::env::var("LIBDIRTY_HOLD_MIB").ok().and_then(|mib| mib.parse().ok()).unwrap_or(16_usize);
+    let script = "import ctypes, mmap, sys, time\nsize = int(sys.argv[1]) << 20\n\
+                  memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+                  memory.madvise(mmap.MADV_NOHUGEPAGE)\n\
+                  for at in range(0, size, mmap.PAGESIZE): memory[at] = 1\n\
+                  print(ctypes.addressof(ctypes.c_char.from_buffer(memory)), flush=True); time.sleep(1000)";
+    let mut child = Command::new("/usr/bin/python3")
+        .args(["-c", script, &mib.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    let start: usize = line.trim().parse().unwrap();
+    let length = 512 * libdirty::page_size();
+    let service = Service::start();
+    let mut client = service.client();
+    let process = Process { pid: child.id() as i32, start: 0 };
+    client.clear(process).unwrap().unwrap();
+    let mut ask = |range| {
+        let begin = Spent::now();
+        for _ in 0..QUESTIONS {
+            let written = client.written(process, Since::Clear, range).unwrap();
+            assert!(written.pages.is_ok(), "{written:?}");
+        }
+        begin.each(QUESTIONS)
+    };
+    let everything = ask(libdirty::PageRange::everything());
+    let some = ask(libdirty::PageRange::from_length(start + (mib << 19), length).unwrap());
+    println!("{mib} MiB: a question about 512 pages {some}, about everything {everything}");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

@@ -111,7 +111,6 @@ impl PageRange {
         self.start <= address && address < self.end
     }
 
-    /// What is left of `self` when `holes`, sorted, are taken out.
     /// Pieces of so many pages; the last may have fewer.
     pub(crate) fn split(self, pages: usize) -> impl Iterator<Item = PageRange> {
         let size = pages * page_size();
@@ -120,6 +119,7 @@ impl PageRange {
             .map(move |start| PageRange { start, end: start.saturating_add(size).min(self.end) })
     }
 
+    /// What is left of `self` when `holes`, sorted, are taken out.
     pub(crate) fn without(self, holes: impl IntoIterator<Item = PageRange>) -> Vec<PageRange> {
         let mut left = Vec::new();
         let mut at = self.start;
@@ -280,6 +280,13 @@ impl Dirty {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty()
+    }
+
+    /// Whether all of it is in `range`.
+    pub(crate) fn lies_in(&self, range: PageRange) -> bool {
+        let ends = (self.extents.first(), self.extents.last());
+        let (Some(first), Some(last)) = ends else { return true };
+        range.contains(first.range) && range.contains(last.range)
     }
 
     pub(crate) fn clear(&mut self) {

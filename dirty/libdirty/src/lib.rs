@@ -40,6 +40,7 @@ mod maps;
 mod news;
 mod own;
 pub mod pagemap;
+mod pending;
 mod private;
 mod scratch;
 mod seccomp;

@@ -14,7 +14,7 @@ use procfs::process::{MMPermissions, MMapPath, MemoryMaps};
 
 use crate::descriptor::Descriptor;
 use crate::error::Error;
-use crate::extent::PageRange;
+use crate::extent::{PageRange, page_size};
 use crate::own;
 
 /// What backs a mapping: two mappings of the same object show the same memory.
@@ -48,6 +48,8 @@ pub(crate) struct Mapping {
     pub(crate) memory: Memory,
     /// `PROT_*` bits.
     pub(crate) protection: i32,
+    /// Bytes of its pages, of which none can be looked at in part; `None` where the kernel does not say.
+    pub(crate) page_size: Option<usize>,
 }
 
 /// Why the mappings could not be read.
@@ -225,6 +227,7 @@ fn query_next(maps: &File, address: usize) -> io::Result<Option<Mapping>> {
             flag(procmap_query_flags::PROCMAP_QUERY_VMA_WRITABLE),
             flag(procmap_query_flags::PROCMAP_QUERY_VMA_EXECUTABLE),
         ),
+        page_size: usize::try_from(query.vma_page_size).ok().filter(|size| size.is_power_of_two()),
     }))
 }
 
@@ -275,6 +278,8 @@ fn read_all(maps: &File) -> io::Result<Vec<Mapping>> {
                     map.perms.contains(MMPermissions::WRITE),
                     map.perms.contains(MMPermissions::EXECUTE),
                 ),
+                // Huge pages set aside look like a file's on a device without a driver, as do other files.
+                page_size: (map.inode == 0 || device.0 != 0).then(page_size),
             }
         })
         .collect())
@@ -300,7 +305,10 @@ mod tests {
         let stack = &raw const text as usize;
         for address in [code, stack] {
             let own = query_next(&query.file, address).unwrap().unwrap();
-            let seen = [&query, &text].map(|maps| maps.within(&[own.range]).unwrap());
+            let mut seen = [&query, &text].map(|maps| maps.within(&[own.range]).unwrap());
+            // The text may not say it.
+            assert!(seen[0].iter().all(|mapping| mapping.page_size == Some(page_size())));
+            seen.iter_mut().flatten().for_each(|mapping| mapping.page_size = None);
             assert_eq!(seen[0], seen[1]);
             assert!(!seen[0].is_empty());
         }

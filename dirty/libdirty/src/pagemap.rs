@@ -59,6 +59,15 @@ impl Entry {
         self.0 & Self::SWAP != 0
     }
 
+    /// An empty page that a userfaultfd write-protects. Users without CAP_SYS_ADMIN are not shown the difference to one
+    /// that is swapped out: for them it is none.
+    #[must_use]
+    pub fn is_marker(self) -> bool {
+        /// The kind of swap entry (SWP_PTE_MARKER): the highest of 32.
+        const KIND: u64 = 31;
+        self.is_swapped() && self.is_write_protected() && self.0 & KIND == KIND
+    }
+
     /// Neither in memory nor swapped out.
     #[must_use]
     pub fn is_none(self) -> bool {

@@ -47,9 +47,6 @@ pub struct Judge {
     maps: usize,
 }
 
-/// How many missed pages are listed one by one.
-const SHOWN: u64 = 4;
-
 impl Judge {
     /// Start the program and a tracker on it.
     ///
@@ -244,36 +241,88 @@ impl Judge {
     /// The tracker's.
     pub fn collect_racing(&mut self) -> Result<(), Stop> {
         self.quiet = false;
-        self.collect()
+        self.collect(None)?;
+        Ok(())
     }
 
-    fn collect(&mut self) -> Result<(), Stop> {
+    /// The same of `area` alone.
+    ///
+    /// # Errors
+    /// The tracker's.
+    pub fn collect_part_racing(&mut self, area: Area) -> Result<(), Stop> {
+        self.quiet = false;
+        self.collect(Some(area.range()))?;
+        Ok(())
+    }
+
+    /// Peek while the program writes; what was reported is not believed, and left to a collect.
+    ///
+    /// # Errors
+    /// The tracker's.
+    pub fn peek_racing(&mut self, area: Area) -> Result<(), Stop> {
+        self.peeked(area.range())?;
+        Ok(())
+    }
+
+    /// Collect a range, or everything; how many pages were reported.
+    fn collect(&mut self, range: Option<PageRange>) -> Result<usize, Stop> {
         let (mut found, mut wrong) = (Vec::new(), Vec::new());
-        self.tracker.collect(&mut found, &mut wrong)?;
+        match range {
+            Some(range) => self.tracker.collect_range(range, &mut found, &mut wrong)?,
+            None => self.tracker.collect(&mut found, &mut wrong)?,
+        }
         self.outcome.collects += 1;
+        let reported = self.asked_for(range, found, &mut wrong);
+        for Reported { range, state, why } in &reported {
+            let pages = range.pages();
+            if *state == State::Written {
+                self.outcome.pages += pages as u64;
+            } else {
+                *self.outcome.doubts.entry((*why).into()).or_default() += pages as u64;
+            }
+        }
+        wrong.into_iter().for_each(|what| self.outcome.fail(what));
+        let pages = reported.iter().map(|part| part.range.pages()).sum();
+        self.pending.extend(reported);
+        Ok(pages)
+    }
+
+    /// What a peek reports.
+    fn peeked(&mut self, range: PageRange) -> Result<Vec<Reported>, Stop> {
+        let (mut found, mut wrong) = (Vec::new(), Vec::new());
+        self.tracker.peek_range(range, &mut found, &mut wrong)?;
+        let reported = self.asked_for(Some(range), found, &mut wrong);
+        wrong.into_iter().for_each(|what| self.outcome.fail(what));
+        Ok(reported)
+    }
+
+    /// Those pages of `found` that are watched, and in `asked`; that there are others, or not in order, goes to `wrong`.
+    fn asked_for(
+        &self,
+        asked: Option<PageRange>,
+        found: Vec<Reported>,
+        wrong: &mut Vec<String>,
+    ) -> Vec<Reported> {
+        let mut reported: Vec<Reported> = Vec::new();
         let mut end = 0;
-        for reported in found {
-            let Reported { range, state, why } = reported;
+        for part in found {
+            let range = part.range;
             if range.start() < end {
                 wrong.push(format!("{range} was reported twice, or out of order"));
             }
             end = range.end();
             let first = self.ranges.partition_point(|watched| watched.end() <= range.start());
             let watched = self.ranges[first..].iter().map_while(|watched| watched.intersection(range));
-            let before = self.pending.len();
-            self.pending.extend(watched.map(|range| Reported { range, ..reported }));
-            let pages: usize = self.pending[before..].iter().map(|part| part.range.pages()).sum();
+            let before = reported.len();
+            let watched =
+                watched.filter_map(|range| asked.map_or(Some(range), |asked| range.intersection(asked)));
+            reported.extend(watched.map(|range| Reported { range, ..part }));
+            let pages: usize = reported[before..].iter().map(|part| part.range.pages()).sum();
             if pages != range.pages() {
-                wrong.push(format!("{range} was reported and is not watched"));
-            }
-            if state == State::Written {
-                self.outcome.pages += pages as u64;
-            } else {
-                *self.outcome.doubts.entry(why.into()).or_default() += pages as u64;
+                wrong.push(format!("{range} was reported and is not watched, or was not asked for"));
             }
         }
-        wrong.into_iter().for_each(|what| self.outcome.fail(what));
-        Ok(())
+        reported
     }
 
     /// Copy what was reported, in the order of the reports.
@@ -311,23 +360,53 @@ impl Judge {
     /// # Errors
     /// The tracker's. A difference is no error; it is counted.
     pub fn check(&mut self) -> Result<(), Stop> {
-        self.collect()?;
+        self.collect(None)?;
+        self.compare(&self.ranges.clone())?;
+        self.quiet = true;
+        Ok(())
+    }
+
+    /// The program holds still: collect `area` alone, copy, and compare it. Returns how many pages were reported.
+    ///
+    /// # Errors
+    /// The tracker's. A difference is no error; it is counted.
+    pub fn check_part(&mut self, area: Area) -> Result<usize, Stop> {
+        let pages = self.collect(Some(area.range()))?;
+        self.compare(&[area.range()])?;
+        Ok(pages)
+    }
+
+    /// The program holds still: peek. What differs from the copy must be reported; the copy stays as it is.
+    ///
+    /// # Errors
+    /// The tracker's. A difference is no error; it is counted.
+    pub fn peek(&mut self, area: Area) -> Result<(), Stop> {
+        self.copy()?;
+        let reported = self.peeked(area.range())?;
+        let mappings = self.memory.mappings()?;
+        let (shadow, outcome) = (&self.shadow, &mut self.outcome);
+        self.memory.visit(area.range(), &mappings, |address, content| {
+            let is_same = shadow.get(address).is_some_and(|old| old.is_same(content));
+            let next = reported.partition_point(|part| part.range.end() <= address);
+            let is_reported = reported.get(next).is_some_and(|part| part.range.contains_address(address));
+            if !is_same && !is_reported {
+                outcome.miss(address, 1, "differs from the copy and a peek did not report it");
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Copy what was reported, and hold the copy of `ranges` against the memory.
+    fn compare(&mut self, ranges: &[PageRange]) -> Result<(), Stop> {
         self.copy()?;
         let mut mappings = self.memory.mappings()?;
         let Record { reports_gone, shared_aliases, .. } = *self.tracker.record();
         let (shadow, outcome) = (&mut self.shadow, &mut self.outcome);
-        let mut complain = |address: usize, pages: usize, what: &str| {
-            if outcome.missed < SHOWN {
-                let collects = outcome.collects;
-                outcome.notes.push(format!("missed after collect {collects}: {address:#x} {what}"));
-            }
-            outcome.missed += pages as u64;
-        };
-        let holes: Vec<_> = self.ranges.iter().flat_map(|range| holes(*range, &mappings)).collect();
+        let holes: Vec<_> = ranges.iter().flat_map(|range| holes(*range, &mappings)).collect();
         if self.others_write && shared_aliases != Sees::Yes {
             mappings.retain(|mapping| mapping.is_private);
         }
-        for range in &self.ranges {
+        for range in ranges {
             self.memory.visit(*range, &mappings, |address, content| {
                 let what = match shadow.get(address) {
                     None if !reports_gone && Content::Zero.is_same(content) => return,
@@ -335,17 +414,16 @@ impl Judge {
                     Some(old) if !old.is_same(content) => &difference(old, content),
                     Some(_) => return,
                 };
-                complain(address, 1, what);
+                outcome.miss(address, 1, what);
                 shadow.set(address, content);
             })?;
         }
         for hole in holes {
             let forgotten = shadow.forget(hole);
             if forgotten > 0 && reports_gone {
-                complain(hole.start(), forgotten, "is no longer mapped and that was not reported");
+                outcome.miss(hole.start(), forgotten, "is no longer mapped and that was not reported");
             }
         }
-        self.quiet = true;
         Ok(())
     }
 

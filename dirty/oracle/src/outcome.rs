@@ -34,6 +34,14 @@ impl Outcome {
         self.missed == 0 && self.failures.is_empty()
     }
 
+    /// So many pages from `address` on were missed. The first few such are noted.
+    pub fn miss(&mut self, address: usize, pages: usize, what: &str) {
+        if self.missed < MISSES {
+            self.notes.push(format!("missed after collect {}: {address:#x} {what}", self.collects));
+        }
+        self.missed += pages as u64;
+    }
+
     /// Something went against the rules. The first few such are named.
     pub fn fail(&mut self, what: String) {
         match self.failures.len() {
@@ -44,6 +52,8 @@ impl Outcome {
     }
 }
 
+/// Missed pages that are listed one by one.
+const MISSES: u64 = 4;
 /// Failures that are named.
 const FAILURES: usize = 8;
 

@@ -99,7 +99,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::EndFork),
         2 => span().prop_map(Step::Watch),
         2 => span().prop_map(Step::Unwatch),
-        8 => Just(Step::Collect),
+        6 => Just(Step::Collect),
+        4 => span().prop_map(Step::CollectRange),
+        2 => span().prop_map(Step::Peek),
     ]
 }
 

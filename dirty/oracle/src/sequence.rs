@@ -47,6 +47,8 @@ pub enum Step {
     Watch(Span),
     Unwatch(Span),
     Collect,
+    CollectRange(Span),
+    Peek(Span),
 }
 
 /// What the program lets itself do to a page.
@@ -96,6 +98,12 @@ impl Sequence {
 fn failed(mut outcome: Outcome, what: String) -> Verdict {
     outcome.failures.push(what);
     Verdict::Done(outcome)
+}
+
+/// Whether all of `area` is.
+fn is_watched(judge: &Judge, area: Area) -> bool {
+    let watched = judge.ranges().iter().filter_map(|range| range.intersection(area.range()));
+    watched.map(libdirty::PageRange::len).sum::<usize>() == area.len()
 }
 
 /// What the program knows of its memory. Tracking may change protections behind its back, so the kernel is asked
@@ -233,14 +241,26 @@ impl Program {
             }
             Step::Unwatch(span) => {
                 let area = self.area(span);
-                let watched = judge.ranges().iter().filter_map(|range| range.intersection(area.range()));
-                if watched.map(libdirty::PageRange::len).sum::<usize>() == area.len() {
+                if is_watched(judge, area) {
                     judge.unwatch(area)?;
                 } else if judge.record().refuses_ranges && judge.unwatch(area).is_ok() {
                     return Err(Stop::fail("it is not watched as a whole and that was not refused"));
                 }
             }
             Step::Collect => judge.check()?,
+            Step::CollectRange(span) | Step::Peek(span) if judge.record().collects_ranges => {
+                let area = self.area(span);
+                if !is_watched(judge, area) {
+                    if judge.collect_part_racing(area).is_ok() || judge.peek_racing(area).is_ok() {
+                        return Err(Stop::fail("it is not watched as a whole and that was not refused"));
+                    }
+                } else if matches!(step, Step::Peek(_)) {
+                    judge.peek(area)?;
+                } else {
+                    judge.check_part(area)?;
+                }
+            }
+            Step::CollectRange(_) | Step::Peek(_) => {}
         }
         Ok(())
     }

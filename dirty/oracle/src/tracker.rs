@@ -60,6 +60,8 @@ pub struct Record {
     pub reports_gone: bool,
     /// Refuses to watch what is watched, and to unwatch what is not.
     pub refuses_ranges: bool,
+    /// Can collect a range alone, and peek.
+    pub collects_ranges: bool,
     /// Scenarios that it excludes by their names.
     pub excluded: Vec<String>,
 }
@@ -83,6 +85,7 @@ impl Record {
             reclaimed_writes: sees("write-back"),
             reports_gone: false,
             refuses_ranges: false,
+            collects_ranges: false,
             excluded,
         }
     }
@@ -102,6 +105,7 @@ impl From<&Capabilities> for Record {
             reclaimed_writes: capabilities.reclaimed_writes,
             reports_gone: true,
             refuses_ranges: true,
+            collects_ranges: true,
             excluded: Vec::new(),
         }
     }
@@ -130,6 +134,32 @@ pub trait Tracker: Debug {
     /// # Errors
     /// Its own.
     fn collect(&mut self, found: &mut Vec<Reported>, wrong: &mut Vec<String>) -> Result<(), Stop>;
+
+    /// The same of `range` alone; what was written elsewhere is left to the collects that cover it.
+    ///
+    /// # Errors
+    /// Its own.
+    fn collect_range(
+        &mut self,
+        _range: PageRange,
+        _found: &mut Vec<Reported>,
+        _wrong: &mut Vec<String>,
+    ) -> Result<(), Stop> {
+        Err(Stop::skip("it cannot collect a range alone"))
+    }
+
+    /// The same, and nothing is taken from any collect.
+    ///
+    /// # Errors
+    /// Its own.
+    fn peek_range(
+        &mut self,
+        _range: PageRange,
+        _found: &mut Vec<Reported>,
+        _wrong: &mut Vec<String>,
+    ) -> Result<(), Stop> {
+        Err(Stop::skip("it cannot peek"))
+    }
 
     /// The process has ended or replaced its memory, for this `reason`: hold it against what it promises of that.
     ///

@@ -89,6 +89,16 @@ fn a_back_end_that_reports_what_others_write_is_caught() {
 }
 
 #[test]
+fn a_collect_of_a_range_that_takes_what_is_beside_it_is_caught() {
+    must_be_caught("libdirty-range-takes", 0.0, |scenario, _| scenario.ranges, has_missed);
+}
+
+#[test]
+fn a_peek_that_takes_is_caught() {
+    must_be_caught("libdirty-peek-takes", 0.0, |scenario, _| scenario.peeks, has_missed);
+}
+
+#[test]
 fn a_plugin_that_forgets_a_page_in_a_thousand_is_caught() {
     let folder = std::env::var("DIRTY_MUTANTS").expect("run by make -C dirty check-controls");
     let file = PathBuf::from(folder).join("plugin-forgets.so");
@@ -107,7 +117,7 @@ const CASES: u32 = 1000;
 
 #[test]
 fn the_search_finds_mistakes() {
-    for name in ["libdirty-rearm", "libdirty-discard"] {
+    for name in ["libdirty-rearm", "libdirty-discard", "libdirty-range-takes", "libdirty-peek-takes"] {
         let program = mutant(name);
         for setup in setups(0.0) {
             let (backend, target) = (&setup.subject, setup.target.name());

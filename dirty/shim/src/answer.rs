@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libdirty::pagemap::Entry;
 use libdirty::{BackendKind, Dirty, Error, PageRange, Reason, Tracker, page_size};
+use libdirty_hold::protocol::Extent;
 
 use crate::hold;
 use crate::kernel;
@@ -18,7 +19,7 @@ use crate::known::Known;
 use crate::settings::say;
 
 /// A process whose soft-dirty bits were cleared through this library.
-struct Tracked {
+pub(crate) struct Tracked {
     pid: i32,
     tracker: Tracker,
     dirty: Dirty,
@@ -135,6 +136,92 @@ impl Tracked {
     }
 }
 
+/// Who knows which pages of a process are dirty.
+pub(crate) enum Judge {
+    Nobody,
+    Tracker(MutexGuard<'static, Vec<Tracked>>, usize),
+    Holder(i32),
+}
+
+/// What they know of some pages.
+pub(crate) enum Told<'a> {
+    Nothing,
+    Marks(&'a Tracked),
+    Extents(Vec<Extent>),
+}
+
+impl Judge {
+    pub(crate) fn new(known: Known) -> Self {
+        let Some(pid) = known.pid else { return Judge::Nobody };
+        if hold::answers_for(pid) {
+            return Judge::Holder(pid);
+        }
+        let all = tracked();
+        match all.iter().position(|tracked| tracked.pid == pid) {
+            Some(at) => Judge::Tracker(all, at),
+            None => Judge::Nobody,
+        }
+    }
+
+    /// Every page is dirty.
+    pub(crate) fn knows_nothing(&self) -> bool {
+        matches!(self, Judge::Nobody)
+    }
+
+    /// What is known of the pages between two addresses; the kernel was asked about them before.
+    pub(crate) fn told(&self, start: u64, end: u64) -> Told<'_> {
+        match self {
+            Judge::Nobody => Told::Nothing,
+            Judge::Tracker(all, at) => Told::Marks(&all[*at]),
+            Judge::Holder(pid) => {
+                // Page 0 is nobody's.
+                let range = PageRange::new((start as usize).max(page_size()), end as usize);
+                let written = range.ok().and_then(|range| hold::written(*pid, range));
+                written.map_or(Told::Nothing, Told::Extents)
+            }
+        }
+    }
+}
+
+impl Told<'_> {
+    /// Whether the page at `from` is watched by who tells, and up to where that is so. `is_allowed`: a userfaultfd watches
+    /// it asynchronously.
+    pub(crate) fn watched(&self, from: u64, end: u64, is_allowed: bool) -> (u64, bool) {
+        match self {
+            Told::Nothing => (end, false),
+            Told::Marks(_) if !is_allowed => (end, false),
+            Told::Marks(tracked) => not_in(tracked.blind.iter().copied(), from, end),
+            Told::Extents(extents) => {
+                let next = extents.partition_point(|extent| extent.range.end() as u64 <= from);
+                let is_unseen = |extent: &&Extent| extent.reason == Reason::Unsupported as u32;
+                not_in(extents[next..].iter().filter(is_unseen).map(|extent| extent.range), from, end)
+            }
+        }
+    }
+
+    /// Whether the page at `from`, which is watched, is dirty, and up to where that is so. `is_written`: it has no mark.
+    pub(crate) fn dirty(&self, from: u64, end: u64, is_written: bool) -> (u64, bool) {
+        match self {
+            Told::Nothing => (end, true),
+            Told::Marks(_) => (end, is_written),
+            Told::Extents(extents) => {
+                let next = extents.partition_point(|extent| extent.range.end() as u64 <= from);
+                let (end, is_clean) = not_in(extents[next..].iter().map(|extent| extent.range), from, end);
+                (end, !is_clean)
+            }
+        }
+    }
+}
+
+/// Whether the page at `from` is in none of the sorted `ranges`, and up to where that is so.
+fn not_in(ranges: impl IntoIterator<Item = PageRange>, from: u64, end: u64) -> (u64, bool) {
+    match ranges.into_iter().find(|range| range.end() as u64 > from) {
+        Some(range) if range.start() as u64 <= from => (end.min(range.end() as u64), false),
+        Some(range) => (end.min(range.start() as u64), true),
+        None => (end, true),
+    }
+}
+
 /// Entries of a pagemap in the program's memory, at any alignment.
 pub(crate) struct Entries {
     buffer: *mut Entry,
@@ -230,16 +317,13 @@ impl Entries {
 /// mapping was there when the bits were cleared.
 fn without_mark(entry: Entry) -> Entry {
     const UFFD_WP: u64 = 1 << 57;
-    /// The kind of swap entry that marks an empty page (SWP_PTE_MARKER): the highest of 32. Users without
-    /// CAP_SYS_ADMIN are not shown it.
-    const KIND: u64 = 31;
     if entry.is_none() {
         return entry.with_soft_dirty(false);
     }
     if !entry.is_write_protected() {
         return entry;
     }
-    if entry.is_swapped() && entry.0 & KIND == KIND {
+    if entry.is_marker() {
         return Entry::default();
     }
     Entry(entry.0 & !UFFD_WP).with_soft_dirty(false)

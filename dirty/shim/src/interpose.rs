@@ -10,20 +10,18 @@
 #![allow(clippy::missing_safety_doc)] // one contract for all, above
 
 use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::{iovec, mode_t, off64_t, size_t, ssize_t};
 
 use crate::answer::{self, Entries};
 use crate::files;
 use crate::hold;
+use crate::kernel::{self, errno};
 use crate::known::{Kind, Known};
 use crate::lock;
 use crate::real;
-
-fn errno() -> c_int {
-    // SAFETY: errno is the thread's own.
-    unsafe { *libc::__errno_location() }
-}
+use crate::scan;
 
 fn set_errno(value: c_int) {
     // SAFETY: as above.
@@ -132,16 +130,20 @@ pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usi
 }
 
 /// See `ioctl` of the C library.
-///
-/// A pagemap that is answered here has no `PAGEMAP_SCAN`, as before Linux 6.7: asked for soft-dirty pages, the kernel
-/// would answer that it has the bit, and that all pages are clean.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
-    const PAGEMAP_SCAN: c_ulong = 0xc060_6610;
-    let is_pagemap = || files::known(fd).is_some_and(|known| known.kind == Kind::Pagemap);
-    if request == PAGEMAP_SCAN && files::is_candidate(fd) && !lock::is_held_here() && is_pagemap() {
-        set_errno(libc::ENOTTY);
-        return -1;
+    if request == scan::PAGEMAP_SCAN
+        && files::is_candidate(fd)
+        && !lock::is_held_here()
+        && let Some(known) = files::known(fd).filter(|known| known.kind == Kind::Pagemap)
+    {
+        let answer = AssertUnwindSafe(|| scan::answer(fd, known, argument));
+        // Neither after a fork that lost the lock nor after a panic is there an answer.
+        let answer = lock::hold(|| catch_unwind(answer).unwrap_or(Err(libc::EIO))).unwrap_or(Err(libc::EIO));
+        return answer.unwrap_or_else(|error| {
+            set_errno(error);
+            -1
+        });
     }
     // SAFETY: the caller's arguments.
     unsafe { real::ioctl(fd, request, argument) }
@@ -156,7 +158,7 @@ pub unsafe extern "C-unwind" fn ptrace(request: c_int, pid: c_int, address: usiz
     const PTRACE_ATTACH: c_int = 16;
     const PTRACE_SEIZE: c_int = 0x4206;
     if matches!(request, PTRACE_ATTACH | PTRACE_SEIZE) && !lock::is_held_here() && hold::answers_for(pid) {
-        lock::hold(|| std::panic::catch_unwind(|| hold::prepare(pid)));
+        lock::hold(|| catch_unwind(|| hold::prepare(pid)));
     }
     // SAFETY: the caller's arguments.
     unsafe { real::ptrace(request, pid, address, data) }
@@ -384,14 +386,8 @@ unsafe fn write_clear_refs(fd: c_int, buffer: *const c_void, count: size_t) -> O
     }
     let mut command = [0u8; answer::COMMAND_LENGTH];
     let length = count.min(command.len());
-    let (to, from) = (
-        iovec { iov_base: command.as_mut_ptr().cast(), iov_len: length },
-        iovec { iov_base: buffer.cast_mut(), iov_len: length },
-    );
-    // By the kernel, for the address may be bad.
-    // SAFETY: `to` is ours, of that length; `from` is only read, in this process.
-    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
-    if copied != length as ssize_t || !answer::is_clear_soft_dirty(&command[..length]) {
+    let is_known = kernel::copy_in(buffer as usize, &mut command[..length]).is_some();
+    if !is_known || !answer::is_clear_soft_dirty(&command[..length]) {
         return None;
     }
     let done = lock::hold(|| answer::clear_soft_dirty(known)).unwrap_or(Err(libc::EIO));

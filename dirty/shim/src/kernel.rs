@@ -1,19 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is read from the kernel: whether it has soft-dirty itself, and which memory is watched.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use libc::iovec;
 use libdirty::pagemap::{Entry, Regions, Scan, scan};
 use libdirty::{PageRange, page_size};
 use linux_raw_sys::general::PAGE_IS_WPALLOWED;
 
 use crate::real;
 use crate::settings::settings;
+
+/// The error of the last call that failed in this thread.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: errno is the thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Fill `bytes` from the program's memory, by the kernel, for the address may be bad; `None` then.
+pub(crate) fn copy_in(address: usize, bytes: &mut [u8]) -> Option<()> {
+    let ours = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let theirs = iovec { iov_base: address as *mut c_void, iov_len: bytes.len() };
+    // SAFETY: `ours` may be written that far; the other is only read, in this process.
+    let copied =
+        unsafe { libc::process_vm_readv(libc::getpid(), &raw const ours, 1, &raw const theirs, 1, 0) };
+    (copied == bytes.len() as isize).then_some(())
+}
+
+/// Store `bytes` in the program's memory, which is the caller's to change, in the same way.
+pub(crate) fn copy_out(address: usize, bytes: &[u8]) -> Option<()> {
+    let ours = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let theirs = iovec { iov_base: address as *mut c_void, iov_len: bytes.len() };
+    // SAFETY: `ours` is only read; the program has given the address to be written.
+    let copied =
+        unsafe { libc::process_vm_writev(libc::getpid(), &raw const ours, 1, &raw const theirs, 1, 0) };
+    (copied == bytes.len() as isize).then_some(())
+}
+
+/// An address without what the processor ignores of it, as the kernel takes it.
+pub(crate) fn untagged(address: u64) -> u64 {
+    if cfg!(target_arch = "aarch64") { ((address << 8).cast_signed() >> 8).cast_unsigned() } else { address }
+}
+
+/// Fill `entries` with those of the pages from `start` on; they stay as they are where there are none.
+pub(crate) fn entries(pagemap: c_int, start: u64, entries: &mut [Entry]) {
+    let length = size_of_val(entries);
+    // SAFETY: so many bytes to be filled, any of which make entries.
+    unsafe { real::pread64(pagemap, entries.as_mut_ptr().cast(), length, offset_of(start as usize)) };
+}
 
 /// Whether this library answers, in place of the kernel: the kernel has no soft-dirty, or "force" says so.
 pub(crate) fn is_answered_here() -> bool {

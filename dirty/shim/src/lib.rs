@@ -2,8 +2,8 @@
 //! `LD_PRELOAD=libdirty-softdirty.so`: the soft-dirty interface of the kernel, answered by libdirty.
 //!
 //! A write of "4" to `/proc/PID/clear_refs` arms a tracker of that process, and what the program reads from
-//! `/proc/PID/pagemap` carries bit 55 for the pages written since. Every other file, and everything else about
-//! these two, is the kernel's.
+//! `/proc/PID/pagemap` carries bit 55 for the pages written since, or PAGE_IS_SOFT_DIRTY if it asks by `PAGEMAP_SCAN`.
+//! Every other file, and everything else about these two, is the kernel's.
 //!
 //! Invariants:
 //! - **Never falsely clean.** Bit 55 is left out of a present page only where a tracker of this process watches
@@ -15,7 +15,7 @@
 //!   memory comes from the program's allocator: a collector may have stopped all threads, one of them in `malloc`.
 //!
 //! `interpose` has the functions that replace the C library's, `files` knows which descriptors are ours, `answer`
-//! gives the answers, under `lock`; `hold` has them from a holder.
+//! and `scan` give the answers, under `lock`; `hold` has them from a holder.
 
 mod answer;
 mod files;
@@ -25,6 +25,7 @@ mod kernel;
 mod known;
 mod lock;
 mod real;
+mod scan;
 mod settings;
 
 /// Memory apart from the program's `malloc`, straight from the kernel.

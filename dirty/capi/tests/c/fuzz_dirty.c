@@ -4,13 +4,18 @@
  * libFuzzer's bytes. What must hold after each: nothing crashes (arrays end
  * where nothing may be written), a handle is refused exactly when it is not
  * open, what is read are sorted pages of the arena, and a copy of the memory that
- * is updated by nothing but what is read ends as the memory itself.
+ * is updated by nothing but what is read (but for what a peek found) ends as the
+ * memory itself.
  *
  * Only an arena of this program's own making is ever watched.
  */
 #include "check.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
 
 enum { PAGES = 32, HANDLES = 4, CAPACITY = 8, STEPS = 64 };
 
@@ -24,7 +29,8 @@ static size_t left;
 struct tracker {
 	int64_t handle;
 	int open;
-	int64_t unread; /* extents of the last collect */
+	int64_t unread; /* extents of the last collect or peek */
+	int peeked; /* it was a peek */
 	int watched[PAGES];
 	char copy[PAGES]; /* a byte of each watched page, as last reported */
 };
@@ -57,6 +63,18 @@ static void copy(struct tracker *tracker, uintptr_t start, uintptr_t end)
 		tracker->copy[(at - (uintptr_t)arena) / page] = *(char *)at;
 }
 
+static void opened(struct tracker *tracker, int64_t handle)
+{
+	CHECK(handle > UINT32_MAX || (handle < 0 && handle > -4096));
+	if (handle < 0)
+		return;
+	if (tracker->open)
+		CHECK(dirty_close(tracker->handle) == 0);
+	memset(tracker, 0, sizeof(*tracker));
+	tracker->handle = handle;
+	tracker->open = 1;
+}
+
 static void open_one(struct tracker *tracker)
 {
 	const char *const names[] = { NULL, "auto", "mprotect", "uffd-sync", "", "x\n%s" };
@@ -74,14 +92,46 @@ static void open_one(struct tracker *tracker)
 	} else {
 		handle = dirty_open(0, names[which], 0);
 	}
-	CHECK(handle > UINT32_MAX || (handle < 0 && handle > -4096));
-	if (handle < 0)
+	opened(tracker, handle);
+}
+
+/* Any number, another file, a userfaultfd in some state or other. */
+static void open_by_descriptor(struct tracker *tracker)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	uint8_t which = byte() % 16, state = byte();
+	int64_t handle;
+	int fd;
+
+	if (which == 0) {
+		fd = (int)word();
+		handle = dirty_open_fd(state & 1 ? 0 : -(int)state, fd);
+		CHECK(handle == -EBADF || fd >= 0);
+	} else if (which == 1) {
+		fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+		CHECK(dirty_open_fd(0, fd) == -EOPNOTSUPP);
+		CHECK(close(fd) == 0);
 		return;
-	if (tracker->open)
-		CHECK(dirty_close(tracker->handle) == 0);
-	memset(tracker, 0, sizeof(*tracker));
-	tracker->handle = handle;
-	tracker->open = 1;
+	} else {
+		fd = (int)syscall(SYS_userfaultfd, (state & 1 ? O_CLOEXEC : 0) |
+					  (state & 2 ? O_NONBLOCK : 0) | UFFD_USER_MODE_ONLY);
+		if (fd < 0)
+			return;
+		if (state % 16 == 4) {
+			api.features = byte();
+			(void)ioctl(fd, UFFDIO_API, &api);
+		}
+		handle = dirty_open_fd(0, fd);
+		CHECK(handle > 0 || handle == -EOPNOTSUPP);
+		/* Once more, initialised by the call before. */
+		if (state % 16 == 5) {
+			int64_t second = dirty_open_fd(0, fd);
+
+			CHECK(second == -EOPNOTSUPP || dirty_close(second) == 0);
+		}
+		CHECK(fcntl(fd, F_GETFD) >= 0 && close(fd) == 0);
+	}
+	opened(tracker, handle);
 }
 
 /* Some range: pages of the arena, or any numbers that are no range at all. */
@@ -148,18 +198,43 @@ static void change_range(struct tracker *tracker, int watch)
 	copy(tracker, start, start + length);
 }
 
-static void collect(struct tracker *tracker)
+/* What dirty_collect() and its kin returned; want is 0 or what they refuse. */
+static void found(struct tracker *tracker, int64_t count, int64_t want, int peeked)
 {
-	int64_t count = dirty_collect(tracker->handle);
-
 	if (!tracker->open)
 		CHECK(count == -EBADF);
+	else if (want == -EINVAL)
+		CHECK(count == -EINVAL);
 	else if (tracker->unread)
 		CHECK(count == -EBUSY);
 	else
-		CHECK(count >= 0);
-	if (count >= 0)
+		CHECK(want ? count == want : count >= 0);
+	if (count >= 0) {
 		tracker->unread = count;
+		tracker->peeked = peeked;
+	}
+}
+
+static void collect(struct tracker *tracker)
+{
+	found(tracker, dirty_collect(tracker->handle), 0, 0);
+}
+
+static void collect_range(struct tracker *tracker)
+{
+	int first, end, peek = byte() % 4 == 0;
+	uintptr_t start;
+	size_t length;
+	int64_t count;
+
+	if (byte() % 8 == 0) {
+		found(tracker, dirty_peek(tracker->handle), 0, 1);
+		return;
+	}
+	any_range(&start, &length);
+	count = peek ? dirty_peek_range(tracker->handle, start, length) :
+		       dirty_collect_range(tracker->handle, start, length);
+	found(tracker, count, expected(tracker, start, length, 0, &first, &end), peek);
 }
 
 static void read_some(struct tracker *tracker)
@@ -195,7 +270,9 @@ static void read_some(struct tracker *tracker)
 		CHECK(out[i].start >= (uintptr_t)arena);
 		CHECK(out[i].end <= (uintptr_t)arena + PAGES * page);
 		CHECK(dirty_reason_text(out[i].reason));
-		copy(tracker, out[i].start, out[i].end);
+		/* What a peek found is left to a collect. */
+		if (!tracker->peeked)
+			copy(tracker, out[i].start, out[i].end);
 	}
 }
 
@@ -249,6 +326,8 @@ static void any_handle(void)
 		if (trackers[i].open && trackers[i].handle == handle)
 			return;
 	CHECK(dirty_collect(handle) == -EBADF);
+	CHECK(dirty_collect_range(handle, (uintptr_t)arena, page) == -EBADF);
+	CHECK(dirty_peek(handle) == -EBADF);
 	CHECK(dirty_read(handle, array, CAPACITY) == -EBADF);
 	CHECK(dirty_discard(handle) == -EBADF);
 	CHECK(dirty_close(handle) == -EBADF);
@@ -267,9 +346,10 @@ static void finish(struct tracker *tracker)
 		do {
 			count = dirty_read(tracker->handle, array, CAPACITY);
 			CHECK(count >= 0);
-			for (int64_t i = 0; i < count; i++)
+			for (int64_t i = 0; i < count && !tracker->peeked; i++)
 				copy(tracker, array[i].start, array[i].end);
 		} while (count > 0);
+		tracker->peeked = 0;
 		CHECK(round || dirty_collect(tracker->handle) >= 0);
 	}
 	for (int i = 0; i < PAGES; i++)
@@ -311,8 +391,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		struct tracker *tracker = &trackers[what / 16 % HANDLES];
 
 		switch (what % 16) {
-		case 0 ... 1:
+		case 0:
 			open_one(tracker);
+			break;
+		case 1:
+			open_by_descriptor(tracker);
 			break;
 		case 2:
 			CHECK(dirty_close(tracker->handle) == (tracker->open ? 0 : -EBADF));
@@ -331,8 +414,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			for (int i = byte() % 2; i < PAGES; i += 2)
 				touch(i);
 			break;
-		case 9 ... 10:
+		case 9:
 			collect(tracker);
+			break;
+		case 10:
+			collect_range(tracker);
 			break;
 		case 11 ... 12:
 			read_some(tracker);

@@ -29,6 +29,9 @@ static void check_refused(int64_t handle, int error)
 	CHECK(dirty_watch_all(handle) == -error);
 	CHECK(dirty_unwatch(handle, (uintptr_t)memory, page_size()) == -error);
 	CHECK(dirty_collect(handle) == -error);
+	CHECK(dirty_collect_range(handle, (uintptr_t)memory, page_size()) == -error);
+	CHECK(dirty_peek(handle) == -error);
+	CHECK(dirty_peek_range(handle, (uintptr_t)memory, page_size()) == -error);
 	CHECK(dirty_read(handle, &extent, 1) == -error);
 	CHECK(dirty_discard(handle) == -error);
 	CHECK(!dirty_backend(handle));
@@ -142,13 +145,20 @@ static void test_ranges(void)
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
 		CHECK(dirty_watch(tracker, bad[i].start, bad[i].length) == -EINVAL);
 		CHECK(dirty_unwatch(tracker, bad[i].start, bad[i].length) == -EINVAL);
+		CHECK(dirty_collect_range(tracker, bad[i].start, bad[i].length) == -EINVAL);
+		CHECK(dirty_peek_range(tracker, bad[i].start, bad[i].length) == -EINVAL);
 	}
+	CHECK(dirty_collect_range(tracker, memory, page) == -ENOENT);
+	CHECK(strstr(dirty_last_error(), "not watched"));
+	CHECK(dirty_peek_range(tracker, memory, page) == -ENOENT);
 	CHECK(dirty_watch(tracker, memory, 8 * page) == 0);
 	CHECK(dirty_watch(tracker, memory + page, page) == -EEXIST);
 	CHECK(dirty_unwatch(tracker, memory, 9 * page) == -ENOENT);
 	CHECK(dirty_unwatch(tracker, memory + 2 * page, page) == 0);
 	CHECK(dirty_unwatch(tracker, memory, 8 * page) == -ENOENT);
+	CHECK(dirty_collect_range(tracker, memory, 8 * page) == -ENOENT);
 	CHECK(dirty_watch(tracker, memory + 2 * page, page) == 0);
+	CHECK(dirty_collect_range(tracker, memory, 8 * page) == 0);
 	CHECK(dirty_collect(tracker) == 0);
 	CHECK(dirty_close(tracker) == 0);
 	munmap((void *)memory, 8 * page);
@@ -225,17 +235,74 @@ static void test_nothing_is_lost(void)
 	CHECK(dirty_close(tracker) == 0);
 }
 
+static const char *const every_backend[] = { "epml",	   "dbit", "uffd-async", "soft-dirty",
+					      "spml",	   "mprotect", "uffd-sync" };
+
+/* Read one extent, which must be these pages, and all that there is. */
+static void check_one(int64_t tracker, char *start, size_t pages)
+{
+	struct dirty_extent extent;
+
+	CHECK(dirty_read(tracker, &extent, 1) == 1);
+	CHECK(extent.start == (uintptr_t)start && extent.end == extent.start + pages * page_size());
+	CHECK(dirty_read(tracker, &extent, 1) == 0);
+}
+
+/* A collect of a range leaves the rest to others; a peek leaves all. */
+static void test_parts(void)
+{
+	size_t page = page_size();
+
+	for (size_t i = 0; i < ARRAY_SIZE(every_backend); i++) {
+		char *memory = new_memory(8);
+		int64_t tracker = dirty_open(0, every_backend[i], 0);
+
+		if (tracker == -EOPNOTSUPP) {
+			printf("# %s\n", dirty_last_error());
+			munmap(memory, 8 * page);
+			continue;
+		}
+		CHECK(dirty_watch(tracker, (uintptr_t)memory, 8 * page) == 0);
+		for (int round = 0; round < 3; round++) {
+			for (int at = 1; at < 7; at++)
+				memory[at * page]++;
+			CHECK(dirty_peek(tracker) == 1);
+			CHECK(dirty_collect_range(tracker, (uintptr_t)memory, page) == -EBUSY);
+			check_one(tracker, memory + page, 6);
+			CHECK(dirty_peek_range(tracker, (uintptr_t)memory + 5 * page, 3 * page) == 1);
+			CHECK(dirty_discard(tracker) == 1); /* that answer alone */
+			CHECK(dirty_collect_range(tracker, (uintptr_t)memory + 2 * page, 2 * page) == 1);
+			check_one(tracker, memory + 2 * page, 2);
+			CHECK(dirty_collect_range(tracker, (uintptr_t)memory, 4 * page) == 1);
+			check_one(tracker, memory + page, 1);
+			memory[3 * page]++;
+			CHECK(dirty_collect_range(tracker, (uintptr_t)memory + 4 * page, 4 * page) == 1);
+			check_one(tracker, memory + 4 * page, 3);
+			CHECK(dirty_collect(tracker) == 1);
+			check_one(tracker, memory + 3 * page, 1);
+			CHECK(dirty_collect(tracker) == 0 && dirty_peek(tracker) == 0);
+		}
+		/* What is not watched any more is forgotten. */
+		memory[0]++;
+		memory[page]++;
+		CHECK(dirty_peek(tracker) == 1 && dirty_discard(tracker) == 1);
+		CHECK(dirty_unwatch(tracker, (uintptr_t)memory, page) == 0);
+		CHECK(dirty_collect(tracker) == 1);
+		check_one(tracker, memory + page, 1);
+		CHECK(dirty_close(tracker) == 0);
+		munmap(memory, 8 * page);
+	}
+}
+
 /* The answer may be stored into watched memory; that is a write like another. */
 static void test_watched_array(void)
 {
-	const char *const backends[] = { "epml", "dbit", "uffd-async", "soft-dirty", "spml", "mprotect",
-					 "uffd-sync" };
 	size_t page = page_size();
 
-	for (size_t i = 0; i < ARRAY_SIZE(backends); i++) {
+	for (size_t i = 0; i < ARRAY_SIZE(every_backend); i++) {
 		char *memory = new_memory(4);
 		struct dirty_extent *out = (struct dirty_extent *)(memory + 3 * page);
-		int64_t tracker = dirty_open(0, backends[i], 0);
+		int64_t tracker = dirty_open(0, every_backend[i], 0);
 
 		if (tracker == -EOPNOTSUPP) {
 			printf("# %s\n", dirty_last_error());
@@ -420,10 +487,18 @@ static void test_other_process(void)
 	close(tell[1]);
 	check_child(child);
 	if (tracker > 0) {
-		CHECK(dirty_collect(tracker) == 1);
+		/* Each page has ended once, in whatever order it is asked. */
+		CHECK(dirty_peek(tracker) == 1);
 		CHECK(dirty_read(tracker, &extent, 1) == 1);
 		CHECK(extent.reason == DIRTY_REASON_EXITED);
+		CHECK(dirty_collect_range(tracker, (uintptr_t)memory + page, page) == 1);
+		CHECK(dirty_read(tracker, &extent, 1) == 1);
+		CHECK(extent.reason == DIRTY_REASON_EXITED && extent.end - extent.start == page);
+		CHECK(dirty_collect_range(tracker, (uintptr_t)memory + page, page) == -ESRCH);
+		CHECK(dirty_collect(tracker) == 2);
+		CHECK(dirty_discard(tracker) == 2);
 		CHECK(dirty_collect(tracker) == -ESRCH);
+		CHECK(dirty_peek(tracker) == -ESRCH);
 		CHECK(dirty_close(tracker) == 0);
 	}
 	close(tell[0]);
@@ -483,7 +558,7 @@ static void *hammer(void *argument)
 		struct dirty_extent extents[2];
 
 		memory[0]++;
-		switch (rand_r(&seed) % 6) {
+		switch (rand_r(&seed) % 7) {
 		case 0:
 			opened = dirty_open(0, NULL, 0);
 			CHECK(opened > 0);
@@ -502,6 +577,12 @@ static void *hammer(void *argument)
 		case 3:
 			CHECK(is_one_of(dirty_unwatch(handle, (uintptr_t)memory, page), EBADF,
 					ENOENT));
+			break;
+		case 4:
+			count = dirty_collect_range(handle, (uintptr_t)memory, 2 * page);
+			CHECK(is_one_of(count, EBADF, EBUSY) || count == -ENOENT);
+			count = dirty_peek(handle);
+			CHECK(is_one_of(count, EBADF, EBUSY));
 			break;
 		default:
 			CHECK(is_one_of(dirty_collect(handle), EBADF, EBUSY));
@@ -647,6 +728,10 @@ static void stop_the_world(const char *backend)
 		for (int i = 0; i < WORLD; i++)
 			CHECK(!pthread_kill(world[i], SIGUSR1));
 		wait_for_stopped(WORLD);
+		/* By ranges and by peeks, too: what they keep must grow. */
+		CHECK(dirty_peek(tracker) > 0 && dirty_discard(tracker) > 0);
+		count = dirty_collect_range(tracker, (uintptr_t)memory + stop * page, 64 * page);
+		CHECK(count >= 0 && dirty_discard(tracker) == count);
 		CHECK(dirty_collect(tracker) > 0);
 		while ((count = dirty_read(tracker, extents, 16)) > 0)
 			reported += count;
@@ -713,6 +798,7 @@ int main(void)
 		{ "open by a descriptor", test_open_fd },
 		{ "ranges", test_ranges },
 		{ "nothing is lost", test_nothing_is_lost },
+		{ "parts", test_parts },
 		{ "watched array", test_watched_array },
 		{ "capabilities", test_capabilities },
 		{ "survey", test_survey },

@@ -40,6 +40,9 @@ pub(crate) enum Armed {
 pub(crate) struct Collection<'a> {
     /// The parts to look at, sorted; each mapped a moment ago.
     pub(crate) parts: &'a [Part],
+    /// These are all that are watched. If not ([`Backend::collects_some`]), nothing may be taken of what concerns others,
+    /// and each may be a piece of what was armed.
+    pub(crate) is_all: bool,
     /// The same with protections, as seen a moment ago.
     pub(crate) mappings: &'a [Mapping],
     /// Where dirty pages go, in any order.
@@ -62,6 +65,12 @@ pub(crate) trait Backend: Send + Debug {
     /// Leave `range`, a part or a piece of one, as if it had never been watched. `mapped`: whether the memory is still
     /// there; if not, only the back end's own records are removed.
     fn disarm(&mut self, target: &Target, range: PageRange, mapped: bool);
+
+    /// Whether a collect can look at `parts` alone, now: some of what is watched, none of it armed since the last
+    /// collect.
+    fn collects_some(&self, _parts: &[Part]) -> bool {
+        false
+    }
 
     /// Report the pages written since the last collect, and arm them again.
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>);

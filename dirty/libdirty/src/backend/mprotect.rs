@@ -235,6 +235,13 @@ impl Backend for Mprotect {
         }
     }
 
+    /// Doubt concerns all of what was armed together.
+    fn collects_some(&self, parts: &[Part]) -> bool {
+        let has_doubt =
+            |part: &Part| self.records.get(&name(part)).is_none_or(|record| record.watch.has_doubt());
+        handler::is_on_top() && !parts.iter().any(has_doubt)
+    }
+
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         if !self.records.is_empty() && !handler::is_on_top() {
             // Faults may have been lost meanwhile.
@@ -243,6 +250,8 @@ impl Backend for Mprotect {
         let doubts: HashMap<usize, Reason> = self
             .records
             .iter()
+            // Doubt that was raised since `collects_some` waits for the next collect.
+            .filter(|_| work.is_all)
             .filter_map(|(name, record)| Some((*name, record.watch.take_doubt()?)))
             .collect();
         for part in work.parts {

@@ -388,6 +388,10 @@ impl Backend for UffdAsync {
         }
     }
 
+    fn collects_some(&self, _parts: &[Part]) -> bool {
+        true
+    }
+
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         for part in work.parts {
             if self.is_armed(target, part.range) {

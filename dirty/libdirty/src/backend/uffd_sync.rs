@@ -241,6 +241,10 @@ impl Backend for UffdSync {
         }
     }
 
+    fn collects_some(&self, _parts: &[Part]) -> bool {
+        true
+    }
+
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         for part in work.parts {
             if self.is_armed(part, work) {

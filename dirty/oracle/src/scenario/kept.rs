@@ -104,6 +104,13 @@ pub(super) fn hugetlb(judge: &mut Judge) -> Result<(), Stop> {
         judge.check()?;
         judge.touch(area, 9, round + 50)?;
         judge.check()?;
+        if judge.record().collects_ranges {
+            // A huge page has one mark: what is found of its other pages is for who collects them.
+            judge.touch(area, 11, round + 70)?;
+            judge.check_part(area.part(huge_pages() - 20, 50))?;
+            judge.check_part(area.part(3, 2 * huge_pages() + 9))?;
+            judge.check()?;
+        }
         let part = area.part(huge_pages(), huge_pages());
         // Linux 5.18 has it.
         let discard = Op::Advise { at: part.start, length: part.len(), advice: libc::MADV_DONTNEED };

@@ -11,6 +11,7 @@ mod kept;
 mod kernel;
 mod mapping;
 mod process;
+mod ranges;
 mod scale;
 mod threads;
 mod writes;
@@ -37,6 +38,10 @@ pub struct Scenario {
     pub discards: bool,
     /// Others write at the same addresses: it must catch a back end that reports what they write.
     pub noisy: bool,
+    /// Ranges are collected alone: it must catch a tracker that takes what is written beside them.
+    pub ranges: bool,
+    /// It is peeked: it must catch a tracker that takes what a peek reports.
+    pub peeks: bool,
     /// The field of the record that says whether such writes are seen; without it they must be.
     pub sees: fn(&Record) -> Sees,
     /// Where it makes sense.
@@ -57,6 +62,8 @@ const fn scenario(
         races: false,
         discards: false,
         noisy: false,
+        ranges: false,
+        peeks: false,
         sees: |_| Sees::Yes,
         targets: BOTH,
         body,
@@ -74,6 +81,14 @@ impl Scenario {
 
     const fn noisy(self) -> Self {
         Scenario { noisy: true, ..self }
+    }
+
+    const fn ranges(self) -> Self {
+        Scenario { ranges: true, ..self }
+    }
+
+    const fn peeks(self) -> Self {
+        Scenario { peeks: true, ..self }
     }
 
     const fn sees(self, sees: fn(&Record) -> Sees) -> Self {
@@ -191,6 +206,23 @@ pub const ALL: &[Scenario] = &[
         documented::discards,
     )
     .only(&[Target::Other]),
+    scenario("documented-ranges", "the same, range by range, in any order", documented::ranges)
+        .only(&[Target::Other])
+        .ranges(),
+    scenario(
+        "ranges",
+        "4 threads write random pages, and ranges are collected in any order",
+        ranges::writers,
+    )
+    .ranges(),
+    scenario(
+        "ranges-discarded",
+        "memory is given back and replaced, and ranges are collected",
+        ranges::discards,
+    )
+    .ranges(),
+    scenario("peek", "it is looked at what will be collected, under four threads and without", ranges::peek)
+        .peeks(),
     scenario("dontneed", "MADV_DONTNEED of some pages, then reads, then writes", discard::some).discards(),
     scenario("dontneed-block", "the same of all pages of a page table", discard::block).discards(),
     scenario("dontneed-huge", "the same of a transparent huge page", discard::huge).discards(),

@@ -14,8 +14,8 @@ use crate::outcome::Stop;
 
 use super::writes::advise;
 
-const THREADS: usize = 4;
-const PAGES: usize = 2048;
+pub(super) const THREADS: usize = 4;
+pub(super) const PAGES: usize = 2048;
 /// Collects between two checks, close together.
 const BURST: usize = 4;
 /// Pages that a processor keeps all at hand in its TLB. A back end that changes entries and does not flush misses each
@@ -26,7 +26,7 @@ const FEW_ROUNDS: usize = 12;
 const ROUNDS: usize = 12;
 
 /// Whether to go on after `round` rounds.
-fn goes_on(judge: &Judge, round: usize, since: Instant) -> bool {
+pub(super) fn goes_on(judge: &Judge, round: usize, since: Instant) -> bool {
     // Once pages were missed, more rounds say nothing new.
     let is_good = judge.outcome.is_good();
     is_good && (round < ROUNDS || since.elapsed() < Duration::from_secs_f64(judge.setup.seconds))

@@ -34,6 +34,16 @@ fn state_of(reason: Reason) -> State {
     }
 }
 
+impl Library {
+    fn found(&self) -> impl Iterator<Item = Reported> + '_ {
+        self.dirty.extents().iter().map(|extent| Reported {
+            range: extent.range,
+            state: state_of(extent.reason),
+            why: extent.reason.text(),
+        })
+    }
+}
+
 impl Tracker for Library {
     fn record(&self) -> &Record {
         &self.record
@@ -49,11 +59,29 @@ impl Tracker for Library {
 
     fn collect(&mut self, found: &mut Vec<Reported>, _wrong: &mut Vec<String>) -> Result<(), Stop> {
         self.tracker.collect(&mut self.dirty)?;
-        found.extend(self.dirty.extents().iter().map(|extent| Reported {
-            range: extent.range,
-            state: state_of(extent.reason),
-            why: extent.reason.text(),
-        }));
+        found.extend(self.found());
+        Ok(())
+    }
+
+    fn collect_range(
+        &mut self,
+        range: PageRange,
+        found: &mut Vec<Reported>,
+        _wrong: &mut Vec<String>,
+    ) -> Result<(), Stop> {
+        self.tracker.collect_range(range, &mut self.dirty)?;
+        found.extend(self.found());
+        Ok(())
+    }
+
+    fn peek_range(
+        &mut self,
+        range: PageRange,
+        found: &mut Vec<Reported>,
+        _wrong: &mut Vec<String>,
+    ) -> Result<(), Stop> {
+        self.tracker.peek_range(range, &mut self.dirty)?;
+        found.extend(self.found());
         Ok(())
     }
 

@@ -78,7 +78,54 @@ static void fill(char *memory, size_t pages)
 		memory[i * page] = 1;
 }
 
-/* Which pages are soft-dirty, asked in one of four ways. */
+/* The ioctl PAGEMAP_SCAN, newer than some headers. */
+#define PAGEMAP_SCAN 0xc0606610UL
+#define IS_WPALLOWED (1 << 0)
+#define IS_WRITTEN (1 << 1)
+#define IS_FILE (1 << 2)
+#define IS_PRESENT (1 << 3)
+#define IS_SWAPPED (1 << 4)
+#define IS_PFNZERO (1 << 5)
+#define IS_SOFT_DIRTY (1 << 7)
+#define WP_MATCHING (1 << 0)
+#define CHECK_WPASYNC (1 << 1)
+
+struct scan {
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+	uint64_t inverted, mask, anyof, returned;
+};
+
+struct region {
+	uint64_t start, end, categories;
+};
+
+/* Mark the pages of all regions that have any of the categories. */
+static void scan(const struct files *files, struct scan scan, size_t vec_len, uint64_t wanted, char *found)
+{
+	struct region *regions = calloc(vec_len, sizeof(*regions));
+	uintptr_t memory = scan.start;
+
+	need(regions);
+	scan.size = sizeof(scan);
+	scan.vec = (uintptr_t)regions;
+	scan.vec_len = vec_len;
+	memset(found, 0, (scan.end - scan.start) / page);
+	while (scan.start < scan.end) {
+		int count = ioctl(files->pagemap, PAGEMAP_SCAN, &scan);
+
+		need(count >= 0 && (size_t)count <= vec_len);
+		for (int i = 0; i < count; i++)
+			for (uint64_t at = regions[i].start; at < regions[i].end; at += page)
+				found[(at - memory) / page] |= !!(regions[i].categories & wanted);
+		need(scan.walk_end > scan.start && scan.walk_end <= scan.end);
+		scan.start = scan.walk_end;
+	}
+	free(regions);
+}
+
+enum { WAYS = 7 };
+
+/* Which pages are soft-dirty, asked in one of so many ways. */
 static void ask(const struct files *files, void *memory, size_t pages, char *dirty, int way)
 {
 	off_t at = (uintptr_t)memory / page * 8;
@@ -90,7 +137,7 @@ static void ask(const struct files *files, void *memory, size_t pages, char *dir
 	};
 
 	need(entries);
-	switch (way % 4) {
+	switch (way % WAYS) {
 	case 0:
 		need(pread(files->pagemap, entries, length, at) == length);
 		break;
@@ -107,6 +154,18 @@ static void ask(const struct files *files, void *memory, size_t pages, char *dir
 		for (size_t i = 0; i < pages; i++)
 			need(read(files->pagemap, entries + i, 8) == 8);
 		break;
+	default: {
+		struct scan all = { .start = (uintptr_t)memory, .end = (uintptr_t)memory + pages * page,
+				    .returned = IS_SOFT_DIRTY };
+
+		if (way == 5)
+			all.mask = IS_SOFT_DIRTY;
+		if (way == 6)
+			all.max_pages = 100;
+		scan(files, all, way == 4 ? 7 : 600, IS_SOFT_DIRTY, dirty);
+		free(entries);
+		return;
+	}
 	}
 	for (size_t i = 0; i < pages; i++)
 		dirty[i] = !!(entries[i] & SOFT_DIRTY);
@@ -118,7 +177,7 @@ static void expect(const struct files *files, const char *what, void *memory, si
 	char *dirty = malloc(pages);
 
 	need(dirty);
-	for (int way = 0; way < 4; way++) {
+	for (int way = 0; way < WAYS; way++) {
 		size_t missed = 0, spurious = 0;
 
 		ask(files, memory, pages, dirty, way);
@@ -180,22 +239,122 @@ static void case_basic(void)
 	rounds(&again, memory);
 }
 
-/* The ioctl PAGEMAP_SCAN, newer than some headers: it would say that all is clean. */
+static int scan_errno(const struct files *files, const struct scan *scan)
+{
+	errno = 0;
+	return ioctl(files->pagemap, PAGEMAP_SCAN, scan) < 0 ? errno : 0;
+}
+
+/* A userfaultfd of this program's own, which watches asynchronously. */
+static int watch_by_own(char *memory, size_t pages)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = 1 << 15 | 1 << 13 };
+	struct uffdio_register watch = { .range = { (uintptr_t)memory, pages * page },
+					 .mode = UFFDIO_REGISTER_MODE_WP };
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | 1);
+
+	need(fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0 && ioctl(fd, UFFDIO_REGISTER, &watch) == 0);
+	return fd;
+}
+
+/* What PAGEMAP_SCAN says beside soft-dirty, and what it does. */
 static void case_scan(void)
 {
 	struct files files = open_files("self");
-	char *memory = map(PAGES);
-	uint64_t argument[12] = { sizeof(argument), 0, (uintptr_t)memory,
-				  (uintptr_t)memory + PAGES * page };
-	const unsigned long scan = 0xc0606610;
+	char *memory = map(PAGES), *own = map(64), found[PAGES], expected[PAGES];
+	struct scan all = { .size = sizeof(all), .start = (uintptr_t)memory,
+			    .end = (uintptr_t)memory + PAGES * page };
+	/* As a checkpointer asks: content of its own, and which of it is soft-dirty. */
+	struct scan content = all, clean = all, protect = all;
 
-	fill(memory, PAGES);
-	clear(&files);
-	errno = 0;
-	if (ioctl(files.pagemap, scan, argument) != -1 || errno != ENOTTY) {
-		fprintf(stderr, "PAGEMAP_SCAN was answered: %s\n", strerror(errno));
-		wrong++;
+	content.inverted = content.mask = IS_PFNZERO | IS_FILE;
+	content.anyof = IS_PRESENT | IS_SWAPPED;
+	content.returned = content.anyof | IS_SOFT_DIRTY;
+	clean.inverted = clean.mask = clean.returned = IS_SOFT_DIRTY;
+	need(madvise(memory, PAGES * page, MADV_NOHUGEPAGE) == 0);
+	fill(memory, PAGES / 2);
+	int fd = watch_by_own(own, 64);
+
+	fill(own, 64);
+	for (int round = 0; round < 5; round++) {
+		clear(&files);
+		memset(expected, 0, sizeof(expected));
+		for (int i = 0; i < round * 100; i++)
+			expected[rand() % (PAGES / 2)] = 1;
+		for (size_t i = 0; i < PAGES; i++)
+			if (expected[i])
+				memory[i * page]++;
+		scan(&files, content, 50, IS_SOFT_DIRTY, found);
+		if (memcmp(found, expected, PAGES)) {
+			printf("content: not the pages that were written\n");
+			wrong = 1;
+		}
+		scan(&files, content, 50, IS_PRESENT | IS_SWAPPED, found);
+		if (memchr(found, 0, PAGES / 2) || memchr(found + PAGES / 2, 1, PAGES / 2)) {
+			printf("content: not the pages that there are\n");
+			wrong = 1;
+		}
+		/* Those that are clean: all others, as they have been there since the clear. */
+		clean.returned = IS_PRESENT;
+		clean.anyof = IS_PRESENT;
+		scan(&files, clean, 50, IS_PRESENT, found);
+		for (size_t i = 0; i < PAGES / 2; i++)
+			expected[i] = !expected[i];
+		if (memcmp(found, expected, PAGES)) {
+			printf("clean: not the other pages\n");
+			wrong = 1;
+		}
+		/* The tracker is not seen. */
+		struct scan traces = all;
+
+		traces.returned = traces.anyof = IS_WPALLOWED;
+		scan(&files, traces, 50, IS_WPALLOWED, found);
+		if (memchr(found, 1, PAGES)) {
+			printf("memory reads as watched by a userfaultfd\n");
+			wrong = 1;
+		}
+		traces.returned = traces.mask = IS_WRITTEN | IS_PRESENT;
+		traces.anyof = 0;
+		scan(&files, traces, 50, IS_WRITTEN, found);
+		if (memchr(found, 0, PAGES / 2)) {
+			printf("memory reads as write-protected\n");
+			wrong = 1;
+		}
 	}
+	/* To protect is for memory that the program itself watches. The tracker's marks stay what they are. */
+	clear(&files);
+	memset(expected, 0, sizeof(expected));
+	expected[3] = ++memory[3 * page];
+	protect.flags = WP_MATCHING;
+	protect.mask = protect.returned = IS_WRITTEN;
+	scan(&files, protect, 50, IS_WRITTEN, found);
+	if (memchr(found, 1, PAGES)) {
+		printf("memory that the program does not watch was protected\n");
+		wrong = 1;
+	}
+	memset(expected, 0, sizeof(expected));
+	expected[3] = 1;
+	expect(&files, "after a scan that protects", memory, PAGES, expected);
+	protect.flags |= CHECK_WPASYNC;
+	if (scan_errno(&files, &protect) != EPERM) {
+		printf("memory that the program does not watch: no EPERM\n");
+		wrong = 1;
+	}
+	protect.start = (uintptr_t)own;
+	protect.end = protect.start + 64 * page;
+	memset(expected, 1, 64);
+	for (int round = 0; round < 3; round++) {
+		scan(&files, protect, 50, IS_WRITTEN, found);
+		if (memcmp(found, expected, 64)) {
+			printf("own userfaultfd: not the pages that were written\n");
+			wrong = 1;
+		}
+		expect_all(&files, "watched by its own userfaultfd", own, 64, 1);
+		memset(expected, 0, 64);
+		expected[5 * round] = ++own[5 * round * page];
+		expected[5 * round] = 1;
+	}
+	close(fd);
 	rounds(&files, memory);
 	/* Others' are passed on. */
 	int pipes[2], length = -1;

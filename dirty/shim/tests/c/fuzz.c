@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -98,6 +99,86 @@ static void compare(long call, size_t at, ssize_t length)
 	}
 }
 
+struct scan {
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+	uint64_t inverted, mask, anyof, returned;
+};
+
+struct region {
+	uint64_t start, end, categories;
+};
+
+/* More than this program's memory can be in. */
+static struct region found[2][20000];
+
+/* What a tracker does not change: FILE, PRESENT, PFNZERO, HUGE. */
+#define UNCHANGED 0x6cULL
+#define KNOWN 0xffULL
+#define PAGEMAP_SCAN 0xc0606610UL
+
+/* Mostly good; sometimes one number is any other. */
+static struct scan any_scan(void)
+{
+	size_t first = any(2900);
+	struct scan scan = {
+		.size = sizeof(scan),
+		.start = (uintptr_t)memory + first * page,
+		.end = (uintptr_t)memory + (first + any(3000 - first)) * page + any(2) * any(page),
+		.vec = 1, /* its buffer */
+		.vec_len = any(300),
+		.max_pages = any(3) ? 0 : any(200),
+		.inverted = any(256) & UNCHANGED,
+		.mask = any(4) ? 0 : any(256) & UNCHANGED,
+		.anyof = any(2) ? 0 : any(256) & UNCHANGED,
+		.returned = any(256) & UNCHANGED,
+	};
+
+	if (!any(3)) {
+		uint64_t *numbers = (uint64_t *)&scan, any_number = state * 31;
+
+		numbers[any(12)] = any(2) ? any_number : any_number >> any(64);
+		scan.vec = any(4) ? 1 : any(2) ? 0 : (uintptr_t)gone;
+		/* What protects is not for comparing: see the client's case. */
+		scan.flags &= ~3ULL;
+	}
+	/* Nor is what a tracker changes, but numbers that mean nothing are. */
+	scan.inverted &= UNCHANGED | ~KNOWN;
+	scan.mask &= UNCHANGED | ~KNOWN;
+	scan.anyof &= UNCHANGED | ~KNOWN;
+	scan.returned &= UNCHANGED | ~KNOWN;
+	return scan;
+}
+
+static void scan_both(int fd_ours, int fd_theirs, int is_bad, long call)
+{
+	int a_errno, b_errno;
+	struct scan a = any_scan(), b, *pa = is_bad && any(2) ? (struct scan *)gone : &a;
+	long x, y;
+
+	b = a;
+	if (a.vec == 1) {
+		a.vec = (uintptr_t)found[0];
+		b.vec = (uintptr_t)found[1];
+	}
+	errno = 0;
+	x = ioctl(fd_ours, PAGEMAP_SCAN, pa);
+	a_errno = errno;
+	errno = 0;
+	y = syscall(SYS_ioctl, fd_theirs, PAGEMAP_SCAN, pa == &a ? &b : pa);
+	b_errno = errno;
+	if ((x < 0) != (y < 0) || (x < 0 && a_errno != b_errno) ||
+	    (x >= 0 && (x != y || a.walk_end != b.walk_end))) {
+		printf("start %#lx end %#lx (walked to %#lx, %#lx) vec %#lx of %lu, at most %lu, %lx %lx %lx %lx\n",
+		       a.start, a.end, a.walk_end, b.walk_end, a.vec, a.vec_len, a.max_pages, a.inverted, a.mask,
+		       a.anyof, a.returned);
+		fail("PAGEMAP_SCAN", call, x, a_errno, y, b_errno);
+	}
+	if (x > 0 && memcmp(found[0], found[1], x * sizeof(struct region))) {
+		printf("call %ld: other regions than the kernel's\n", call);
+		exit(1);
+	}
+}
+
 static const char * const commands[] = { "4",	 "4\n",	 " +4\t", "004", "4 4", "44",  "",     "\n",  "-4",
 				  "1",	 "5",	 "6",	  "x",	 "+",	"4\0x", "0x4", "4           5" };
 
@@ -132,7 +213,7 @@ int main(int argc, char **argv)
 		if (any(200) == 0)
 			madvise(memory + any(2000) * page, any(1000) * page, MADV_DONTNEED);
 		errno = 0;
-		switch (any(9)) {
+		switch (any(12)) {
 		case 0: {
 			int whence = any(4);
 
@@ -188,6 +269,11 @@ int main(int argc, char **argv)
 			length = 0;
 			break;
 		}
+		case 9:
+		case 10:
+		case 11:
+			scan_both(maps[0], maps[1], is_bad, call);
+			continue;
 		case 7:
 			what = "write to pagemap";
 			x = write(maps[0], a, length);

@@ -38,6 +38,10 @@ impl Watch {
         self.doubt.fetch_max(reason as u32, SeqCst);
     }
 
+    pub(super) fn has_doubt(&self) -> bool {
+        self.doubt.load(SeqCst) != 0
+    }
+
     /// Take the doubt and clear it.
     pub(super) fn take_doubt(&self) -> Option<Reason> {
         match self.doubt.swap(0, SeqCst) {
