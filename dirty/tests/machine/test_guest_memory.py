@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The example VMM of docs/dirty.md, which keeps a copy of guest memory: on stock kvm_amd, in the emulator.
 
-The witness is memory itself: the program compares the copy with the memory when the guest stands still. The control
-is the same program without what libdirty reports.
+The witness is memory itself: the program compares the copy with the memory when the guest stands still. The
+control is the same program without what libdirty reports.
 """
 
 import re
@@ -48,8 +48,9 @@ def transcript() -> Transcript:
 
 def _counted(transcript: Transcript, step: str) -> tuple[int, int, int]:
     """Return the guest's runs, the pages copied and those that were wrong."""
-    line = re.search(r"(\d+) runs of the guest, (\d+) pages copied, (\d+) wrong$", transcript[step].output.strip())
-    assert line, transcript[step].output
+    output = transcript[step].output.strip()
+    line = re.search(r"(\d+) runs of the guest, (\d+) pages copied, (\d+) wrong$", output)
+    assert line, output
     runs, copied, wrong = (int(number) for number in line.groups())
     return runs, copied, wrong
 
