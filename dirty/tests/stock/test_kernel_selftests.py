@@ -119,7 +119,7 @@ def test_userfaultfd(source: Path, tmp_path: Path) -> None:
 
 
 def test_pagemap_ioctl(source: Path, tmp_path: Path) -> None:
-    """Each scan of the test passes through the shim, and none differs: it says the same of each of its tests."""
+    """Through the shim, which answers each of its scans, it says the same as without."""
     program = _build(source, tmp_path, "pagemap_ioctl")
     alone, through = (_output(program, through_shim=shim) for shim in (False, True))
     assert _totals(alone)["fail"] == 0, alone
