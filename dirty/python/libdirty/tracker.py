@@ -114,14 +114,31 @@ class Tracker:
         """Stop watching pages; each must be watched. What no collect has found there is forgotten."""
         _library.call("dirty_unwatch", self._open(), *_range(start, length))
 
-    def collect(self) -> list[Extent]:
+    def collect(self, start: int | None = None, length: int | None = None) -> list[Extent]:
         """Return the pages written since the last collect, or since they were watched, in order of addresses.
 
-        Read the memory after this call: what is written later is reported by the next collect.
+        With ``start`` and ``length`` only of these pages, which must be watched; what was written elsewhere
+        is left for the next collect. Read the memory after this call: what is written later is reported by
+        the next collect.
         """
+        return self._find("dirty_collect", "dirty_collect_range", start, length)
+
+    def peek(self, start: int | None = None, length: int | None = None) -> list[Extent]:
+        """Return what ``collect`` would return now, and take nothing away: the next collect reports it again.
+
+        Copy pages after the collect that reports them, not only after a peek. It costs what a collect costs.
+        """
+        return self._find("dirty_peek", "dirty_peek_range", start, length)
+
+    def _find(self, function: str, of_range: str, start: int | None, length: int | None) -> list[Extent]:
+        where: tuple[int, ...] = ()
+        if start is not None and length is not None:
+            function, where = of_range, _range(start, length)
+        elif start is not None or length is not None:
+            raise TypeError("a range has a start and a length")
         with self._lock:
             handle = self._open()
-            count = _library.call("dirty_collect", handle)
+            count = _library.call(function, handle, *where)
             try:
                 extents = _library.ffi.new("struct dirty_extent[]", max(count, 1))
                 count = _library.call("dirty_read", handle, extents, len(extents))

@@ -260,6 +260,26 @@ def test_a_tracker_that_is_forgotten_is_released(writer: Writer) -> None:
     assert another_program(writer.pid) == "tracked\n"
 
 
+def test_a_range_alone_and_a_peek(memory: mmap.mmap) -> None:
+    start, length = libdirty.pages_of(memory)
+
+    def pages(extents: list[libdirty.Extent]) -> set[int]:
+        return {at for one in extents for at in range(one.start, one.end, PAGE) if one.is_content}
+
+    with libdirty.track(watch=[(start, length)]) as tracker:
+        first, other = start, start + 5 * PAGE
+        memory[0] = memory[5 * PAGE] = 1
+        assert {first, other} <= pages(tracker.peek()) and pages(tracker.peek(other, PAGE)) == {other}
+        assert pages(tracker.collect(first, PAGE)) == {first}
+        left = pages(tracker.collect())
+        assert other in left and first not in left
+        assert first not in pages(tracker.peek())
+        with pytest.raises(TypeError, match="start and a length"):
+            tracker.collect(first)
+        with pytest.raises(libdirty.BadRange):
+            tracker.peek(first + 1, PAGE)
+
+
 def test_a_collect_that_is_cut_short_ends_the_tracker(
     memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
