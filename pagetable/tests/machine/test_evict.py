@@ -45,7 +45,7 @@ _LIST = "xen-livepatch list; ls -1d /sys/module/trapless_* 2>/dev/null; true"
 
 
 def _trapless(name: str, arguments: str, expect: int | None = 0) -> Step:
-    return Step(name, f"trapless pagetable {arguments} 2>&1; rc=$?; {_LIST}; exit $rc", 300, expect)
+    return Step(name, f"trapless pagetable {arguments} 2>&1; rc=$?; {_LIST}; exit $rc", _PATIENCE_S, expect)
 
 
 def _case(case: str) -> str:
