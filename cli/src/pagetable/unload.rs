@@ -19,7 +19,7 @@ use super::platform::Platform;
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(400);
 /// So many calls of an eviction may bring nothing: one looks through 4 GiB of memory, or 1,024 domain ids.
-const IDLE_CALLS: u32 = 5_000;
+const IDLE_CALLS: u32 = 1_500;
 /// Calls after an error, each preceded by a pause.
 const FAILED_CALLS: u32 = 20;
 

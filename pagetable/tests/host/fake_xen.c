@@ -650,11 +650,12 @@ bool guest_pin(u64 mfn, unsigned int level, bool interrupted)
 		return false;
 	rc = take_type(page, level_type(level), interrupted && level > 1);
 	if (rc) {
-		put_page(page);
+		/* First, as another CPU may continue it from now on. */
 		if (rc == -ERESTART) {
 			l->partial = 1;
 			l->level = level;
 		}
+		put_page(page);
 		return false;
 	}
 	l->partial = 0;

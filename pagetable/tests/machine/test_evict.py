@@ -34,18 +34,19 @@ FORKERS = 2
 ROUNDS = 4  # of loading and evicting
 _PATIENCE_S = 900  # with a guest that takes all of the processor
 ADMITS = "evict-admits"
-STOCK_FIX, FIX_ABOVE = "stock", "above"
+STOCK_FIX, FIX_ABOVE = "fix", "above"
 # The pool looks every ten seconds; the machine is slow.
 NOTICED = (
     "n=0; until [ $(cat {0}/enabled) = {1} ] || [ $((n += 1)) -gt 120 ]; do sleep 1; done; cat {0}/enabled"
 )
 SYSFS = f"/sys/kernel/{NAME}"
+PAYLOAD = f"/usr/lib/trapless/4.17/{NAME}.livepatch"
 
 _LIST = "xen-livepatch list; ls -1d /sys/module/trapless_* 2>/dev/null; true"
 
 
 def _trapless(name: str, arguments: str, expect: int | None = 0) -> Step:
-    return Step(name, f"trapless pagetable {arguments} 2>&1; rc=$?; {_LIST}; exit $rc", 300, expect)
+    return Step(name, f"trapless pagetable {arguments} 2>&1; rc=$?; {_LIST}; exit $rc", _PATIENCE_S, expect)
 
 
 def _case(case: str) -> str:
@@ -116,7 +117,7 @@ def hostile() -> Transcript:
 @pytest.fixture(scope="module")
 def vendors() -> Transcript:
     """Live patches of a vendor's, for stock Xen and for our payload."""
-    load = f"xen-livepatch load fix {GUEST}/{STOCK_FIX}.livepatch; {_LIST}"
+    load = f"xen-livepatch load {GUEST}/{STOCK_FIX}.livepatch; {_LIST}"
     clean = "xen-livepatch unload ours; xen-livepatch revert fix; xen-livepatch unload fix"
     return runner.run(
         MACHINES["xen-strict"],
@@ -125,7 +126,7 @@ def vendors() -> Transcript:
             _trapless("load over it", "load --only payload", expect=None),
             Step(
                 "ours over it",
-                f"xen-livepatch load ours /usr/lib/trapless/4.17/{NAME}.livepatch",
+                f"xen-livepatch upload ours {PAYLOAD}; xen-livepatch apply ours",
                 expect=None,
             ),
             Step("clean", clean, expect=None),
@@ -135,9 +136,7 @@ def vendors() -> Transcript:
             Step("fix replaces ours", f"xen-livepatch replace fix; {_LIST}", expect=None),
             Step("fix without dependencies", f"xen-livepatch apply fix --nodeps; {_LIST}", expect=None),
             Step("unload the fix", "xen-livepatch unload fix", expect=None),
-            Step(
-                "fix on ours", f"xen-livepatch load above {GUEST}/{FIX_ABOVE}.livepatch; {_LIST}", expect=None
-            ),
+            Step("fix on ours", f"xen-livepatch load {GUEST}/{FIX_ABOVE}.livepatch; {_LIST}", expect=None),
             _trapless("unload below", "unload --only payload --evict", expect=None),
             Step(
                 "take it off", f"xen-livepatch revert above; xen-livepatch unload above; {_LIST}", expect=None
