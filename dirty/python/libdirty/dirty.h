@@ -300,21 +300,53 @@ int dirty_unwatch(int64_t handle, uintptr_t start, size_t length);
  * with this call is reported by this collect or by the next. The extents are sorted, do not overlap, and wait for
  * dirty_read(). Read the memory itself only after this call.
  *
- * This, dirty_read() and dirty_discard() may be called while other threads of the program are stopped by a signal at
- * any point, inside malloc() too, as a garbage collector stops them: these functions do not use the program's
- * allocator, and signals are blocked in them. But no thread may be stopped then inside dirty_open(), dirty_close(),
- * dirty_survey() or dirty_backend(): hold the lock under which threads are stopped around calls of these four.
+ * This, the next three, dirty_read() and dirty_discard() may be called while other threads of the program are stopped
+ * by a signal at any point, inside malloc() too, as a garbage collector stops them: these functions do not use the
+ * program's allocator, and signals are blocked in them. But no thread may be stopped then inside dirty_open(),
+ * dirty_close(), dirty_survey() or dirty_backend(): hold the lock under which threads are stopped around calls of these
+ * four.
  * (None of this holds for tracking another process by soft-dirty.)
  *
- * Returns the number of extents, or -EBUSY when some of the last collect are unread (nothing was done; read or
+ * Returns the number of extents, or -EBUSY when some of the last collect or peek are unread (nothing was done; read or
  * discard them), -ESRCH when the end of the process, or its execve, was reported before, -EBADF, -EXDEV, or an error
  * of the kernel.
  */
 int64_t dirty_collect(int64_t handle);
 
 /**
- * Take the next extents that the last collect found, in order of addresses, at most capacity of them; call it until
- * it returns 0. Each extent is given out once, also if several threads read in parallel. out may be watched memory.
+ * dirty_collect() for length bytes from start alone, both multiples of the page size; every page of it must be
+ * watched. What was written elsewhere is reported by the first collect that covers it, whatever ranges are collected
+ * until then.
+ *
+ * "uffd-async", "uffd-sync" and "mprotect" look at the range alone, for the cost of its pages, except once after memory
+ * in it was watched or mapped. The other back ends look at everything each time.
+ *
+ * Returns as dirty_collect(), or -EINVAL (no range of pages in user space), -ENOENT (not watched as a whole). It is
+ * -ESRCH when the end of the process, or its execve, was reported for all of the range.
+ */
+int64_t dirty_collect_range(int64_t handle, uintptr_t start, size_t length);
+
+/**
+ * Find what dirty_collect() would report now, and take nothing away: the next collect reports it all the same, with
+ * what is written until then. So copy pages after the collect that reports them, and not only after a peek. The extents
+ * wait for dirty_read(), or for dirty_discard(), which only forgets this answer.
+ *
+ * It costs what a collect costs, in the tracked process too: the pages are armed again.
+ *
+ * Returns as dirty_collect().
+ */
+int64_t dirty_peek(int64_t handle);
+
+/**
+ * dirty_peek() for length bytes from start alone.
+ *
+ * Returns as dirty_collect_range().
+ */
+int64_t dirty_peek_range(int64_t handle, uintptr_t start, size_t length);
+
+/**
+ * Take the next extents that the last collect or peek found, in order of addresses, at most capacity of them; call it
+ * until it returns 0. Each extent is given out once, also if several threads read in parallel. out may be watched memory.
  *
  * Returns how many were stored, 0 when all have been read, or -EFAULT (out is NULL), -EINVAL (out is not aligned,
  * capacity is 0 or greater than memory), -EBADF, -EXDEV.
@@ -325,7 +357,7 @@ int64_t dirty_collect(int64_t handle);
 int64_t dirty_read(int64_t handle, struct dirty_extent *out, size_t capacity);
 
 /**
- * Forget the extents of the last collect that are unread: for a caller that starts over and does not need them.
+ * Forget the extents of the last collect or peek that are unread: for a caller that starts over and does not need them.
  *
  * Returns the number of extents forgotten, or -EBADF, -EXDEV.
  */

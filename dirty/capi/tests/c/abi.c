@@ -20,10 +20,15 @@
 	F("LIBDIRTY_0.2", dirty_capabilities, int (*)(CAPABILITIES))               \
 	F("LIBDIRTY_0.2", dirty_close, int (*)(int64_t))                           \
 	F("LIBDIRTY_0.2", dirty_collect, int64_t (*)(int64_t))                     \
+	F("LIBDIRTY_0.2", dirty_collect_range,                                     \
+	  int64_t (*)(int64_t, uintptr_t, size_t))                                 \
 	F("LIBDIRTY_0.2", dirty_discard, int64_t (*)(int64_t))                     \
 	F("LIBDIRTY_0.2", dirty_last_error, const char *(*)(void))                 \
 	F("LIBDIRTY_0.2", dirty_open, int64_t (*)(pid_t, const char *, uint32_t))  \
 	F("LIBDIRTY_0.2", dirty_open_fd, int64_t (*)(pid_t, int))                  \
+	F("LIBDIRTY_0.2", dirty_peek, int64_t (*)(int64_t))                        \
+	F("LIBDIRTY_0.2", dirty_peek_range,                                        \
+	  int64_t (*)(int64_t, uintptr_t, size_t))                                 \
 	F("LIBDIRTY_0.2", dirty_read,                                              \
 	  int64_t (*)(int64_t, struct dirty_extent *, size_t))                     \
 	F("LIBDIRTY_0.2", dirty_reason_is_mapped, int (*)(uint32_t))               \
