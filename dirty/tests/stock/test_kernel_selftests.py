@@ -76,7 +76,10 @@ def _output(program: Path, *, through_shim: bool) -> str:
         "LIBDIRTY_SOFTDIRTY": "force",
     }
     environment = {**os.environ, **(shim if through_shim else {})}
-    done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=600)
+    # Some tests leave files where they are run.
+    done = subprocess.run(
+        [program], env=environment, cwd=program.parent, capture_output=True, text=True, timeout=600
+    )
     return done.stdout
 
 
