@@ -61,6 +61,8 @@ mutants:			## what only tests run, and copies with deliberate mistakes, which th
 	@$(sub) $(jobs) -C pagetable mutants
 	@$(sub) -C dirty CARGO=cargo mutants
 	@$(sub) $(jobs) -C dirty/tests/mutants
+	@echo "build: programs for arm64 machines"
+	@$(sub) -C dirty/tests/arm64
 
 # Two commands side by side, for each leaves a processor idle at times. $(1), $(2):
 # their targets, which must not build the same thing.

@@ -10,7 +10,7 @@ from trapless_lab import host
 from trapless_lab.errors import LabError
 from trapless_lab.machines import bochs
 from trapless_lab.machines.machine import MACHINES, Machine
-from trapless_lab.machines.qemu import Images, Outputs, argv, linux_args
+from trapless_lab.machines.qemu import Images, Outputs, argv, linux_args, steps_port
 from trapless_lab.machines.trace import EVENTS
 
 QEMU = Path("/usr/bin/qemu")
@@ -45,6 +45,16 @@ def test_power_is_deterministic_and_has_one_console(name: str) -> None:
 def test_power_with_two_cpus_runs_them_at_once() -> None:
     made = line(MACHINES["power-kvm-smp"])
     assert "-accel tcg,thread=multi -smp 2" in made and "-icount" not in made
+
+
+@pytest.mark.parametrize("name", ["arm64", "arm64-16k"])
+def test_arm64_has_two_cpus_and_a_port_for_its_steps(name: str) -> None:
+    made = line(MACHINES[name])
+    for part in ("-M virt,gic-version=3 -cpu max", "-smp 2", "console=ttyAMA0", "path=/console"):
+        assert part in made
+    assert "file,id=steps,path=/steps -device pci-serial,chardev=steps" in made
+    assert "isa-parallel" not in made and "-trace" not in made
+    assert steps_port(MACHINES[name]) == "ttyS0" and steps_port(MACHINES["bare"]) == "ttyS1"
 
 
 def test_bochs_boots_what_qemu_boots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +142,8 @@ def test_commas_in_paths_are_doubled() -> None:
         ({"iommu": "strict"}, "Xen option"),
         ({"xen_args": ("x",)}, "without Xen"),
         ({"architecture": "power", "disk": True}, "memory and a console"),
+        ({"architecture": "arm64", "disk": True}, "memory and a console"),
+        ({"page_kib": 16}, "arm64's alone"),
         ({"emulator": "bochs", "disk": True}, "memory and a console"),
         ({"emulator": "bochs", "cpus": 2}, "with one CPU"),
         ({"emulator": "bochs", "icount": True}, "its own clock"),

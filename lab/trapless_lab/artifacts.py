@@ -58,6 +58,22 @@ def power(part: str, name: str) -> Path:
     return _built(build_dir() / "power" / part / name, "make -C power")
 
 
+def arm64_debian(name: str) -> Path:
+    """Return a file of Debian 13's arm64 packages, as scripts/fetch-arm64 unpacks them."""
+    return _built(build_dir() / "arm64" / "debian" / name, "make -C dirty/tests/arm64")
+
+
+def arm64_kernel(page_kib: int) -> Path:
+    """Return Debian 13's kernel for pages of this size."""
+    return arm64_debian(f"vmlinuz-{page_kib}k")
+
+
+def arm64_program(name: str, *, mutant: bool = False) -> Path:
+    """Return a program that cargo builds for arm64; as ``mutant``, the one that can make mistakes."""
+    folder = build_dir() / "arm64" / ("mutants" if mutant else "rust") / "aarch64-unknown-linux-gnu/release"
+    return _built(folder / name, "make -C dirty/tests/arm64")
+
+
 def _built(path: Path, how: str) -> Path:
     if not path.exists():
         raise LabError(f"{path} is not built; run {how} in the repository (or set TRAPLESS_BUILD)")

@@ -19,12 +19,18 @@ def unique(target: Path) -> Path:
     return target.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
 
 
-def compile_c(source: Path, target: Path, flags: Sequence[str]) -> None:
+_COMPILERS = {"x86": ("gcc", "gcc"), "arm64": ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu")}
+
+
+def compile_c(source: Path, target: Path, flags: Sequence[str], architecture: str = "x86") -> None:
     """Compile ``target`` from one file; its directory is created."""
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = unique(target)
     compiled = subprocess.run(
-        [host.tool("gcc", "gcc"), *flags, "-o", fresh, source], capture_output=True, text=True, check=False
+        [host.tool(*_COMPILERS[architecture]), *flags, "-o", fresh, source],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if compiled.returncode:
         raise LabError(f"cannot compile {source.name} (is libc6-dev installed?):\n{compiled.stderr}")

@@ -30,6 +30,7 @@ XEN_PACKAGE = "xen-hypervisor-4.17-amd64"
 _EMULATORS = {
     "x86": ("qemu-system-x86_64", "qemu-system-x86"),
     "power": ("qemu-system-ppc", "qemu-system-ppc"),
+    "arm64": ("qemu-system-aarch64", "qemu-system-arm"),
 }
 
 # Only the plain flavour: "-cloud" and "-rt" kernels differ where the modules rely on them.

@@ -118,7 +118,7 @@ fn works() -> bool {
     libdirty::survey().iter().any(|finding| {
         finding.backend == BackendKind::UffdAsync
             && finding.rejected.is_none()
-            && cfg!(target_arch = "x86_64")
+            && cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
     })
 }
 

@@ -22,7 +22,7 @@ page = mmap.PAGESIZE
 memory = mmap.mmap(-1, 256 * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for index in range(256):
     memory[index * page] = 1
-uffd = ctypes.CDLL(None).syscall(323, os.O_NONBLOCK | 1)
+uffd = ctypes.CDLL(None).syscall(USERFAULTFD, os.O_NONBLOCK | 1)
 sender = socket.socket(fileno=3)
 sender.sendmsg([b"u"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [uffd]))])
 generator = random.Random()

@@ -94,18 +94,21 @@ def run_by(name: str) -> list[str]:
     return sorted(set(_PATH.findall(source(name).read_text())) & _known().keys())
 
 
-def build(name: str) -> Path:
+def build(name: str, architecture: str = "x86") -> Path:
     """Return a program, compiled if it is out of date."""
     source, folder = _known()[name]
-    target = artifacts.build_dir() / "lab" / "guest" / name
+    place = "guest" if architecture == "x86" else f"guest-{architecture}"
+    target = artifacts.build_dir() / "lab" / place / name
     headers = [header for place in (folder.path, *folder.headers) for header in place.glob("*.h")]
     newest = max(path.stat().st_mtime for path in (source, *headers))
     if not target.exists() or target.stat().st_mtime < newest:
-        compiler.compile_c(source, target, (*_FLAGS, *(f"-I{place}" for place in folder.headers)))
+        flags = (*_FLAGS, *(f"-I{place}" for place in folder.headers))
+        compiler.compile_c(source, target, flags, architecture)
     return target
 
 
-def tree(*names: str) -> dict[str, File | Link]:
+def tree(*names: str, architecture: str = "x86") -> dict[str, File | Link]:
     """Return the guest files of programs, and of those that they run."""
     needed = {*names, *(other for name in names for other in run_by(name))}
-    return {path: entry for name in sorted(needed) for path, entry in initramfs.program(build(name)).items()}
+    built = [build(name, architecture) for name in sorted(needed)]
+    return {path: entry for program in built for path, entry in initramfs.program(program).items()}

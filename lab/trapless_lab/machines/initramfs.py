@@ -47,9 +47,10 @@ def program(path: Path) -> dict[str, File | Link]:
     return tree
 
 
-def busybox(path: Path) -> dict[str, File | Link]:
-    """Return busybox and a link for each of its applets."""
-    applets = subprocess.run([path, "--list"], capture_output=True, text=True, check=True).stdout.split()
+def busybox(path: Path, like: Path | None = None) -> dict[str, File | Link]:
+    """Return busybox and a link for each of its applets: those of ``like``, if the host cannot run it."""
+    shown = subprocess.run([like or path, "--list"], capture_output=True, text=True, check=True)
+    applets = shown.stdout.split()
     links: dict[str, File | Link] = {f"/bin/{applet}": Link("busybox") for applet in applets}
     return links | {"/bin/busybox": File(path, 0o755)}
 

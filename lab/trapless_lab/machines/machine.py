@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-Architecture = Literal["x86", "power"]
+Architecture = Literal["x86", "power", "arm64"]
 Emulator = Literal["qemu", "bochs"]
 Iommu = Literal["strict", "relaxed"]
 Dom0 = Literal["pv", "pvh"]
@@ -36,23 +36,25 @@ class Machine:
     """One bootable machine.
 
     ``architecture`` is its processor's, ``emulator`` what runs it: QEMU has a PC and, for Power, an e500
-    board; Bochs has a PC. ``iommu`` is how Xen treats its own domain: strict follows page types, relaxed maps
-    all memory once. ``cpu`` is QEMU's model; machines whose instruction counts are compared must have the
-    same model, which determines the instructions that the kernel uses. With ``icount`` (QEMU's alone) the
-    guest's clock counts instructions (2 ns each) and is deterministic. ``image`` is another build of Xen than
-    the host's own; UEFI starts a .efi. ``kernel`` replaces the default kernel of the architecture. CPUs that
-    take ``turns`` run one after another on one thread of the host, some thousand instructions each: QEMU
-    7.2's emulation of several CPUs at once may execute code that the guest has already replaced. Without
-    ``kaslr`` Linux alone is booted from the unpacked ELF image of its package's file, at the address for
-    which it is linked; with ``kaslr`` from that file, at a random address. With ``epml`` its processors are
-    the model of docs/epml.md. ``cable`` gives it two network cards with a cable between them: no packet
-    leaves the machine, so the host's speed has no influence on them. With ``exceptions`` QEMU's trace
-    contains each exception of the processor.
+    board, for arm64 one without hardware to imitate; Bochs has a PC. arm64's kernel is Debian 13's, of which
+    there are two: ``page_kib`` says which. ``iommu`` is how Xen treats its own domain: strict follows page
+    types, relaxed maps all memory once. ``cpu`` is QEMU's model; machines whose instruction counts are
+    compared must have the same model, which determines the instructions that the kernel uses. With ``icount``
+    (QEMU's alone) the guest's clock counts instructions (2 ns each) and is deterministic. ``image`` is
+    another build of Xen than the host's own; UEFI starts a .efi. ``kernel`` replaces the default kernel of
+    the architecture. CPUs that take ``turns`` run one after another on one thread of the host, some thousand
+    instructions each: QEMU 7.2's emulation of several CPUs at once may execute code that the guest has
+    already replaced. Without ``kaslr`` Linux alone is booted from the unpacked ELF image of its package's
+    file, at the address for which it is linked; with ``kaslr`` from that file, at a random address. With
+    ``epml`` its processors are the model of docs/epml.md. ``cable`` gives it two network cards with a cable
+    between them: no packet leaves the machine, so the host's speed has no influence on them. With
+    ``exceptions`` QEMU's trace contains each exception of the processor.
     """
 
     name: str
     description: str
     architecture: Architecture = "x86"
+    page_kib: Literal[4, 16] = 4
     emulator: Emulator = "qemu"
     xen: bool = False
     dom0: Dom0 = "pv"
@@ -96,6 +98,8 @@ class Machine:
             raise ValueError(f"machine {self.name}: the model of EPML supports Linux without Xen only")
         if not self.pc and (self.xen or self.disk or self.cable or self.epml):
             raise ValueError(f"machine {self.name}: other than QEMU's PC it has memory and a console only")
+        if self.page_kib != 4 and self.architecture != "arm64":
+            raise ValueError(f"machine {self.name}: pages of {self.page_kib} KiB are arm64's alone")
         if self.emulator == "bochs" and (
             self.architecture != "x86" or self.cpus != 1 or self.icount or self.exceptions
         ):
@@ -169,6 +173,25 @@ MACHINES = _table(
         "Linux alone, on a processor with Intel's page-modification logging",
         emulator="bochs",
         cpu="corei7_skylake_x",
+        memory_mib=1024,
+    ),
+    # Pointers are signed (PAuth) by a simple function instead of the specified one, which costs an emulator
+    # half of its time. All else that QEMU knows of is there, SVE among it.
+    Machine(
+        "arm64",
+        "Debian 13's Linux alone, on arm64",
+        architecture="arm64",
+        cpu="max,pauth-impdef=on",
+        cpus=2,
+        memory_mib=1024,
+    ),
+    Machine(
+        "arm64-16k",
+        "Debian 13's Linux alone, on arm64 with pages of 16 KiB",
+        architecture="arm64",
+        page_kib=16,
+        cpu="max,pauth-impdef=on",
+        cpus=2,
         memory_mib=1024,
     ),
     # QEMU's board has multiples of 64 MiB, with an initramfs behind the first. A guest of KVM has 64, so bare

@@ -2,7 +2,7 @@
 """The command line of QEMU for a machine: a pure function of values.
 
 Invariant: the console, the step log and the device trace of a PC are three separate files, and only the
-guest's steps write to the second serial port.
+guest's steps write to the second serial port. An arm64 machine has the first two.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,8 @@ class Plugin:
 MACS = {"c0": "52:54:00:00:00:00", "c1": "52:54:00:00:00:01"}
 
 # Interrupt remapping needs a split irqchip.
-_BOARDS = {"x86": "q35,kernel-irqchip=split", "power": "ppce500"}
+_BOARDS = {"x86": "q35,kernel-irqchip=split", "power": "ppce500", "arm64": "virt,gic-version=3"}
+_CONSOLES = {"x86": "ttyS0", "power": "ttyS0", "arm64": "ttyAMA0"}
 _DOM0_IOMMU = {"strict": "strict", "relaxed": "no-strict"}
 
 
@@ -68,8 +69,13 @@ def linux_args(machine: Machine) -> str:
     # Warnings and their stack traces are level 4; further messages only cost time, most of all on Power,
     # where each character of a guest is an exit.
     level = 4 if machine.architecture == "power" else 5
-    console = "hvc0" if machine.xen else "ttyS0"
+    console = "hvc0" if machine.xen else _CONSOLES[machine.architecture]
     return " ".join((f"console={console}", "panic=-1", f"loglevel={level}", *machine.linux_args))
+
+
+def steps_port(machine: Machine) -> str:
+    """Return the name, in the guest, of the port that its steps write to."""
+    return "ttyS0" if machine.architecture == "arm64" else "ttyS1"
 
 
 def _serial_port(name: str, path: Path) -> list[str]:
@@ -115,6 +121,11 @@ def argv(
     if machine.exceptions:
         args += ["-d", "int"]
     args += ["-D", str(outputs.trace)]
+    if machine.architecture == "arm64":
+        # Its board has one port of its own; the kernel has this card's driver built in.
+        args += ["-chardev", f"file,id=steps,path={_quote(outputs.steps)}"]
+        args += ["-device", "pci-serial,chardev=steps"]
+        return [*args, *_linux_alone(machine, images)]
     if not machine.pc:
         # Otherwise the seed in the device tree would differ from run to run.
         return [*args, "-seed", "1", *_linux_alone(machine, images)]

@@ -50,12 +50,12 @@ def run(
     work_dir: Path | None = None,
     plugins: Sequence[qemu.Plugin] = (),
 ) -> Transcript:
-    """Boot a PC, run ``steps`` and return what happened.
+    """Boot a PC or an arm64 machine, run ``steps`` and return what happened.
 
     ``files`` are added to the guest, and the programs of guest.py that the steps name; ``modules`` are stock
-    modules, loaded with their dependencies before the first step. If the machine has a disk, ``make_disk``
-    makes its raw image in the directory it is given; the guest's writes do not reach it. Logs are kept in
-    ``work_dir`` if there is one. ``plugins`` watch the machine from its first instruction.
+    modules of a PC, loaded with their dependencies before the first step. If the machine has a disk,
+    ``make_disk`` makes its raw image in the directory it is given; the guest's writes do not reach it. Logs
+    are kept in ``work_dir`` if there is one. ``plugins`` watch the machine from its first instruction.
     """
     log = StepLog(steps, secrets.token_hex(8))
     with _directory(work_dir) as directory:
@@ -103,7 +103,7 @@ def boot(
 
 def _outputs(machine: Machine, directory: Path) -> qemu.Outputs:
     console = directory / "console.log"
-    steps = directory / "steps.log" if machine.architecture == "x86" else console
+    steps = console if machine.architecture == "power" else directory / "steps.log"
     return qemu.Outputs(console, steps, directory / TRACE, directory / "emulator.log")
 
 
@@ -112,6 +112,8 @@ def _kernel(machine: Machine) -> Path:
         return machine.kernel
     if machine.architecture == "power":
         return artifacts.power("kernel", "vmlinux")
+    if machine.architecture == "arm64":
+        return artifacts.arm64_kernel(machine.page_kib)
     image = host.kernel().image
     return image if machine.unpacks else host.vmlinux(image)
 
@@ -174,12 +176,23 @@ def _follow(
 
 
 def _guest_tree(machine: Machine, log: StepLog, modules: Sequence[str], files: Tree) -> Tree:
-    release = host.kernel().release
-    names = [*(["xen-privcmd"] if machine.xen else []), *modules]
     tree: dict[str, File | initramfs.Link] = {"/init": File(guest.INIT, 0o755)}
-    tree |= initramfs.busybox(host.busybox())
-    tree |= initramfs.modules([path for name in names for path in host.module_files(release, name)])
-    tree |= guest.tree(guest.MARK, *guest.named(step.command for step in log.steps))
+    tree["/port"] = File(f"{qemu.steps_port(machine)}\n".encode())
+    programs = guest.named(step.command for step in log.steps)
+    if machine.architecture == "arm64":
+        if modules:
+            raise ValueError(f"machine {machine.name}: stock modules of its kernel are not unpacked")
+        tree |= initramfs.busybox(artifacts.arm64_debian("busybox"), like=host.busybox())
+        tree |= initramfs.modules([])
+        # There is no trace in which a marker would be seen.
+        tree[f"/bin/{guest.MARK}"] = initramfs.Link("true")
+    else:
+        release = host.kernel().release
+        names = [*(["xen-privcmd"] if machine.xen else []), *modules]
+        tree |= initramfs.busybox(host.busybox())
+        tree |= initramfs.modules([path for name in names for path in host.module_files(release, name)])
+        programs = [guest.MARK, *programs]
+    tree |= guest.tree(*programs, architecture=machine.architecture)
     if machine.xen:
         tree |= initramfs.program(host.xen_livepatch())
     return {**tree, **render(log.steps, log.nonce), **files}

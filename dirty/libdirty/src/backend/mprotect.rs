@@ -30,6 +30,7 @@ mod history;
 mod order;
 mod registry;
 mod segments;
+mod store;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -61,7 +62,7 @@ struct Record {
     history: Option<History>,
 }
 
-/// The memory could not be armed: no room for mappings, or it is gone.
+/// The memory could not be armed: no room for mappings, it is gone, or it must not be.
 struct NotArmed;
 
 /// Pages, and the protection that the program gave them.
@@ -69,6 +70,7 @@ type Protections = Vec<(PageRange, i32)>;
 
 impl Mprotect {
     pub(super) fn open(target: &Target) -> Result<Self, String> {
+        store::is_supported()?;
         static OWNERS: AtomicUsize = AtomicUsize::new(0);
         Ok(Mprotect {
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
@@ -286,12 +288,14 @@ fn overlapping(ranges: &[PageRange], chunk: PageRange) -> impl Iterator<Item = &
     ranges[first..].iter().take_while(move |range| range.start() < chunk.end())
 }
 
-/// Make `run` read-only.
+/// Make `run` read-only. Fails, too, where that would take more from memory than what is given back.
 fn arm(protections: &[(PageRange, i32)], run: PageRange) -> Result<(), NotArmed> {
     let first = protections.partition_point(|(range, _)| range.end() <= run.start());
     for (range, protection) in &protections[first..] {
         let Some(piece) = range.intersection(run) else { break };
-        if protection & libc::PROT_WRITE != 0 && !handler::protect(piece, armed(*protection)) {
+        if protection & libc::PROT_WRITE != 0
+            && !(store::may_protect(*protection) && handler::protect(piece, armed(*protection)))
+        {
             return Err(NotArmed);
         }
     }

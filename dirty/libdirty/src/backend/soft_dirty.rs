@@ -82,7 +82,7 @@ impl SoftDirty {
     pub(super) fn open(target: &Target) -> Result<Self, String> {
         if !kernel_has_soft_dirty()? {
             return Err(
-                "the kernel has no soft-dirty bit (CONFIG_MEM_SOFT_DIRTY; x86, powerpc and s390 only)".into(),
+                "the kernel has no soft-dirty bit (CONFIG_MEM_SOFT_DIRTY; x86-64, s390 and 64-bit powerpc only)".into(),
             );
         }
         let claim = Claim::new(target)?;

@@ -7,15 +7,16 @@ use crate::judge::Judge;
 use crate::op::{Backing, Op};
 use crate::outcome::Stop;
 
-use super::writes::advise;
+use super::writes::{advise, huge_pages};
 
-/// 10 GiB.
+/// 10 GiB; of larger pages these are fewer page tables.
 const SPARSE: usize = 10 << 30;
 
 pub(super) fn sparse(judge: &mut Judge) -> Result<(), Stop> {
     let area = judge.map(SPARSE / page_size(), Backing::Anonymous)?;
     advise(judge, area, libc::MADV_NOHUGEPAGE)?;
-    let step = (4 << 20) / page_size();
+    // A page in every other page table.
+    let step = 2 * huge_pages();
     judge.touch(area, 2 * step, 77)?;
     judge.watch(area)?;
     for round in 1..=3 {

@@ -29,12 +29,13 @@ pub(super) fn one_writer(judge: &mut Judge) -> Result<(), Stop> {
 }
 
 pub(super) fn straddle(judge: &mut Judge) -> Result<(), Stop> {
-    let area = judge.map(1024, Backing::Anonymous)?;
-    judge.touch(area.part(256, 512), 1, 77)?;
+    // A page table's pages, as many as a huge page has. Their border is in the middle, for the arena begins with one.
+    let table = huge_pages();
+    let area = judge.map(2 * table, Backing::Anonymous)?;
+    judge.touch(area.part(table / 2, table), 1, 77)?;
     judge.watch(area)?;
     for round in 1..=u64::from(ROUNDS) {
-        // 512 is the border of two page tables.
-        for (page, before) in [(1, 1), (300, 4), (302, 7), (512, 3), (600, 6)] {
+        for (page, before) in [(1, 1), (table - 212, 4), (table - 210, 7), (table, 3), (table + 88, 6)] {
             let value = 0x0101_0101_0101_0101 * round;
             judge.perform(Op::Straddle { at: area.page(page) - before, value })?;
         }

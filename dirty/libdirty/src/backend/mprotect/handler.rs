@@ -24,6 +24,7 @@ use std::sync::{Arc, Once};
 use super::order;
 use super::registry::{self, Previous, Table};
 use super::segments::Segment;
+use super::store;
 use crate::extent::{PageRange, Reason, page_size};
 
 const SEGV_ACCERR: c_int = 2;
@@ -88,7 +89,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     // SAFETY: the kernel's, or that of a handler which passes the kernel's on.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     // SAFETY: as above.
-    let is_ours = code == SEGV_ACCERR && unsafe { is_store(context, address) } && settle(address);
+    let is_ours = code == SEGV_ACCERR && unsafe { store::is_store(context) } && settle(address);
     if !is_ours {
         // SAFETY: as above; the table is not in use any more.
         unsafe { pass_on(signal, info, context) };
@@ -163,31 +164,6 @@ pub(super) fn lift(range: PageRange, protection: i32) {
 pub(super) fn protect(range: PageRange, protection: i32) -> bool {
     // SAFETY: the memory is the program's; it is given a protection that the program chose, or less.
     unsafe { libc::mprotect(range.start() as *mut c_void, range.len(), protection) == 0 }
-}
-
-/// Whether the faulting instruction stores. A jump into watched data must not be taken for one: it would fault
-/// for ever.
-///
-/// # Safety
-/// `context` is what the kernel passes to a handler.
-unsafe fn is_store(context: *mut c_void, address: usize) -> bool {
-    let context = context.cast::<libc::ucontext_t>();
-    #[cfg(target_arch = "x86_64")]
-    {
-        const WRITE: i64 = 1 << 1; // of the page fault's error code
-        let _ = address;
-        // SAFETY: by contract.
-        unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] & WRITE != 0 }
-    }
-    #[cfg(target_arch = "aarch64")]
-    {
-        // SAFETY: by contract.
-        unsafe { (*context).uc_mcontext.pc as usize != address }
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    {
-        compile_error!("say here how this architecture tells a store from a jump");
-    }
 }
 
 /// How far a fault was passed on, kept in the tail of `siginfo_t`, which the kernel zeroes and nobody uses.
