@@ -10,6 +10,7 @@ sub		= $(MAKE) --no-print-directory
 jobs		:= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTEST		= .venv/bin/python -m pytest
 TESTED		= lab $(systems) packaging scripts
+UNIT_TESTS	= $(PYTEST) -m "not machine and not long" $(TESTED)
 HOURS		?= 8
 systems		:= pagetable dirty power
 # What no system's own lint looks at: dirty's is for any Linux.
@@ -19,7 +20,7 @@ C_SOURCES	= $(wildcard lab/trapless_lab/plugins/*.[ch] dirty/abi/*.h dirty/modul
 			dirty/oracle/include/*.h dirty/oracle/plugins/*.[ch] dirty/oracle/tests/plugins/*.c)
 
 .PHONY: help all setup $(systems) modules mutants demo check check-long check-fast \
-	lint host-tests power-tests dirty-tests soak clean
+	pagetable-mutants dirty-mutants arm64 lint host-tests power-tests unit-tests dirty-tests soak clean
 .NOTPARALLEL:
 
 all: pagetable dirty		## build what is installed: payload, modules, libraries, command
@@ -55,12 +56,19 @@ setup:
 	@scripts/setup --tests
 	@$(sub) $(systems)
 
-mutants:			## what only tests run, and copies with deliberate mistakes, which they must catch
-	@echo "build: tests' modules and guests, mutants"
+mutants: pagetable-mutants dirty-mutants arm64	## what only tests run, and copies with deliberate mistakes, which they must catch
 	@$(sub) -C power tests
+
+pagetable-mutants:
+	@echo "build: pagetable: modules with deliberate mistakes"
 	@$(sub) $(jobs) -C pagetable mutants
+
+dirty-mutants:
+	@echo "build: dirty: tests' modules, copies with deliberate mistakes"
 	@$(sub) -C dirty CARGO=cargo mutants
 	@$(sub) $(jobs) -C dirty/tests/mutants
+
+arm64:
 	@echo "build: programs for arm64 machines"
 	@$(sub) -C dirty/tests/arm64
 
@@ -74,14 +82,14 @@ beside = failed=; $(sub) $(1) & lane=$$!; trap 'kill $$lane; exit 130' INT TERM;
 # The summary of the last command is what is read: a test runner's own.
 check:				## install what is missing, build, run every test but the long ones
 	@scripts/setup --tests
-	@$(call beside,power power-tests,pagetable dirty)
-	@$(call beside,lint host-tests,mutants dirty-tests)
-	@echo "check: unit tests, and those that boot machines, two at a time"
-	@$(PYTEST) -n 2 -m "not long" $(TESTED)
+	@$(call beside,power power-tests,pagetable pagetable-mutants dirty arm64)
+	@$(call beside,lint host-tests unit-tests,dirty-mutants dirty-tests)
+	@echo "check: the tests that boot machines, two at a time"
+	@$(PYTEST) -n 2 -m "machine and not long" $(TESTED)
 
 check-fast: setup lint host-tests	## linters and unit tests; no machine is booted
 	@$(sub) -C dirty check-fast
-	@$(PYTEST) -n 2 -m "not machine and not long" $(TESTED)
+	@$(UNIT_TESTS) -n 2
 
 check-long: 			## what takes minutes each: experiments and machine tests left out of check
 	@scripts/setup --long
@@ -104,6 +112,10 @@ lint:				## ruff, mypy, checkpatch, sparse, rustfmt, clippy
 host-tests:			## C that needs no kernel, over a model, under sanitizers
 	@$(sub) -C pagetable check-host
 	@$(sub) -C dirty/tests/host check
+
+unit-tests:
+	@echo "unit tests of the lab, the provers, packaging and scripts"
+	@$(UNIT_TESTS) -q
 
 dirty-tests:
 	@echo "dirty: back ends against memory, the C interface, the shim, the command"

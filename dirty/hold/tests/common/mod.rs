@@ -18,13 +18,18 @@ use libdirty_hold::client::Written;
 use libdirty_hold::protocol::{Process, is_mapped};
 use libdirty_hold::{Client, Holder, Options};
 
+/// The back end that is tested, which `LIBDIRTY_HOLD_BACKEND` names; uffd-async otherwise.
+pub fn backend() -> BackendKind {
+    std::env::var("LIBDIRTY_HOLD_BACKEND")
+        .map_or(BackendKind::UffdAsync, |name| name.parse().expect("LIBDIRTY_HOLD_BACKEND names a back end"))
+}
+
 /// Whether a process can be tracked here by the back end that is tested.
 pub fn works() -> bool {
     let survey = libdirty::survey();
-    let works =
-        survey.iter().any(|found| found.backend == BackendKind::UffdAsync && found.rejected.is_none());
+    let works = survey.iter().any(|found| found.backend == backend() && found.rejected.is_none());
     if !works {
-        eprintln!("SKIPPED: uffd-async does not work here");
+        eprintln!("SKIPPED: {} does not work here", backend());
     }
     works
 }
@@ -49,7 +54,7 @@ impl Service {
     }
 
     pub fn start_with(path: PathBuf, interval: Duration) -> Self {
-        let options = Options { backend: Some(BackendKind::UffdAsync), interval, mode: 0o666 };
+        let options = Options { backend: Some(backend()), interval, mode: 0o666 };
         let mut holder = Holder::new(&path, options).unwrap();
         let (stop, asked) = UnixStream::pair().unwrap();
         let thread = std::thread::spawn(move || holder.run(asked.as_raw_fd()).unwrap());
