@@ -18,6 +18,7 @@ EXPECTED_SKIPS = {
     "shared-alias other",
     "exec own",
     "documented-loop own",  # the copier is another process
+    "documented-ranges own",
     "exit own",
     "fork-tracker other",
     "guest own",  # no KVM in these machines: test_kvm_guest.py
