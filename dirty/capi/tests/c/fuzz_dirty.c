@@ -103,15 +103,16 @@ static void open_by_descriptor(struct tracker *tracker)
 	int64_t handle;
 	int fd;
 
-	if (which == 0) {
-		fd = (int)word();
-		handle = dirty_open_fd(state & 1 ? 0 : -(int)state, fd);
-		CHECK(handle == -EBADF || fd >= 0);
-	} else if (which == 1) {
+	if (which == 1) {
 		fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 		CHECK(dirty_open_fd(0, fd) == -EOPNOTSUPP);
 		CHECK(close(fd) == 0);
 		return;
+	}
+	if (which == 0) {
+		fd = (int)word();
+		handle = dirty_open_fd(state & 1 ? 0 : -(int)state, fd);
+		CHECK(handle == -EBADF || fd >= 0);
 	} else {
 		fd = (int)syscall(SYS_userfaultfd, (state & 1 ? O_CLOEXEC : 0) |
 					  (state & 2 ? O_NONBLOCK : 0) | UFFD_USER_MODE_ONLY);
