@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import stock_programs
+from packages import unpacked
 from trapless_lab import artifacts
 
 RUNS = 5
@@ -20,7 +21,7 @@ WARM_UP = 1.0  # seconds: the tracker has attached
 
 def _sets_a_second(socket: Path) -> float:
     """Return the throughput that redis-benchmark reports: random keys, 600 bytes each."""
-    benchmark = stock_programs.unpacked("redis-tools") / "usr/bin/redis-benchmark"
+    benchmark = unpacked("redis-tools") / "usr/bin/redis-benchmark"
     command: list[str | Path] = [benchmark, "-s", socket, "-t", "set", "-n", str(REQUESTS)]
     command += ["-r", str(KEYS), "-d", "600", "--csv"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)

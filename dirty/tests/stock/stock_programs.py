@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Programs that others wrote, each started with a load that makes it write: redis, PostgreSQL, a JVM, node.
 
-redis and PostgreSQL come as Debian's packages, unpacked into the build tree: installed, they would start a
-service on the user's machine. None listens on a network but redis on a Unix socket of its own.
+redis and PostgreSQL come as Debian's packages, which are not installed. None of the four
+listens on a network; redis has a Unix socket.
 """
 
 import os
@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import pytest
-
-from trapless_lab import artifacts
+from packages import run, unpacked
 
 # Where PostgreSQL 15 of Debian 12 has its programs.
 POSTGRES = Path("usr/lib/postgresql/15/bin")
@@ -73,29 +71,6 @@ class Program:
     pid: int
 
 
-def unpacked(package: str) -> Path:
-    """Return a folder with the files of a Debian package, which is not installed.
-
-    Skips the test where apt does not have it.
-    """
-    cache = artifacts.build_dir() / "dirty" / "packages"
-    tree = cache / package
-    if not tree.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        try:
-            _run("apt-get", "download", package, cwd=cache)
-        except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"apt has no {package} here: {error}")
-        fresh = cache / f"{package}.fresh"
-        _run("dpkg-deb", "--extract", max(cache.glob(f"{package}_*.deb")), fresh)
-        fresh.rename(tree)  # all of it, or nothing
-    return tree
-
-
-def _run(*command: str | Path, cwd: Path | None = None, user: int | None = None) -> None:
-    subprocess.run(command, cwd=cwd, check=True, capture_output=True, timeout=600, user=user)
-
-
 @contextmanager
 def _running(
     command: Sequence[str | Path], user: int | None = None, **environment: str
@@ -138,7 +113,7 @@ def redis(keys: int = 200_000) -> Iterator[tuple[Program, Path]]:
         command += ["--save", "", "--enable-debug-command", "yes"]
         process = stack.enter_context(_running(command))
         _wait_for("redis", lambda: socket.exists() or None)
-        _run(binaries / "redis-cli", "-s", socket, "debug", "populate", str(keys), "key:", "640")
+        run(binaries / "redis-cli", "-s", socket, "debug", "populate", str(keys), "key:", "640")
         yield Program(process.pid), socket
 
 
@@ -164,13 +139,13 @@ def postgres() -> Iterator[Program]:
         if user is not None:
             os.chown(folder, user, -1)
         data = folder / "data"
-        _run(binaries / "initdb", "-D", data, "-U", "bench", "-A", "trust", "--no-sync", user=user)
+        run(binaries / "initdb", "-D", data, "-U", "bench", "-A", "trust", "--no-sync", user=user)
         server: list[str | Path] = [binaries / "postgres", "-D", data, "-k", folder]
         server += ["-c", "listen_addresses=", "-c", "fsync=off"]
         process = stack.enter_context(_running(server, user=user))
         _wait_for("PostgreSQL", lambda: (folder / ".s.PGSQL.5432").exists() or None)
         bench: list[str | Path] = [binaries / "pgbench", "-h", folder, "-U", "bench"]
-        _run(*bench, "-i", "-s", "3", "postgres")
+        run(*bench, "-i", "-s", "3", "postgres")
         stack.enter_context(_running([*bench, "-c", "2", "-T", "3600", "postgres"]))
 
         def connection() -> Program | None:

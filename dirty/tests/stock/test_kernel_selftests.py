@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from packages import run, unpacked
 from trapless_lab import artifacts
 
 pytestmark = pytest.mark.long("fetches 150 MB, once; the shim's own tests hold the same answers")
@@ -27,28 +28,17 @@ HEADERS = ("fs.h", "fscrypt.h", "memfd.h", "mman.h", "mount.h", "userfaultfd.h")
 COMMON = ("vm_util.c", "thp_settings.c")
 
 
-def _run(*command: str | Path, cwd: Path | None = None) -> None:
-    subprocess.run(command, cwd=cwd, check=True, capture_output=True, timeout=600)
-
-
 @pytest.fixture(scope="module")
 def source() -> Path:
     """Return the unpacked source of the tests."""
     cache = artifacts.build_dir() / "dirty" / "selftests"
     tree = cache / PACKAGE
     if not tree.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        try:
-            _run("apt-get", "download", PACKAGE, cwd=cache)
-        except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"apt has no {PACKAGE} here: {error}")
-        package = max(cache.glob(f"{PACKAGE}_*.deb"))
-        _run("dpkg-deb", "--extract", package, cache / "package")
         names = [f"{PACKAGE}/{name}" for name in WANTED]
-        tarball = cache / f"package/usr/src/{PACKAGE}.tar.xz"
+        tarball = unpacked(PACKAGE) / f"usr/src/{PACKAGE}.tar.xz"
         fresh = cache / "fresh"
-        fresh.mkdir(exist_ok=True)
-        _run("tar", "--extract", "--file", tarball, "--directory", fresh, "--wildcards", *names)
+        fresh.mkdir(parents=True, exist_ok=True)
+        run("tar", "--extract", "--file", tarball, "--directory", fresh, "--wildcards", *names)
         (fresh / PACKAGE).rename(tree)  # all of it, or nothing
     include = cache / "include" / "linux"
     include.mkdir(parents=True, exist_ok=True)
@@ -63,10 +53,10 @@ def _build(source: Path, out: Path, name: str, *more: str, flags: Sequence[str] 
     options = ["-O2", "-w", "-D_GNU_SOURCE", "-D__packed=__attribute__((packed))", "-I..", *flags]
     options += ["-isystem", str(source.parent / "include")]
     own = out / f"{name}.o"
-    _run("gcc", *options, "-c", f"{name}.c", "-o", own, cwd=folder)
+    run("gcc", *options, "-c", f"{name}.c", "-o", own, cwd=folder)
     common = [option for option in options if option not in flags]
     libraries = ("-lpthread", "-lrt", "-lm")
-    _run("gcc", *common, own, *COMMON, *more, "-o", program, *libraries, cwd=folder)
+    run("gcc", *common, own, *COMMON, *more, "-o", program, *libraries, cwd=folder)
     return program
 
 

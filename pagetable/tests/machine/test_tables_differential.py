@@ -42,6 +42,18 @@ _LOAD = Step("load the payload", f"xen-livepatch load {GUEST}/{NAME}.livepatch")
 _UNLOAD = Step("unload the payload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}")
 
 
+def _stock_and_boosted(seeds: range) -> list[Step]:
+    """Return the legs of dom0 up to where the payload is gone again."""
+    return [
+        insmod(tables.MODULE),
+        tables.leg("stock", seeds, ROUNDS, "record"),
+        _LOAD,
+        tables.leg("boosted", seeds, ROUNDS, "compare"),
+        tables.leg("boosted, interrupted", seeds, ROUNDS, "compare", preempt=True),
+        _UNLOAD,
+    ]
+
+
 @pytest.fixture(scope="module")
 def dom0() -> Transcript:
     p = tables.PARAMETERS
@@ -50,12 +62,7 @@ def dom0() -> Transcript:
     return runner.run(
         MACHINES["xen-strict"].with_icount(),
         [
-            insmod(tables.MODULE),
-            tables.leg("stock", SEEDS, ROUNDS, "record"),
-            _LOAD,
-            tables.leg("boosted", SEEDS, ROUNDS, "compare"),
-            tables.leg("boosted, interrupted", SEEDS, ROUNDS, "compare", preempt=True),
-            _UNLOAD,
+            *_stock_and_boosted(SEEDS),
             tables.leg("reverted", SEEDS, ROUNDS, "compare"),
             Step("flip", flip),
             tables.leg("one record flipped", SEEDS, ROUNDS, "compare"),
@@ -132,12 +139,7 @@ def isolated() -> Transcript:
     return runner.run(
         replace(MACHINES["xen-strict"].with_icount(), xen_args=("xpti=yes",)),
         [
-            insmod(tables.MODULE),
-            tables.leg("stock", XPTI_SEEDS, ROUNDS, "record"),
-            _LOAD,
-            tables.leg("boosted", XPTI_SEEDS, ROUNDS, "compare"),
-            tables.leg("boosted, interrupted", XPTI_SEEDS, ROUNDS, "compare", preempt=True),
-            _UNLOAD,
+            *_stock_and_boosted(XPTI_SEEDS),
             Step("remove the test", f"rmmod {tables.MODULE}"),
         ],
         files={**helper_file(tables.MODULE), **payload_file()},
