@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use libdirty::{BackendKind, Error};
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
 use crate::connection::Connection;
 use crate::held::{Ended, Held, Looked};
@@ -56,6 +58,16 @@ pub struct Holder {
     processes: Processes,
 }
 
+/// A socket at `path` to which nobody but the owner can connect before the mode is set. Linux gives the file the mode
+/// that the socket has; the umask would be of the whole process, and what other threads make just then would have it.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, MOST_CLIENTS as i32)?;
+    Ok(UnixListener::from(socket))
+}
+
 /// What is tracked.
 #[derive(Debug)]
 struct Processes {
@@ -83,13 +95,7 @@ impl Holder {
             fs::remove_file(path)?;
         }
         raise_descriptor_limit();
-        // Nobody but the owner can connect before the mode is set.
-        // SAFETY: plain numbers.
-        let mask = unsafe { libc::umask(0o177) };
-        let listener = UnixListener::bind(path);
-        // SAFETY: as above.
-        unsafe { libc::umask(mask) };
-        let listener = listener?;
+        let listener = listen(path)?;
         listener.set_nonblocking(true)?;
         fs::set_permissions(path, fs::Permissions::from_mode(options.mode))?;
         Ok(Holder {
@@ -373,5 +379,18 @@ fn raise_descriptor_limit() {
             limit.rlim_cur = limit.rlim_max;
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_its_owners_from_the_start() {
+        let path = std::env::temp_dir().join(format!("trapless-hold-{}-owned", std::process::id()));
+        let _socket = listen(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::remove_file(path).unwrap();
     }
 }

@@ -5,16 +5,19 @@ mod common;
 #[path = "../../libdirty/tests/filtered/mod.rs"]
 mod filtered;
 
+use std::collections::BTreeSet;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use common::{Image, Service, Writer, works};
-use libdirty_hold::Client;
 use libdirty_hold::client::Error;
 use libdirty_hold::protocol::{Mark, Message, Process, Request, Since};
+use libdirty_hold::{Client, Holder, Options};
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
@@ -22,6 +25,30 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(since.elapsed() < Duration::from_secs(300), "still not: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[test]
+fn files_that_other_threads_make_have_the_mode_they_ask_for() {
+    let is_over = AtomicBool::new(false);
+    let folder = std::env::temp_dir().join(format!("trapless-hold-{}-files", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    std::thread::scope(|scope| {
+        let modes = scope.spawn(|| {
+            let file = folder.join("file");
+            let mut modes = BTreeSet::new();
+            while !is_over.load(Relaxed) {
+                modes.insert(std::fs::File::create(&file).unwrap().metadata().unwrap().permissions().mode());
+                std::fs::remove_file(&file).unwrap();
+            }
+            modes
+        });
+        for _ in 0..2000 {
+            drop(Holder::new(&folder.join("socket"), Options::default()).unwrap());
+        }
+        is_over.store(true, Relaxed);
+        assert_eq!(modes.join().unwrap().len(), 1);
+    });
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// One asks from moments of its own, the other begins anew by clearing; each at its own pace.
