@@ -110,7 +110,7 @@ lint:				## ruff, mypy, checkpatch, sparse, rustfmt, clippy
 	@for system in $(systems); do $(sub) -C $$system lint || exit 1; done
 
 host-tests:			## C that needs no kernel, over a model, under sanitizers
-	@$(sub) -C pagetable check-host
+	@$(sub) $(jobs) -C pagetable check-host
 	@$(sub) -C dirty/tests/host check
 
 unit-tests:
