@@ -28,7 +28,7 @@ TRACE = "trace.log"
 _BOOTS = 5
 # A boot of several CPUs without output for this long hangs; beside one other machine, a whole boot takes half
 # a minute.
-_SILENCE_S = 90
+_SILENCE_S = 60
 
 
 def empty_disk(directory: Path) -> Path:

@@ -42,6 +42,9 @@ NOTICED = (
 SYSFS = f"/sys/kernel/{NAME}"
 PAYLOAD = f"/usr/lib/trapless/4.17/{NAME}.livepatch"
 
+FLOODED = pytest.mark.long(
+    "a guest that floods Xen: two minutes; make check evicts without one, and every mistake over the model"
+)
 _LIST = "xen-livepatch list; ls -1d /sys/module/trapless_* 2>/dev/null; true"
 
 
@@ -155,6 +158,7 @@ def _applied(result: str) -> set[str]:
     return set(re.findall(r"^(\w+) +\| APPLIED", result, re.MULTILINE))
 
 
+@FLOODED
 def test_a_domu_keeps_the_payload_and_loses_it(hostile: Transcript) -> None:
     kept = hostile["unload"]
     assert kept.rc == 1 and _applied(kept.output) == {NAME}
@@ -163,10 +167,12 @@ def test_a_domu_keeps_the_payload_and_loses_it(hostile: Transcript) -> None:
     assert gone.rc == 0 and "Nothing to list" in gone.output, gone.output
 
 
+@FLOODED
 def test_a_domu_may_not_evict(hostile: Transcript) -> None:
     assert hostile["no evict"].rc == 0, hostile["no evict"].output
 
 
+@FLOODED
 def test_the_domu_goes_on(hostile: Transcript) -> None:
     """Its pages are ordinary, its processes fork, and its pool knows it, both ways."""
     refused, alive = hostile["refused"].output.split("\n")[:2]
@@ -179,6 +185,7 @@ def test_the_domu_goes_on(hostile: Transcript) -> None:
     assert domu.kernel_warnings(hostile) == hostile.kernel_warnings() == []
 
 
+@FLOODED
 def test_nothing_is_left_of_many_payloads(hostile: Transcript) -> None:
     again = hostile["again"]
     assert again.rc == 0 and "Nothing to list" in again.output, again.output
@@ -216,6 +223,7 @@ def test_a_patch_on_top_of_ours_goes_first(vendors: Transcript) -> None:
     assert vendors.kernel_warnings() == []
 
 
+@FLOODED
 def test_negative_control_marks_are_admitted(hostile: Transcript) -> None:
     kept = hostile["evict the control"]
     assert kept.rc == 1 and _applied(kept.output) == {NAME}, kept.output

@@ -193,6 +193,12 @@ def test_memory_on_two_cpus(smp: Transcript) -> None:
     assert smp.kernel_warnings() == []
 
 
+STORM = pytest.mark.long(
+    "a boot of a minute: make check throws the same switches at rest, and runs the same programs on two CPUs"
+)
+
+
+@STORM
 def test_switches_thrown_under_load(storm: Transcript) -> None:
     """The same while switches are toggled and the module is unloaded and loaded, under a storm of forks."""
     assert int(storm["toggling"].output.split()[-1]) >= len(pvmmu.GUEST_SWITCHES)
@@ -200,11 +206,12 @@ def test_switches_thrown_under_load(storm: Transcript) -> None:
     assert storm.kernel_warnings() == []
 
 
-def test_unloading_gives_the_memory_back(storm: Transcript, everything: Transcript) -> None:
-    for transcript in (storm, everything):
-        before, after = _meminfo(transcript, "memory before"), _meminfo(transcript, "memory after")
-        assert abs(after["MemFree"] - before["MemFree"]) <= FREE_NOISE_KIB
-        assert abs(after["PageTables"] - before["PageTables"]) <= TABLES_NOISE_KIB
+@pytest.mark.parametrize("boot", ["everything", pytest.param("storm", marks=STORM)])
+def test_unloading_gives_the_memory_back(request: pytest.FixtureRequest, boot: str) -> None:
+    transcript = request.getfixturevalue(boot)
+    before, after = _meminfo(transcript, "memory before"), _meminfo(transcript, "memory after")
+    assert abs(after["MemFree"] - before["MemFree"]) <= FREE_NOISE_KIB
+    assert abs(after["PageTables"] - before["PageTables"]) <= TABLES_NOISE_KIB
 
 
 def test_with_everything_else_in_both_orders(everything: Transcript) -> None:

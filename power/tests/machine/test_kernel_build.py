@@ -132,6 +132,7 @@ def test_a_file_of_ours_does_not_replace_one_of_the_kernels(power: Path, output:
     assert "emulate.c is the kernel's own" in build(power, output)
 
 
+@pytest.mark.long("unpacks the kernel's sources twice; make check builds all of them anew")
 def test_a_file_is_compiled_again_when_its_patch_is_removed(power: Path, output: Path) -> None:
     """And nothing else is: kbuild compares times, and the unpacked sources have old ones."""
     config = power / "kernel" / "e500.config"
