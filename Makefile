@@ -10,7 +10,7 @@ sub		= $(MAKE) --no-print-directory
 jobs		:= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTEST		= .venv/bin/python -m pytest
 TESTED		= lab $(systems) packaging scripts
-UNIT_TESTS	= $(PYTEST) -m "not machine and not long" $(TESTED)
+UNIT_TESTS	= $(PYTEST) -q -m "not machine and not long" $(workers) $(TESTED)
 HOURS		?= 8
 systems		:= pagetable dirty power
 # What no system's own lint looks at: dirty's is for any Linux.
@@ -20,7 +20,7 @@ C_SOURCES	= $(wildcard lab/trapless_lab/plugins/*.[ch] dirty/abi/*.h dirty/modul
 			dirty/oracle/include/*.h dirty/oracle/plugins/*.[ch] dirty/oracle/tests/plugins/*.c)
 
 .PHONY: help all setup $(systems) modules mutants demo check check-long check-fast \
-	pagetable-mutants dirty-mutants arm64 lint host-tests power-tests unit-tests dirty-tests soak clean
+	pagetable-mutants dirty-mutants arm64 lint host-tests power-tests unit-tests dirty-unit-tests dirty-tests soak clean
 .NOTPARALLEL:
 
 all: pagetable dirty		## build what is installed: payload, modules, libraries, command
@@ -87,9 +87,8 @@ check:				## install what is missing, build, run every test but the long ones
 	@echo "check: the tests that boot machines, two at a time"
 	@$(PYTEST) -n 2 -m "machine and not long" $(TESTED)
 
-check-fast: setup lint host-tests	## linters and unit tests; no machine is booted
-	@$(sub) -C dirty check-fast
-	@$(UNIT_TESTS) -n 2
+check-fast: setup		## linters and unit tests; no machine is booted
+	@$(call beside,lint host-tests dirty-unit-tests,unit-tests workers="-n 2")
 
 check-long: 			## what takes minutes each: experiments and machine tests left out of check
 	@scripts/setup --long
@@ -115,7 +114,11 @@ host-tests:			## C that needs no kernel, over a model, under sanitizers
 
 unit-tests:
 	@echo "unit tests of the lab, the provers, packaging and scripts"
-	@$(UNIT_TESTS) -q
+	@$(UNIT_TESTS)
+
+dirty-unit-tests:
+	@echo "dirty: unit tests"
+	@$(sub) -C dirty check-fast
 
 dirty-tests:
 	@echo "dirty: back ends against memory, the C interface, the shim, the command"
