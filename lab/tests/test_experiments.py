@@ -28,6 +28,9 @@ EXITS = {"boot", "getppid", "fork", "exec", "emulated", "exits"}
 PAGES = {"0", "64", "256", "1024", "4096"}
 # Top-level key -> the keys in it; none where it is a plain value.
 KEYS: dict[str, dict[str, set[str]]] = {
+    "dirty-boehm": {
+        **{"spml": set(), "tracker_of_proc": {"dbit", "epml"}, "spml_tracker_of_proc": set()},
+    },
     "dirty-guest": {"formulas": set(), "times_cheaper_than_proc": set()},
     "dirty-guest-spml": {
         **{"formulas": set(), "call": {"instructions", "turn_insns", "turn_with_calls_insns"}},
@@ -110,6 +113,7 @@ WHY_LONG = {
     **dict.fromkeys(("pagetable-switches", "pv-operations", "power-sources", "power-tracing"), COUNTED),
     **dict.fromkeys(("pagetable-bare", "pagetable-compute", "pagetable-io", "pagetable-shrinking"), HARM),
     **dict.fromkeys(("fork-dirty", "pagetable-latency", "dirty-guest-spml", "domu-latency"), LARGE),
+    **dict.fromkeys(("dirty-boehm",), LARGE),
     **dict.fromkeys(("pagetable-types", "pagetable-size", "pagetable-iotlb-model"), LARGE),
     **dict.fromkeys(("power-benchmarks", "power-replay"), LARGE),
 }

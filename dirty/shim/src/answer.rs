@@ -16,6 +16,7 @@ use libdirty_hold::protocol::Extent;
 use crate::hold;
 use crate::kernel;
 use crate::known::Known;
+use crate::own;
 use crate::settings::say;
 
 /// A process whose soft-dirty bits were cleared through this library.
@@ -38,6 +39,7 @@ fn tracked() -> MutexGuard<'static, Vec<Tracked>> {
 pub(crate) fn forget_trackers() {
     tracked().clear();
     crate::hold::forget();
+    own::forget();
 }
 
 /// The most that the kernel looks at in what is written to `clear_refs` (PROC_NUMBUF - 1).
@@ -66,6 +68,9 @@ pub(crate) fn clear_soft_dirty(known: Known) -> Result<(), c_int> {
     };
     if hold::answers_for(pid) {
         return catch_unwind(|| hold::clear(pid)).unwrap_or(Err(libc::EIO));
+    }
+    if let Some(done) = own::clear(pid) {
+        return done;
     }
     match catch_unwind(AssertUnwindSafe(|| arm(pid))) {
         Ok(Ok(())) => Ok(()),

@@ -16,6 +16,7 @@ use crate::hold;
 use crate::kernel;
 use crate::known::{Kind, Known};
 use crate::lock;
+use crate::own;
 
 /// All zero: nothing of ours.
 #[derive(Debug, Default)]
@@ -122,10 +123,12 @@ pub(crate) fn opened(fd: c_int) -> bool {
         return true;
     }
     match recognize(fd) {
-        Some(known) if known.pid.is_some_and(hold::answers_for) || kernel::is_answered_here() => {
-            enter(fd, known, &status)
+        Some(known) => {
+            // Of another process, where the module answers for the own, as if it did not.
+            let is_answered = known.pid.is_some_and(|pid| hold::answers_for(pid) || own::answers_for(pid));
+            if is_answered || kernel::is_answered_here() { enter(fd, known, &status) } else { true }
         }
-        _ => true,
+        None => true,
     }
 }
 

@@ -15,7 +15,8 @@
 //!   memory comes from the program's allocator: a collector may have stopped all threads, one of them in `malloc`.
 //!
 //! `interpose` has the functions that replace the C library's, `files` knows which descriptors are ours, `answer`
-//! and `scan` give the answers, under `lock`; `hold` has them from a holder.
+//! and `scan` give the answers, under `lock`; `hold` has them from a holder, `own` from the kernel module for the program
+//! itself.
 
 mod answer;
 mod files;
@@ -24,6 +25,7 @@ mod interpose;
 mod kernel;
 mod known;
 mod lock;
+mod own;
 mod real;
 mod scan;
 mod settings;

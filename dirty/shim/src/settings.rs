@@ -6,6 +6,8 @@ use std::fmt::Display;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
 
+use libdirty::BackendKind;
+
 use crate::real;
 
 /// The words of `LIBDIRTY_SOFTDIRTY`, and the path.
@@ -17,6 +19,8 @@ pub(crate) struct Settings {
     verbose: bool,
     /// Touch nothing.
     pub(crate) off: bool,
+    /// The back end of the kernel module that answers for the own process.
+    pub(crate) module: Option<BackendKind>,
     /// The socket of a holder, who answers for other processes.
     pub(crate) hold: Option<OsString>,
 }
@@ -37,9 +41,13 @@ pub(crate) fn settings() -> &'static Settings {
                 b"force" => settings.force = true,
                 b"verbose" => settings.verbose = true,
                 b"off" => settings.off = true,
+                b"dbit" => settings.module = Some(BackendKind::Dbit),
+                b"spml" => settings.module = Some(BackendKind::Spml),
+                b"epml" => settings.module = Some(BackendKind::Epml),
                 _ => {}
             }
         }
+        settings.module = settings.module.filter(|_| !settings.off);
         settings
     })
 }

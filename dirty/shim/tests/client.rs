@@ -108,6 +108,25 @@ fn all_else_is_the_kernels() {
     }
 }
 
+/// As without the word, and said.
+#[test]
+fn a_module_that_is_not_there_is_not_used() {
+    if !can_track() {
+        return;
+    }
+    if std::path::Path::new("/dev/trapless_dirty").exists() {
+        eprintln!("SKIPPED: the module is loaded");
+        return;
+    }
+    let mut client = command(compile("client", &[]), Shim::Present);
+    client.arg("basic").env("LIBDIRTY_SOFTDIRTY", "force,verbose,dbit");
+    let output = run(client);
+    assert!(output.status.success(), "{}", text(&output));
+    for said in ["dbit is not used: ", "is tracked by uffd-async"] {
+        assert!(text(&output).contains(said), "{}", text(&output));
+    }
+}
+
 /// The negative control of the environment: this kernel alone gives no right answers.
 #[test]
 fn fails_without_the_shim() {

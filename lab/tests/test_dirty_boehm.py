@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""dirty-boehm on its machines' output: a recorded quick run, and the same with changes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import replay
+from trapless_lab.dirty.experiments import boehm
+from trapless_lab.dirty.workloads import SIZES, WORKLOADS
+from trapless_lab.errors import LabError
+from trapless_lab.experiment.experiment import Result
+from trapless_lab.machines import nested
+
+GCBENCH = f"gcbench, {SIZES[0]}"
+FREED, ASKED = "nothing in use was freed", "each technique is what it is called"
+
+
+@pytest.fixture(autouse=True)
+def nothing_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boehm, "files", dict)
+    monkeypatch.setattr(nested, "files", lambda *_inner: {})
+
+
+def _run(forge: replay.Forge = lambda _step, output: output, plots: Path | None = None) -> Result:
+    return boehm.dirty_boehm(replay.quick("dirty-boehm", forge, plots))
+
+
+def _failing(result: Result) -> list[str]:
+    return [check.name for check in result.checks if not check.holds]
+
+
+def test_the_recording_holds(tmp_path: Path) -> None:
+    result = _run(plots=tmp_path)
+    assert _failing(result) == []
+    contract = {
+        *("program", "size", "technique", "tracker_ms", "tracked_ms", "untracked_ms", "checksum_ok"),
+    }
+    assert all(contract <= set(row) for row in [*result.rows, *result.keys["spml"]])
+    assert {row["program"] for row in result.rows} == {workload.name for workload in WORKLOADS}
+    assert {row["technique"] for row in result.rows} == {"/proc", "mprotect", "dbit", "epml"}
+    assert {row["technique"] for row in result.keys["spml"]} == {"/proc", "spml"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"dirty-boehm-{who}.png" for who in ("tracked", "tracker")
+    }
+
+
+def test_a_model_is_labelled_as_one() -> None:
+    result = _run()
+    assert all(row["model"] == (row["technique"] == "epml") for row in result.rows)
+    names = [target.name for target in result.targets if "epml" in target.name]
+    assert names and all("(model)" in name for name in names)
+
+
+def _changed(step: str, pattern: str, new: str) -> replay.Forge:
+    def forge(name: str, output: str) -> str:
+        if name != step:
+            return output
+        changed = re.sub(pattern, new, output, count=1)
+        assert changed != output
+        return changed
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    ("forge", "failing"),
+    [
+        (_changed(f"{GCBENCH}, dbit", "sum=.{16}", f"sum={0:016x}"), FREED),
+        (_changed(f"{GCBENCH}, malloc", "sum=.{16}", f"sum={0:016x}"), FREED),
+        (_changed("spml", "sum=.{16}", f"sum={0:016x}"), FREED),
+        (_changed(f"{GCBENCH}, /proc", "incremental=1", "incremental=0"), ASKED),
+        (_changed(f"{GCBENCH}, dbit", "tracked by dbit", "tracked by spml"), ASKED),
+        (_changed(f"{GCBENCH}, mprotect", r"clears=\d+", "clears=7"), ASKED),
+    ],
+)
+def test_each_claim_can_fail(forge: replay.Forge, failing: str) -> None:
+    assert _failing(_run(forge)) == [failing]
+
+
+def test_a_tracker_that_is_dearer_misses_its_target() -> None:
+    name = "dbit: tracker of gcbench, % of that of /proc"
+    assert [target.name for target in _run().targets].count(name) == 1
+    dear = _run(_changed(f"{GCBENCH}, dbit", r"read_ns=\d+", "read_ns=900000000000"))
+    assert [target.reached for target in dear.targets if target.name == name] == [False]
+
+
+def test_a_program_that_crashed_is_an_error() -> None:
+    with pytest.raises(LabError, match=r"gcbench, small, dbit.*printed no result"):
+        _run(lambda step, output: "Segmentation fault" if step == f"{GCBENCH}, dbit" else output)

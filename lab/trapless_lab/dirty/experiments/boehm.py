@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The stock Boehm collector as the tracker of GCBench and of Phoenix' kernels: OoH's "Tracker Results" and
+"Tracked Results" for Boehm.
+
+The collector is Debian's libgc1. In incremental mode it asks /proc which pages are dirty, or protects pages
+itself; with the shim before it, its questions are answered by the kernel module.
+
+Invariant: a run counts only if its checksum is that of the same program with malloc, if the collector was
+incremental, and if it asked whom it should. Times are on the guest's clock, which counts instructions, 2 ns
+each; what a flush or a fault costs a processor beyond its instructions is not in them. EPML is a *model*.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ... import artifacts, host
+from ...errors import LabError
+from ...experiment import plots
+from ...experiment.experiment import (
+    BeforeAfter,
+    Check,
+    Context,
+    Result,
+    Row,
+    Target,
+    experiment,
+    machine_facts,
+)
+from ...experiment.workload import NS_PER_INSTRUCTION
+from ...machines import nested
+from ...machines.initramfs import File, Tree, program
+from ...machines.machine import MACHINES, Machine
+from ...machines.nested import Inner
+from ...machines.script import Step, StepResult
+from .. import workloads
+from ..workloads import SIZES, WORKLOADS, Size, Workload
+from .guest import EPML, MODULE
+from .guest_spml import OUTER, SPML
+
+# Addresses, and so collisions in the collector's tables, are the same in every run.
+STOCK = replace(MACHINES["bare"], linux_args=("norandmaps",)).with_icount()
+
+_SHIM = "/lib/trapless/libdirty_softdirty.so"
+# A collection ends by work done, and not by the clock.
+_STEADY = "GC_PAUSE_TIME_TARGET=999999"
+_INCREMENTAL = "GC_ENABLE_INCREMENTAL=1"
+
+
+@dataclass(frozen=True)
+class Technique:
+    """How the collector learns what is dirty; ``shim``: the module's back end that answers it."""
+
+    name: str
+    environment: str
+    shim: str = ""
+
+    @property
+    def incremental(self) -> bool:
+        """Whether the collector tracks at all."""
+        return _INCREMENTAL in self.environment
+
+    def line(self, command: str) -> str:
+        """Return the shell's line that runs a collected program."""
+        preload, more = workloads.TIMER, ""
+        if self.shim:
+            preload, more = f"{preload}:{_SHIM}", f" LIBDIRTY_SOFTDIRTY={self.shim},verbose"
+        return f"{_STEADY} {self.environment}{more} LD_PRELOAD={preload} {command}"
+
+
+UNTRACKED = Technique("untracked", "")
+PROC = Technique("/proc", _INCREMENTAL)
+MPROTECT = Technique("mprotect", f"{_INCREMENTAL} GC_USE_GETWRITEWATCH=0")
+DBIT, BY_EPML, BY_SPML = (Technique(name, _INCREMENTAL, name) for name in ("dbit", EPML, SPML))
+TECHNIQUES = (PROC, MPROTECT, DBIT)
+"""On a stock processor."""
+
+NESTED = ("gcbench", "pca", "string-match")
+"""What SPML's own table has."""
+
+DBIT_CHEAPER = 4
+EPML_CHEAPER = 6
+TRACKED_PERCENT = 24
+CHEAPEST_MS = 1.0
+"""If /proc takes less in a run, nothing is compared with it."""
+
+PAPER = [
+    {"technique": "/proc", "tracked": "up to 232 % over untracked (string-match)"},
+    {"technique": "SPML", "tracker": "3x slower than /proc", "tracked": "up to 273 % (string-match)"},
+    {"technique": "EPML", "tracker": "2x faster than /proc, 6x than SPML", "tracked": "at most 24 %"},
+    *({"program": workload.name, "sizes": workload.paper} for workload in WORKLOADS),
+]
+
+_LOAD = f"insmod /lib/trapless/{MODULE}.ko"
+# A huge page is dirty as a whole, for every technique of a page table.
+_SMALL_PAGES = "echo never >/sys/kernel/mm/transparent_hugepage/enabled"
+
+
+def files() -> Tree:
+    """Return the guest files besides the lab's own programs."""
+    shim = artifacts.program(Path(_SHIM).name)
+    libraries = {path: entry for path, entry in program(shim).items() if not path.startswith("/bin/")}
+    module = artifacts.module("dirty", "module", MODULE)
+    return {
+        **workloads.files(),
+        **libraries,
+        _SHIM: File(shim),
+        f"/lib/trapless/{MODULE}.ko": File(module),
+    }
+
+
+def _name(workload: Workload, size: Size, technique: str) -> str:
+    return f"{workload.name}, {size}, {technique}"
+
+
+def _steps(sizes: Iterable[Size], techniques: Sequence[Technique], *, malloc: bool) -> list[Step]:
+    steps = [Step("prepare", f"{_SMALL_PAGES} && {_LOAD}")]
+    for size in sizes:
+        for workload in WORKLOADS:
+            if malloc:
+                command = workload.command(size, collected=False)
+                steps.append(Step(_name(workload, size, "malloc"), command, 900))
+            collected = workload.command(size, collected=True)
+            steps += [
+                Step(_name(workload, size, technique.name), technique.line(collected), 1800)
+                for technique in (UNTRACKED, *techniques)
+            ]
+    return steps
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of a program printed."""
+
+    checksum: str
+    ms: float
+    incremental: bool = False
+    collections: int = 0
+    tracker_ms: float = 0
+    clears: int = 0
+    protects: int = 0
+    backend: str = ""
+
+
+def parse(result: StepResult) -> Run:
+    """Return what a step's run printed."""
+    done = re.search(r"^done \S+ sum=([0-9a-f]{16}) ns=(\d+)$", result.output, re.MULTILINE)
+    if done is None:
+        raise LabError(f'step "{result.step.name}" printed no result:\n{result.output}')
+    run = Run(done[1], int(done[2]) / 1e6)
+    own = re.search(r"^collector incremental=(\d) collections=(\d+)", result.output, re.MULTILINE)
+    passes = re.search(r"^passes .*$", result.output, re.MULTILINE)
+    if own is None or passes is None:
+        return run
+    spent = dict(re.findall(r"\b(\w+)=(\d+)", passes[0]))
+    backend = re.search(r"the own process is tracked by (\S+)$", result.output, re.MULTILINE)
+    return replace(
+        run,
+        incremental=own[1] == "1",
+        collections=int(own[2]),
+        tracker_ms=sum(int(spent[f"{call}_ns"]) for call in ("read", "clear", "protect")) / 1e6,
+        clears=int(spent["clears"]),
+        protects=int(spent["protects"]),
+        backend=backend[1] if backend else "",
+    )
+
+
+def asked_whom_it_should(technique: Technique, run: Run) -> bool:
+    """Whether dirty bits came from where the technique has them."""
+    if not run.incremental or run.backend != technique.shim:
+        return False
+    # Memory without pointers is not protected, so there may be nothing to protect.
+    return not run.clears if technique == MPROTECT else run.clears > 0 and not run.protects
+
+
+def row(workload: Workload, size: Size, technique: Technique, run: Run, untracked: Run, checksum: str) -> Row:
+    """Return a row; ``checksum`` is that of the program with malloc."""
+    return {
+        "program": workload.name,
+        "size": size,
+        "technique": technique.name,
+        "model": technique.name == EPML,
+        "tracker_ms": round(run.tracker_ms, 3),
+        "tracked_ms": round(run.ms, 3),
+        "untracked_ms": round(untracked.ms, 3),
+        "overhead_percent": round(100 * (run.ms / untracked.ms - 1), 1),
+        "collections": run.collections,
+        "checksum_ok": run.checksum == untracked.checksum == checksum,
+        "asked": asked_whom_it_should(technique, run),
+    }
+
+
+def _rows(
+    results: dict[str, StepResult],
+    checksums: dict[str, str],
+    sizes: Iterable[Size],
+    techniques: Sequence[Technique],
+    names: Iterable[str],
+) -> list[Row]:
+    rows = []
+    for size in sizes:
+        for workload in (workload for workload in WORKLOADS if workload.name in names):
+            untracked = parse(results[_name(workload, size, UNTRACKED.name)])
+            for technique in techniques:
+                run = parse(results[_name(workload, size, technique.name)])
+                checksum = checksums[_name(workload, size, "malloc")]
+                rows.append(row(workload, size, technique, run, untracked, checksum))
+    return rows
+
+
+_BEGIN = "section: "
+
+
+def inner(size: Size) -> Inner:
+    """Return the inner guest that runs what SPML's table has."""
+    lines = ["set -e", f"{_SMALL_PAGES} || true", _LOAD]
+    for workload in (workload for workload in WORKLOADS if workload.name in NESTED):
+        command = workload.command(size, collected=True)
+        for technique in (UNTRACKED, PROC, BY_SPML):
+            lines += [f"echo '{_BEGIN}{_name(workload, size, technique.name)}'", technique.line(command)]
+    return Inner(SPML, "\n".join(lines) + "\n", files())
+
+
+def _inner_results(result: StepResult) -> dict[str, StepResult]:
+    parts = re.split(rf"^{_BEGIN}(.*)\n", nested.output(result.output), flags=re.MULTILINE)
+    return {
+        name: StepResult(Step(name, ""), text.encode(), 0, 0)
+        for name, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def of_proc(rows: Sequence[Row], technique: str) -> dict[str, float]:
+    """Return a technique's tracker's time as a share of that of /proc, by program and size."""
+    proc = {(found["program"], found["size"]): found["tracker_ms"] for found in rows if _is(found, PROC)}
+    return {
+        f"{found['program']}, {found['size']}": found["tracker_ms"] / proc[found["program"], found["size"]]
+        for found in rows
+        if found["technique"] == technique and proc[found["program"], found["size"]] >= CHEAPEST_MS
+    }
+
+
+def _is(found: Row, technique: Technique) -> bool:
+    return bool(found["technique"] == technique.name)
+
+
+def checks(rows: Sequence[Row]) -> list[Check]:
+    """Check the rows, those of the nested guest among them."""
+
+    def where(key: str) -> str:
+        bad = [found for found in rows if not found[key]]
+        names = [f"{found['program']}, {found['size']}, {found['technique']}" for found in bad]
+        return f"not {'; '.join(names)}" if names else f"all of {len(rows)} runs"
+
+    return [
+        Check(
+            "nothing in use was freed",
+            all(found["checksum_ok"] for found in rows),
+            f"checksums as with malloc: {where('checksum_ok')}",
+        ),
+        Check(
+            "each technique is what it is called",
+            all(found["asked"] for found in rows),
+            f"incremental, and asked whom it should: {where('asked')}",
+        ),
+    ]
+
+
+def _targets(rows: Sequence[Row], size: Size) -> list[Target]:
+    targets = []
+    for technique, cheaper, word in ((DBIT, DBIT_CHEAPER, "dbit"), (BY_EPML, EPML_CHEAPER, "epml (model)")):
+        own = [found for found in rows if found["technique"] == technique.name and found["size"] == size]
+        share = 100 * of_proc(rows, technique.name)[f"gcbench, {size}"]
+        name = f"{word}: tracker of gcbench, % of that of /proc"
+        targets.append(Target(name, round(share, 1), round(100 / cheaper, 1)))
+        targets += [
+            Target(f"{word}: {one['program']} over untracked, %", one["overhead_percent"], TRACKED_PERCENT)
+            for one in own
+        ]
+    return targets
+
+
+def _plot(directory: Path, rows: Sequence[Row], size: Size) -> None:
+    names = [workload.name for workload in WORKLOADS]
+    for who, key, y in (
+        ("tracker", "tracker_ms", "ms to learn which pages are dirty"),
+        ("tracked", "overhead_percent", "% over untracked"),
+    ):
+        plots.bars(
+            directory / f"dirty-boehm-{who}.png",
+            names,
+            {
+                f"{technique.name} (model)" if technique == BY_EPML else technique.name: [
+                    found[key]
+                    for found in rows
+                    if found["technique"] == technique.name and found["size"] == size
+                ]
+                for technique in (*TECHNIQUES, BY_EPML)
+            },
+            y=y,
+            title=f"Boehm, {size}, on the {who}",
+        )
+
+
+def _summary(rows: Sequence[Row], size: Size) -> list[BeforeAfter]:
+    by = {(found["program"], found["technique"]): found for found in rows if found["size"] == size}
+    lines = []
+    for name, key, unit in (
+        ("gcbench", "tracker_ms", "ms to learn what is dirty"),
+        ("gcbench", "overhead_percent", "% over untracked"),
+        ("string-match", "overhead_percent", "% over untracked"),
+    ):
+        before, after, model, own = (
+            by[name, technique.name][key] for technique in (PROC, DBIT, BY_EPML, MPROTECT)
+        )
+        lines.append(
+            BeforeAfter(
+                f"{name}, {size}: {unit} (/proc before, dbit after)",
+                f"{before:,.1f}",
+                f"{after:,.1f}",
+                f"EPML (model): {model:,.1f}; mprotect: {own:,.1f}",
+            )
+        )
+    return lines
+
+
+def _run(
+    context: Context, label: str, machine: Machine, techniques: Sequence[Technique], *, malloc: bool
+) -> dict[str, StepResult]:
+    sizes = SIZES[:1] if context.quick else SIZES
+    transcript = context.run(label, machine, _steps(sizes, techniques, malloc=malloc), files())
+    return {result.step.name: result for result in transcript.results}
+
+
+@experiment(
+    name="dirty-boehm",
+    accelerator="dirty",
+    title="The Boehm collector as the tracker",
+    reproduces="OoH: tracker and tracked results of Boehm (EPML: a model; SPML nested, a table of its own)",
+    minutes=40,
+)
+def dirty_boehm(context: Context) -> Result:
+    """Run GCBench and Phoenix' kernels on the stock Boehm collector, with each way to learn what is dirty."""
+    sizes = SIZES[:1] if context.quick else SIZES
+    names = [workload.name for workload in WORKLOADS]
+    model = STOCK.with_epml()
+    stock = _run(context, "stock", STOCK, TECHNIQUES, malloc=True)
+    checksums = {name: parse(result).checksum for name, result in stock.items() if name.endswith("malloc")}
+    rows = _rows(stock, checksums, sizes, TECHNIQUES, names)
+    modelled = _run(context, "epml model", model, (BY_EPML,), malloc=False)
+    rows += _rows(modelled, checksums, sizes, (BY_EPML,), names)
+    machine = inner(sizes[0])
+    transcript = context.run(
+        "nested", OUTER, [machine.step(3000)], nested.files(machine), modules=nested.OUTER_MODULES
+    )
+    found = _inner_results(transcript[machine.name])
+    spml = _rows(found, checksums, sizes[:1], (PROC, BY_SPML), NESTED)
+    if context.plots:
+        _plot(context.plots, rows, sizes[-1])
+    return Result(
+        unit="ms",
+        method=f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction; Debian's libgc1, one thread, "
+        "THP never, no randomised addresses; untracked: the same collector, not incremental. tracker_ms: in "
+        "read(pagemap), write(clear_refs), and mprotect that takes the permission to write "
+        "(workloads/passtimer.c). checksum_ok: as with malloc. epml: MODEL of a processor with EPML "
+        "(docs/epml.md). spml: NESTED EMULATION, instructions of both guests, a table of its own: not to be "
+        "compared with rows",
+        rows=rows,
+        paper=PAPER,
+        checks=checks([*rows, *spml]),
+        machine=machine_facts([STOCK, model, OUTER], host.versions()),
+        keys={
+            "spml": spml,
+            "tracker_of_proc": {
+                technique: {name: round(share, 3) for name, share in of_proc(rows, technique).items()}
+                for technique in (DBIT.name, BY_EPML.name)
+            },
+            "spml_tracker_of_proc": {name: round(share, 3) for name, share in of_proc(spml, SPML).items()},
+        },
+        summary=_summary(rows, sizes[-1]),
+        targets=_targets(rows, sizes[-1]),
+    )
