@@ -11,6 +11,7 @@ import pytest
 from trapless_lab.dirty.experiments import native as dirty_native
 from trapless_lab.errors import LabError
 from trapless_lab.experiment.experiment import Context
+from trapless_lab.experiment.plots import Album
 from trapless_lab.progress import Progress
 
 
@@ -64,12 +65,12 @@ def _failing(report: dict[str, Any], *, quick: bool = False) -> list[str]:
 def test_a_good_report_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "report").write_text(json.dumps(_report()))
     _tool(tmp_path, monkeypatch, f"cat {tmp_path / 'report'}")
-    result = dirty_native.dirty_native(Context(quick=False, progress=Progress(), plots=tmp_path))
+    result = dirty_native.dirty_native(Context(quick=False, progress=Progress(), plots=(album := Album())))
     assert result.holds, result.checks
     contract = {"backend", "tracked_ns_per_page", "collect_ns_per_page", "missed", "spurious"}
     assert all(contract <= set(row) for row in result.rows)
     assert result.keys["rejected"][0]["backend"] == "soft-dirty"
-    assert (tmp_path / "dirty-native.png").exists()
+    assert album.drawn["dirty-native.png"]
     assert len(result.summary) == 2
 
 

@@ -148,15 +148,15 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> list[BeforeAfter]:
     ]
 
 
-def _draw(target: Path, points: Sequence[Mapping[str, Any]]) -> None:
+def _draw(album: plots.Album, points: Sequence[Mapping[str, Any]]) -> None:
     mib = [point["bytes"] / 2**20 for point in points]
     collect = [point["collect_ns"]["median"] / 1e6 for point in points]
-    plots.lines(
-        target,
+    album.lines(
+        "dirty-native.png",
         {"uffd-async, all pages dirty": (mib, collect)},
         x="MiB watched",
         y="ms a collect",
-        title="Collect by size",
+        title="A collect by size, on this machine",
     )
 
 
@@ -172,7 +172,7 @@ def dirty_native(context: Context) -> Result:
     report = bench(quick=context.quick)
     sweep = report["sweep"]
     if context.plots and sweep:
-        _draw(context.plots / "dirty-native.png", sweep["points"])
+        _draw(context.plots, sweep["points"])
     return Result(
         unit="ns, wall",
         method=f"wall clock; each back end in {report['repeat']} turns with its twin (the bare mechanism "

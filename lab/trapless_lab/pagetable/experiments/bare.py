@@ -100,8 +100,8 @@ def pagetable_bare(context: Context) -> Result:
     drift = {of: by[AGAIN] / by[STOCK] for of, by in medians.items()}
     furthest = max(drift, key=lambda of: abs(drift[of] - 1))
     if context.plots:
-        plots.bars(
-            context.plots / "pagetable-bare.png",
+        context.plots.bars(
+            "pagetable-bare.png",
             list(MODES),
             {c: [medians["always", m][c] for m in MODES] for c in (STOCK, CACHED)},
             y="instructions a process",

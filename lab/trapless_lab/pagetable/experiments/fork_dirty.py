@@ -79,8 +79,8 @@ def fork_dirty(context: Context) -> Result:
     slopes = {name: {op: round(slope(costs, op), 1) for op in FORK_DIRTY} for name, costs in taken.items()}
     if context.plots:
         for operation in AT_MOST:
-            plots.lines(
-                context.plots / f"fork-dirty-{operation}.png",
+            context.plots.lines(
+                f"fork-dirty-{operation}.png",
                 {
                     name: (list(taken[name]), [costs[operation] for costs in taken[name].values()])
                     for name in PLOTTED

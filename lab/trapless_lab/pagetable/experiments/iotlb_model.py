@@ -107,8 +107,8 @@ def pagetable_iotlb_model(context: Context) -> Result:
     transcript = context.run("model", STRICT, script, pagetable.files(pagetable.PIBOOSTER_ALONE))
     costs = {m: {s: cost(transcript, _label(s, m), m) for s in STATES} for m in MODES}
     if context.plots:
-        plots.lines(
-            context.plots / "pagetable-iotlb-model.png",
+        context.plots.lines(
+            "pagetable-iotlb-model.png",
             {
                 f"{m}, {s}": (
                     LATENCIES_US,

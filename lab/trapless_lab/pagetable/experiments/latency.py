@@ -268,10 +268,10 @@ def _checks(found: Enabled, dyn: Dyn, settled: Phase) -> list[Check]:
     ]
 
 
-def _plot(directory: Path, curves: Mapping[str, Mapping[str, Sequence[float | None]]]) -> None:
+def _plot(album: plots.Album, curves: Mapping[str, Mapping[str, Sequence[float | None]]]) -> None:
     for figure, level in zip((9, 10, 11), PAPER_LEVELS, strict=True):
-        plots.lines(
-            directory / f"pagetable-latency-{level}.png",
+        album.lines(
+            f"pagetable-latency-{level}.png",
             {
                 f"{name}, {direction}": _points(curve["ms"], curve[f"{level} {direction}"])
                 for name, curve in curves.items()

@@ -114,8 +114,8 @@ def process_latency(context: Context) -> Result:
     taken = columns.values(found, lambda column: _instructions(column, repeats))
     medians = {name: {m: int(median(column[m])) for m in MODES} for name, column in taken.items()}
     if context.plots:
-        plots.bars(
-            context.plots / "process-latency.png",
+        context.plots.bars(
+            "process-latency.png",
             list(MODES),
             {name: list(column.values()) for name, column in medians.items()},
             y="instructions a process",

@@ -156,8 +156,8 @@ def pagetable_types(context: Context) -> Result:
     processes = QUICK_PROCESSES if context.quick else PROCESSES
     settings, boot = _take(context, idle_s, processes)
     if context.plots:
-        plots.bars(
-            context.plots / "pagetable-types.png",
+        context.plots.bars(
+            "pagetable-types.png",
             TYPES,
             {name: [settings[name].changes[type] for type in TYPES] for name in SETTINGS},
             y="changes into the type",

@@ -132,9 +132,9 @@ def power_benchmarks(context: Context) -> Result:
     )
 
 
-def _draw(target: Path, rows: list[dict[str, Any]]) -> None:
-    plots.bars(
-        target / "power-benchmarks.png",
+def _draw(album: plots.Album, rows: list[dict[str, Any]]) -> None:
+    album.bars(
+        "power-benchmarks.png",
         [one["workload"].replace("_", "\n") for one in rows],
         {name: [one[name] for one in rows] for name in (*CLASSES, OTHERS)},
         y="percent of exits under plain KVM",
