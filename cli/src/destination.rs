@@ -7,7 +7,7 @@
 //! - A link stays a link: its target is written. The kernel follows it, and may refuse to: root must not write where
 //!   somebody else's link in /tmp leads (fs.protected_symlinks).
 //! - A regular file is *replaced* atomically: every reader sees the whole old file or the whole new one. The new one
-//!   has the old one's permissions and owner. Where a link leads to no file yet, there is an empty one first.
+//!   has the old one's permissions and, if root writes, its owner. Where a link leads to no file yet, there is an empty one first.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -146,7 +146,11 @@ fn replace_file(path: &Path, content: &[u8], readers: Readers) -> io::Result<()>
     if let Some(old) = old {
         let is_new = new.as_file().metadata()?;
         if (is_new.uid(), is_new.gid()) != (old.uid(), old.gid()) {
-            fchown(new.as_file(), Some(old.uid()), Some(old.gid()))?;
+            // Only root can give a file away; whoever else may replace it becomes its owner.
+            match fchown(new.as_file(), Some(old.uid()), Some(old.gid())) {
+                Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+                _ => {}
+            }
         }
     }
     if let Some(mode) = mode {

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Files that the user has named for results.
 
-Invariant: a regular file contains either the whole new result or its previous contents, and keeps its owner and
-permissions. Other files, such as devices and pipes, are written to and never replaced, and ``-`` is standard
+Invariant: a regular file contains either the whole new result or its previous contents, and keeps its
+permissions and, if root writes, its owner. Other files, such as devices and pipes, are written to and never replaced, and ``-`` is standard
 output. Links are followed by the kernel, which may refuse to (fs.protected_symlinks): root must not write where
 somebody else's link in /tmp leads. ``require_writable`` finds a path that cannot be written before anything is run.
 A result that could not be written all the same is rescued to the folder for temporary files (``write_or_rescue``).
 """
 
+import contextlib
 import os
 import stat
 import sys
@@ -144,7 +145,9 @@ def _replace(place: Path, content: bytes) -> None:
             os.fsync(file.fileno())
             new = temporary.stat()
             if old and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-                os.chown(temporary, old.st_uid, old.st_gid)
+                # Only root can give a file away; whoever else may replace it becomes its owner.
+                with contextlib.suppress(PermissionError):
+                    os.chown(temporary, old.st_uid, old.st_gid)
             temporary.chmod(mode)
             temporary.replace(place)
         except BaseException:
