@@ -6,7 +6,6 @@ The steps are those that the experiment has now, so that a recording that no lon
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from recorded import DATA

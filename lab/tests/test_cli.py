@@ -2,6 +2,7 @@
 """Experiments, their registry, their reports and the command line."""
 
 import json
+import re
 import tempfile
 import tomllib
 from dataclasses import replace
@@ -73,6 +74,15 @@ def test_list_as_json() -> None:
     listed = {entry["name"]: entry for entry in json.loads(ran.output)}
     assert set(listed) == set(catalogue.experiments())
     assert listed["process-latency"]["minutes"] > 0 and listed["process-latency"]["reproduces"]
+
+
+def test_the_documents_have_the_minutes_of_list() -> None:
+    results = Path(__file__).resolve().parents[2] / "docs/results.md"
+    if not results.exists():
+        pytest.skip("no documents")
+    said = dict(re.findall(r"^\| `([a-z-]+)` \| .* \| (\d+) \|$", results.read_text(), re.M))
+    known = {name: str(entry.minutes) for name, entry in catalogue.experiments().items()}
+    assert {name: said.get(name) for name in known} == known
 
 
 def test_version() -> None:

@@ -92,7 +92,7 @@ def _console(*files: Path | None) -> Console:
 
 
 class _Saving:
-    """Writes what a run has found: each file, also if another could not be written; then says which could not."""
+    """Writes each file of a run's, also if another could not be written; then says which could not."""
 
     def __init__(self) -> None:
         self._failed: list[str] = []

@@ -2,10 +2,11 @@
 """Files that the user has named for results.
 
 Invariant: a regular file contains either the whole new result or its previous contents, and keeps its
-permissions and, if root writes, its owner. Other files, such as devices and pipes, are written to and never replaced, and ``-`` is standard
-output. Links are followed by the kernel, which may refuse to (fs.protected_symlinks): root must not write where
-somebody else's link in /tmp leads. ``require_writable`` finds a path that cannot be written before anything is run.
-A result that could not be written all the same is rescued to the folder for temporary files (``write_or_rescue``).
+permissions and, if root writes, its owner. Other files, such as devices and pipes, are written to and never
+replaced, and ``-`` is standard output. Links are followed by the kernel, which may refuse to
+(fs.protected_symlinks): root must not write where somebody else's link in /tmp leads. ``require_writable``
+finds a path that cannot be written before anything is run. A result that could not be written all the same is
+kept in the folder for temporary files (``write_or_rescue``).
 """
 
 import contextlib
@@ -66,7 +67,7 @@ def write(target: Path, content: bytes) -> None:
 
 
 def write_or_rescue(target: Path, content: bytes) -> None:
-    """Write a result that took minutes; if its path cannot be written any more, keep it elsewhere and say where."""
+    """Write a result that took minutes; if its path cannot be written any more, keep it elsewhere."""
     try:
         write(target, content)
     except LabError as error:
@@ -108,7 +109,7 @@ def _reason(error: Exception) -> str:
 
 
 def _is_special(target: Path) -> bool:
-    """Whether the path exists and is no regular file, or is an open file (/dev/fd/1), which is written as it is."""
+    """Whether the path exists and is to be written as it is: no regular file, or an open one (/dev/fd/1)."""
     try:
         return not stat.S_ISREG(target.stat().st_mode) or _is_descriptor(target)
     except OSError:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The Debian packages, by Debian's own tools: built, judged, installed into a root of their own, used, upgraded,
-removed. What apt installs with each is in clean-roots.
+"""The Debian packages, by Debian's own tools: built, judged, installed into a root of their own, used,
+upgraded, removed. What apt installs with each is in clean-roots.
 """
 
 import os
@@ -190,9 +190,7 @@ def test_a_symbol_without_a_version_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(ROOT / name)
     known = tree / "debian/libdirty1.symbols"
     known.write_text(known.read_text().replace("LIBDIRTY_0.2", "LIBDIRTY_0.1"))
-    refused = subprocess.run(
-        [tree / "build", tmp_path / "out"], capture_output=True, text=True, check=False
-    )
+    refused = subprocess.run([tree / "build", tmp_path / "out"], capture_output=True, text=True, check=False)
     assert refused.returncode and "dirty_open@LIBDIRTY_0.2" in refused.stderr
 
 

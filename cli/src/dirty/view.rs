@@ -184,7 +184,13 @@ fn draw(frame: &mut Frame<'_>, screen: &Screen, order: Order, is_paused: bool) {
     let most = screen.rates.iter().max().copied().unwrap_or(0);
     let title = format!(" pages/s, newest on the right, highest {} ", grouped(most));
     let rates: Vec<u64> = screen.rates.iter().copied().collect();
-    frame.render_widget(Sparkline::default().direction(RenderDirection::RightToLeft).data(&rates).block(Block::bordered().title(title)), spark);
+    frame.render_widget(
+        Sparkline::default()
+            .direction(RenderDirection::RightToLeft)
+            .data(&rates)
+            .block(Block::bordered().title(title)),
+        spark,
+    );
 
     let rows =
         screen.ordered(order).into_iter().take(usize::from(table.height)).map(|((start, name), written)| {
@@ -258,7 +264,8 @@ mod tests {
             assert!(shown.contains(part), "{part} is missing in\n{shown}");
         }
         // 2,000 pages a second, then 8: the newest, next to the right border, is the low one.
-        let lowest: Vec<char> = shown.lines().nth(7).unwrap().trim_matches('"').chars().rev().take(3).collect();
+        let lowest: Vec<char> =
+            shown.lines().nth(7).unwrap().trim_matches('"').chars().rev().take(3).collect();
         assert_eq!(lowest, ['│', ' ', '█'], "the newest is not on the right:\n{shown}");
         for (width, height) in [(1, 1), (20, 5), (300, 80)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();

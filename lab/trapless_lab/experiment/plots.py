@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Plots, a thin layer over matplotlib.
 
-Invariant: nothing is drawn on a display, and a plot shows only numbers that the JSON has too. A run draws into
-an album, which is saved when the result has been shown: a full disk costs a picture, never the result.
+Invariant: nothing is drawn on a display, and a plot shows only numbers that the JSON has too. A run draws
+into an album, which is saved when the result has been shown: a full disk costs a picture, never the result.
 
 For people: words instead of the names that programs use (``words``), a marker at each of few points, the
 legend beside the data, lines that coincide told apart, and no picture of a single size.

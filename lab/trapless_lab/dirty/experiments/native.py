@@ -2,8 +2,8 @@
 """What each way to track dirty pages costs on this host, without a machine around it: OoH's "Limits" slides.
 
 Invariant: every figure is of one run of ``trapless dirty bench``, which finds missed pages by comparing
-memory. Figures are processor time on one processor, so that other programs and the wake-up of an idle processor
-are not in them. Checks of costs are made in the full run only: a quick one has few rounds.
+memory. Figures are processor time on one processor, so that other programs and the wake-up of an idle
+processor are not in them. Checks of costs are made in the full run only: a quick one has few rounds.
 """
 
 import json
@@ -24,7 +24,8 @@ CHEAPER = 3
 COLLECT_OVER_IOCTL = 1.2
 LIBRARY_OVER_TWIN = {"uffd-sync": 1.3}
 """Else 1.05. uffd-sync's handler makes two system calls a fault that its twin does not make: it waits for the
-request to end as well, and looks whether its descriptor is still its own. On one processor nothing hides them."""
+request to end as well, and looks whether its descriptor is still its own. On one processor nothing hides
+them."""
 USUAL_OVER_TWIN = 1.05
 # One bit a page, one more for each 512 pages, and 5 % besides the bitmap.
 BITS_PER_PAGE = 1.05
@@ -179,8 +180,9 @@ def dirty_native(context: Context) -> Result:
         _draw(context.plots, sweep["points"])
     return Result(
         unit="ns of processor time",
-        method=f"{report['clock']}; each back end in {report['repeat']} turns with its twin (the bare mechanism "
-        "by hand) and with no tracking, in one process; medians; missed and spurious by comparing memory",
+        method=f"{report['clock']}; each back end in {report['repeat']} turns with its twin (the bare "
+        "mechanism by hand) and with no tracking, in one process; medians; missed and spurious by comparing "
+        "memory",
         rows=[_row(row) for row in report["rows"]],
         paper=PAPER,
         checks=checks(report, quick=context.quick),

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from statistics import median
 
 from ... import artifacts, host
-from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, Row, experiment, machine_facts
 from ...experiment.workload import MODES, NS_PER_INSTRUCTION, ns_per_process
 from ...machines.initramfs import File

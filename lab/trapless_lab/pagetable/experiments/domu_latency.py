@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from statistics import median
 
 from ... import host
-from ...experiment import plots
 from ...experiment.experiment import (
     BeforeAfter,
     Check,

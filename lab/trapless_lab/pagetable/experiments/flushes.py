@@ -8,7 +8,6 @@ divide them into buckets of exactly TICK processes.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from ... import host
 from ...errors import LabError

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from statistics import linear_regression
 
 from ... import host
-from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Context, Result, Row, Target, experiment, machine_facts
 from ...experiment.workload import FORK_DIRTY, NS_PER_INSTRUCTION, fork_dirty_ns
 from ...machines.script import Step

@@ -13,7 +13,6 @@ from statistics import fmean, stdev
 
 from ... import host
 from ...errors import LabError
-from ...experiment import plots
 from ...experiment.experiment import (
     BeforeAfter,
     Check,

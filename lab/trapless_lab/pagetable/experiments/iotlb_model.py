@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from ... import host
 from ...errors import LabError
-from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, Row, experiment, machine_facts
 from ...experiment.workload import MODES, NS_PER_INSTRUCTION, ns_per_process
 from ...machines.script import Step

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from statistics import median
 
 from ... import host
-from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Context, Result, Row, Target, experiment, machine_facts
 from ...experiment.workload import MODES, NS_PER_INSTRUCTION, ns_per_process
 from ...machines.script import Step

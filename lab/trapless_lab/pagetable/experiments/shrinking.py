@@ -8,7 +8,6 @@ shrinks. The day, and the pool's behaviour, are a model and are labelled so.
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 from ... import host
 from ...errors import LabError

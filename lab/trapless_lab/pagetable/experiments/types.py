@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from ... import host
 from ...errors import LabError
-from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, Row, experiment, machine_facts
 from ...machines.machine import MACHINES
 from ...machines.script import Step

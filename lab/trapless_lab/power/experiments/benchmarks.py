@@ -7,7 +7,6 @@ minus those of a guest that only starts, by instruction as in power-sources; for
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ...experiment import plots

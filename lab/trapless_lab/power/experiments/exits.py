@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import LabError
-from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, Target, experiment
 from .. import machine as power
 from ..console import NS_PER_INSTRUCTION, Console, Measured
