@@ -97,6 +97,12 @@ def test_lines_that_coincide_are_told_apart(figures: list[Figure]) -> None:
     assert len({line.get_linestyle() for line in lines}) == 3
 
 
+def test_large_numbers_are_written_out(figures: list[Figure]) -> None:
+    Album().lines("l.png", {"a": ([1, 2], [1, 12_500_000])}, x="x", y="y", title="t")
+    labels = [label.get_text() for label in drawn(figures).get_yticklabels()]
+    assert "10,000,000" in labels and not [label for label in labels if "e+" in label]
+
+
 def test_many_points_have_no_markers(figures: list[Figure]) -> None:
     Album().lines("l.png", {"a": (range(500), range(500))}, x="x", y="y", title="t")
     (line,) = drawn(figures).get_lines()

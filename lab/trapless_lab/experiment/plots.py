@@ -149,7 +149,7 @@ def _finish(figure: Figure, series: int) -> None:
         figure.legend(loc="outside right upper", markerscale=0.8)
     (axes,) = figure.axes
     axes.grid(axis="y", alpha=0.3)
-    axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.6g}")
+    axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.10g}")
 
 
 def _png(figure: Figure) -> bytes:

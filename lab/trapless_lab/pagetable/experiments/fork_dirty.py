@@ -86,7 +86,7 @@ def fork_dirty(context: Context) -> Result:
                 },
                 x="dirty pages of the parent",
                 y="instructions",
-                title=WHAT[operation],
+                title=f"A parent with dirty pages: {WHAT[operation]}",
             )
     return Result(
         unit="instructions",
