@@ -95,7 +95,7 @@ check-long: 			## what takes minutes each: experiments and machine tests left ou
 	@$(sub) $(systems) mutants
 	@$(sub) -C power smp
 	@$(sub) -C dirty check-long
-	@$(PYTEST) -m long lab $(systems)
+	@$(PYTEST) -m long $(TESTED)
 
 lint:				## ruff, mypy, checkpatch, sparse, rustfmt, clippy
 	@echo "lint: ruff, mypy"

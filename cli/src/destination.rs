@@ -4,23 +4,30 @@
 //! Invariants:
 //! - `-` is standard output.
 //! - Anything but a regular file (a device, a pipe, a terminal) is opened and written, never replaced.
-//! - A link stays a link: its target is written.
-//! - A regular file is *replaced* atomically: every reader sees the whole old file or the whole new one.
+//! - A link stays a link: its target is written. The kernel follows it, and may refuse to: root must not write where
+//!   somebody else's link in /tmp leads (fs.protected_symlinks).
+//! - A regular file is *replaced* atomically: every reader sees the whole old file or the whole new one. The new one
+//!   has the old one's permissions and, if root writes, its owner. Where a link leads to no file yet, there is an empty one first.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// The kind of a FILE.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 enum Destination {
     /// Standard output.
     Output,
-    /// Something to open as it is.
-    Special(PathBuf),
-    /// A regular file, or none yet; its own name, behind all links.
+    /// What its name stands for, neither opened for reading nor for writing, and no regular file.
+    Special(File),
+    /// A regular file; its own name, behind all links.
     File(PathBuf),
+    /// Nothing yet.
+    None,
+    /// A link that leads to nothing yet.
+    Dangling,
 }
 
 /// The permissions of a new file.
@@ -39,8 +46,16 @@ pub enum Readers {
 pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
     match find(path)? {
         Destination::Output => write_all(&mut io::stdout().lock(), content),
-        Destination::Special(path) => write_all(&mut OpenOptions::new().write(true).open(path)?, content),
+        Destination::Special(found) => write_all(&mut writable(&found)?, content),
         Destination::File(path) => replace_file(&path, content, readers),
+        Destination::None => replace_file(path, content, readers),
+        Destination::Dangling => {
+            drop(OpenOptions::new().append(true).create(true).open(path)?);
+            match find(path)? {
+                Destination::File(path) => replace_file(&path, content, readers),
+                _ => Err(io::Error::other("it changes while it is written")),
+            }
+        }
     }
 }
 
@@ -51,15 +66,17 @@ pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> 
 pub fn create(path: &Path, force: bool) -> io::Result<Box<dyn Write>> {
     Ok(match find(path)? {
         Destination::Output => Box::new(io::stdout()),
-        Destination::Special(path) => Box::new(OpenOptions::new().write(true).open(path)?),
-        Destination::File(path) if force => Box::new(File::create(path)?),
-        Destination::File(path) => Box::new(File::create_new(path)?),
+        Destination::Special(found) => Box::new(writable(&found)?),
+        Destination::File(_) if !force => return Err(io::ErrorKind::AlreadyExists.into()),
+        Destination::None if !force => Box::new(File::create_new(path)?),
+        Destination::Dangling if !force => Box::new(OpenOptions::new().append(true).create(true).open(path)?),
+        Destination::File(_) | Destination::None | Destination::Dangling => Box::new(File::create(path)?),
     })
 }
 
 /// Whether [`create`] would refuse it without `force`.
 pub fn has_content(path: &Path) -> bool {
-    matches!(find(path), Ok(Destination::File(path)) if path.exists())
+    matches!(find(path), Ok(Destination::File(_)))
 }
 
 /// Its name in messages.
@@ -71,24 +88,42 @@ fn find(path: &Path) -> io::Result<Destination> {
     if path.as_os_str() == "-" {
         return Ok(Destination::Output);
     }
-    let mut path = path.to_owned();
-    for _ in 0..40 {
-        if std::fs::metadata(&path).is_ok_and(|found| !found.is_file()) || is_descriptor(&path) {
-            return Ok(Destination::Special(path));
+    let found = match OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+            return Ok(if is_link { Destination::Dangling } else { Destination::None });
         }
-        if !std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink()) {
-            return Ok(Destination::File(path));
-        }
-        let target = std::fs::read_link(&path)?;
-        path = folder(&path).join(target);
+        Err(error) => return Err(error),
+    };
+    if !found.metadata()?.is_file() || is_descriptor(path) {
+        return Ok(Destination::Special(found));
     }
-    Err(io::Error::from_raw_os_error(libc::ELOOP))
+    Ok(Destination::File(std::fs::read_link(descriptor(&found))?))
 }
 
-/// Whether it is a link of procfs to an open file (`/dev/stdout`): the open file itself must be written, not
-/// replaced by another one.
+/// Open what [`find`] has found, whatever its name stands for by now.
+fn writable(found: &File) -> io::Result<File> {
+    OpenOptions::new().write(true).open(descriptor(found))
+}
+
+fn descriptor(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+/// Whether it is a link of procfs to an open file (`/dev/stdout`, perhaps behind links): the open file itself must be
+/// written, not replaced by another one.
 fn is_descriptor(path: &Path) -> bool {
-    folder(path).canonicalize().is_ok_and(|folder| folder.starts_with("/proc"))
+    let mut path = path.to_owned();
+    // As many links as the kernel follows; it has followed these.
+    for _ in 0..40 {
+        if folder(&path).canonicalize().is_ok_and(|folder| folder.starts_with("/proc")) {
+            return true;
+        }
+        let Ok(target) = std::fs::read_link(&path) else { return false };
+        path = folder(&path).join(target);
+    }
+    false
 }
 
 fn folder(path: &Path) -> &Path {
@@ -96,9 +131,10 @@ fn folder(path: &Path) -> &Path {
 }
 
 fn replace_file(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
+    let old = std::fs::metadata(path).ok();
     let mode = match readers {
         Readers::All => Some(Permissions::from_mode(0o644)),
-        Readers::Usual => std::fs::metadata(path).ok().map(|old| old.permissions()),
+        Readers::Usual => old.as_ref().map(std::fs::Metadata::permissions),
     };
     // A name that no collector of files picks up.
     let mut new = tempfile::Builder::new()
@@ -107,6 +143,16 @@ fn replace_file(path: &Path, content: &[u8], readers: Readers) -> io::Result<()>
         .permissions(Permissions::from_mode(0o666)) // less the umask
         .tempfile_in(folder(path))?;
     new.write_all(content)?;
+    if let Some(old) = old {
+        let is_new = new.as_file().metadata()?;
+        if (is_new.uid(), is_new.gid()) != (old.uid(), old.gid()) {
+            // Only root can give a file away; whoever else may replace it becomes its owner.
+            match fchown(new.as_file(), Some(old.uid()), Some(old.gid())) {
+                Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+                _ => {}
+            }
+        }
+    }
     if let Some(mode) = mode {
         new.as_file().set_permissions(mode)?;
     }
@@ -206,9 +252,27 @@ mod tests {
             (b"made".into(), 0o644)
         );
         assert!(path("third").is_symlink());
+        symlink("far/grows", path("fourth")).unwrap();
+        create(&path("fourth"), false).unwrap().write_all(b"made").unwrap();
+        assert_eq!(std::fs::read(path("far/grows")).unwrap(), b"made");
         // To itself.
         symlink("loop", path("loop")).unwrap();
         assert!(replace(&path("loop"), b"", Readers::All).is_err());
+    }
+
+    #[test]
+    fn a_file_keeps_its_owner() {
+        let folder = folder();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "old").unwrap();
+        if std::os::unix::fs::chown(&path, Some(65534), Some(65534)).is_err() {
+            eprintln!("SKIPPED: only root gives files away");
+            return;
+        }
+        replace(&path, b"new", Readers::All).unwrap();
+        let found = std::fs::metadata(&path).unwrap();
+        assert_eq!((found.uid(), found.gid()), (65534, 65534));
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
     }
 
     #[test]
@@ -231,6 +295,11 @@ mod tests {
         for path in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
             assert!(matches!(find(Path::new(path)), Ok(Destination::Special(_))), "{path}");
         }
-        assert_eq!(find(Path::new("-")).unwrap(), Destination::Output);
+        let folder = folder();
+        let (link, file) = (folder.path().join("link"), File::create(folder.path().join("file")).unwrap());
+        symlink(format!("/proc/self/fd/{}", file.as_raw_fd()), &link).unwrap();
+        replace(&link, b"text", Readers::All).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 4, "the open file itself has it");
+        assert!(matches!(find(Path::new("-")).unwrap(), Destination::Output));
     }
 }

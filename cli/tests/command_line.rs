@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::process::Command;
+
 use common::{assert_refuses, run};
 use serde_json::Value;
 
@@ -117,4 +119,31 @@ fn a_file_may_be_standard_output_or_a_link() {
     // Of the device of another name: the tests may run as root.
     let output = run(&["pagetable", "status", "--prometheus", "/dev/stdout"]);
     assert_eq!(names(&output.stdout), names(&metrics), "{output:?}");
+}
+
+/// In /tmp the kernel does not follow links of other users (fs.protected_symlinks), on this file system none. Root must
+/// not be led to a file by a link that the kernel refuses.
+#[test]
+fn a_link_that_the_kernel_does_not_follow_is_refused() {
+    let script = "mount -t tmpfs none $1 && echo old >$1/target && ln -s target $1/link &&
+        ln -s none $1/dangling && mount -o remount,nosymfollow $1 || exit 77
+        for link in link dangling; do
+            \"$2\" pagetable status --prometheus $1/$link 2>&1 && exit 1
+        done
+        \"$2\" pagetable status --prometheus $1/file || exit 2
+        ls $1 && cat $1/target && test -h $1/link";
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new("unshare")
+        .args(["-rm", "sh", "-c", script, "sh"])
+        .args([folder.path().as_os_str(), env!("CARGO_BIN_EXE_trapless").as_ref()])
+        .output()
+        .unwrap();
+    if [Some(77), Some(1)].contains(&output.status.code()) && output.stdout.is_empty() {
+        println!("SKIPPED: no name space of one's own: {}", String::from_utf8_lossy(&output.stderr).trim());
+        return;
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(said.matches("symbolic links").count(), 2, "{said}");
+    assert!(said.ends_with("dangling\nfile\nlink\ntarget\nold\n"), "{said}");
 }

@@ -3,13 +3,13 @@
 
 mod common;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::run;
 
 fn units() -> Vec<PathBuf> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd");
     let mut units: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     units.sort();
     units
@@ -69,4 +69,28 @@ fn systemd_takes_them() {
     let text = std::fs::read_to_string(copies.last().unwrap()).unwrap();
     std::fs::write(&bad, text.replace("Type=oneshot", "Type=twoshot")).unwrap();
     assert!(says(&verify(&[bad]).unwrap()).contains("twoshot"), "a wrong unit is found");
+}
+
+/// What they need of the system is little; the control is the same unit without its restrictions.
+#[test]
+fn they_may_do_little() {
+    let exposed = |unit: &Path| {
+        let threshold = "--threshold=30"; // of 100
+        Command::new("systemd-analyze").args(["security", "--offline=true", threshold]).arg(unit).output()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    for unit in units().iter().filter(|unit| unit.extension().is_some_and(|kind| kind == "service")) {
+        let Ok(output) = exposed(unit) else {
+            println!("SKIPPED: systemd-analyze is not installed");
+            return;
+        };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        let free = folder.path().join(unit.file_name().unwrap());
+        let kept = ["[", "Type=", "ExecStart=", "Description="];
+        let text = std::fs::read_to_string(unit).unwrap();
+        let text: Vec<_> =
+            text.lines().filter(|line| kept.iter().any(|start| line.starts_with(start))).collect();
+        std::fs::write(&free, text.join("\n")).unwrap();
+        assert!(!exposed(&free).unwrap().status.success(), "a unit without restrictions passes");
+    }
 }

@@ -6,11 +6,11 @@ The steps are those that the experiment has now, so that a recording that no lon
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from recorded import DATA
 from trapless_lab.experiment.experiment import Context
+from trapless_lab.experiment.plots import Album
 from trapless_lab.machines.machine import Machine
 from trapless_lab.machines.script import Step, StepLog
 from trapless_lab.machines.transcript import Transcript
@@ -40,6 +40,6 @@ class Replay(Context):
         return Transcript(machine, tuple(forged), (), "")
 
 
-def quick(experiment: str, forge: Forge = lambda _step, output: output, plots: Path | None = None) -> Replay:
+def quick(experiment: str, forge: Forge = lambda _step, output: output, plots: Album | None = None) -> Replay:
     """Return the context of the experiment's recorded quick run."""
     return Replay(quick=True, progress=Progress(), plots=plots, experiment=experiment, forge=forge)

@@ -2,6 +2,8 @@
 """Experiments, their registry, their reports and the command line."""
 
 import json
+import re
+import tempfile
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from rich.console import Console
 import trapless_lab
 from trapless_lab import catalogue, cli
 from trapless_lab.errors import LabError
-from trapless_lab.experiment import experiment, plots, report
+from trapless_lab.experiment import experiment, report
 from trapless_lab.experiment.experiment import Check, Context, Experiment, Result, Target
 from trapless_lab.machines.machine import MACHINES
 
@@ -72,6 +74,15 @@ def test_list_as_json() -> None:
     listed = {entry["name"]: entry for entry in json.loads(ran.output)}
     assert set(listed) == set(catalogue.experiments())
     assert listed["process-latency"]["minutes"] > 0 and listed["process-latency"]["reproduces"]
+
+
+def test_the_documents_have_the_minutes_of_list() -> None:
+    results = Path(__file__).resolve().parents[2] / "docs/results.md"
+    if not results.exists():
+        pytest.skip("no documents")
+    said = dict(re.findall(r"^\| `([a-z-]+)` \| .* \| (\d+) \|$", results.read_text(), re.M))
+    known = {name: str(entry.minutes) for name, entry in catalogue.experiments().items()}
+    assert {name: said.get(name) for name in known} == known
 
 
 def test_version() -> None:
@@ -195,8 +206,49 @@ def test_terminal_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(part in shown for part in ("1,234", "0.50", "In the paper", "holds  enough"))
 
 
-def test_plots_are_png(tmp_path: Path) -> None:
-    plots.lines(tmp_path / "new" / "l.png", {"a": ([1, 2], [3, 4])}, x="x", y="y", title="t")
-    plots.bars(tmp_path / "b.png", ["g", "h"], {"a": [1, 2], "b": [2, 3]}, y="y", title="t")
-    for path in (tmp_path / "new" / "l.png", tmp_path / "b.png"):
-        assert path.read_bytes().startswith(b"\x89PNG")
+# Plots are tested in test_plots.py; here, that a run saves them, and loses no result by them.
+
+
+def drawing(context: Context) -> Result:
+    assert context.plots is not None
+    context.plots.lines("l.png", {"a": ([1, 2], [3, 4])}, x="x", y="y", title="t")
+    context.plots.lines("one.png", {"a": ([1], [3])}, x="sizes", y="y", title="t")
+    return result()
+
+
+def invoke_drawing(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
+    drawn = replace(fake(result()), run=drawing)
+    monkeypatch.setattr(catalogue, "experiments", lambda: {"apples": drawn})
+    ran = CliRunner().invoke(cli.main, ["run", "apples", *arguments])
+    return ran.exit_code, ran.output
+
+
+def test_plots_are_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, output = invoke_drawing(monkeypatch, "--plots", str(tmp_path / "new"))
+    assert code == 0 and "no plot one.png: there is one value only of: sizes" in output
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["l.png"]
+
+
+def test_a_plot_that_cannot_be_written_costs_no_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "l.png").symlink_to("/dev/full")
+    target = tmp_path / "out.json"
+    code, output = invoke_drawing(monkeypatch, "--plots", str(tmp_path), "--json", str(target))
+    assert code == 1
+    assert "holds  enough" in output and f"cannot write {tmp_path / 'l.png'}: No space left" in output
+    assert json.loads(target.read_text())["experiment"] == "apples"
+
+
+def test_a_result_that_cannot_be_written_is_kept_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code, output = invoke_drawing(monkeypatch, "--plots", str(tmp_path / "new"), "--json", "/dev/full")
+    (kept,) = tmp_path.glob("trapless-lab.*")
+    assert code == 1 and f"cannot write /dev/full: No space left on device; it is in {kept}" in output
+    assert json.loads(kept.read_text())["experiment"] == "apples"
+    assert (tmp_path / "new" / "l.png").exists(), "the plots are written nonetheless"
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    code, output = invoke(monkeypatch, result(), "--json", "/dev/full")
+    assert code == 1 and "and it cannot be kept in /proc" in output and "holds  enough" in output

@@ -11,6 +11,7 @@ import pytest
 from trapless_lab.dirty.experiments import native as dirty_native
 from trapless_lab.errors import LabError
 from trapless_lab.experiment.experiment import Context
+from trapless_lab.experiment.plots import Album
 from trapless_lab.progress import Progress
 
 
@@ -43,6 +44,7 @@ def _report() -> dict[str, Any]:
     return {
         "host": {"kernel": "Linux 6.18"},
         "repeat": 11,
+        "clock": "processor time, on one processor",
         "rejected": [{"backend": "soft-dirty", "why": "the kernel has none"}],
         "rows": [_row("uffd-async", 1000, 20), _row("mprotect", 3800, 100), _row("uffd-sync", 7000, 100)],
         "sweep": {"points": points, "bits_per_page": 0.98},
@@ -64,12 +66,12 @@ def _failing(report: dict[str, Any], *, quick: bool = False) -> list[str]:
 def test_a_good_report_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "report").write_text(json.dumps(_report()))
     _tool(tmp_path, monkeypatch, f"cat {tmp_path / 'report'}")
-    result = dirty_native.dirty_native(Context(quick=False, progress=Progress(), plots=tmp_path))
+    result = dirty_native.dirty_native(Context(quick=False, progress=Progress(), plots=(album := Album())))
     assert result.holds, result.checks
     contract = {"backend", "tracked_ns_per_page", "collect_ns_per_page", "missed", "spurious"}
     assert all(contract <= set(row) for row in result.rows)
     assert result.keys["rejected"][0]["backend"] == "soft-dirty"
-    assert (tmp_path / "dirty-native.png").exists()
+    assert album.drawn["dirty-native.png"]
     assert len(result.summary) == 2
 
 
@@ -80,7 +82,7 @@ def test_a_good_report_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (2, "twin_missed", 1, "uffd-sync missed"),
         (1, "tracked_ns_per_page", 2900, "mprotect dearer"),
         (0, "collect_over_twin", _spread(1.3), "collect to bare ioctl"),
-        (2, "library_over_twin", _spread(1.06), "uffd-sync to its twin"),
+        (2, "library_over_twin", _spread(1.31), "uffd-sync to its twin"),
     ],
 )
 def test_each_claim_can_fail(row: int, key: str, value: object, failing: str) -> None:
@@ -109,6 +111,16 @@ def test_a_back_end_that_the_host_lacks_is_left_out() -> None:
     report["rows"] = report["rows"][1:]
     report["sweep"] = None
     assert _failing(report) == []
+
+
+def test_what_a_librarys_handler_may_cost() -> None:
+    """More for uffd-sync, whose handler makes two calls that its twin does not make; not for all."""
+    report = _report()
+    for row in report["rows"]:
+        row["library_over_twin"] = _spread(1.2)
+    assert _failing(report) == ["uffd-async to its twin", "mprotect to its twin"]
+    report["rows"][2]["library_over_twin"] = _spread(1.4)
+    assert "uffd-sync to its twin" in _failing(report)
 
 
 def test_unbuilt_says_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -60,6 +62,49 @@ def test_a_new_device_is_not_replaced(tmp_path: Path) -> None:
         pytest.skip("no devices are made here")
     output.write(device, b"x")
     assert stat.S_ISCHR(device.stat().st_mode)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_keeps_its_owner(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    target.touch()
+    os.chown(target, 65534, 65534)
+    output.write(target, b"x")
+    assert (target.stat().st_uid, target.stat().st_gid) == (65534, 65534)
+
+
+def test_an_open_file_is_written_itself(tmp_path: Path) -> None:
+    """As /dev/fd/1 and /dev/stderr are, which may lead to a file that a shell has opened."""
+    with (tmp_path / "open").open("wb") as file:
+        (tmp_path / "link").symlink_to(f"/proc/self/fd/{file.fileno()}")
+        output.write(tmp_path / "link", b"x")
+        assert os.fstat(file.fileno()).st_size == 1
+    assert (tmp_path / "link").is_symlink()
+
+
+WITHOUT_LINKS = """
+mount -t tmpfs none $1 && echo old >$1/target && ln -s target $1/link &&
+    ln -s none $1/dangling && mount -o remount,nosymfollow $1 || exit 77
+for link in link dangling; do
+    "$2" -c 'import sys; from pathlib import Path; from trapless_lab import output
+try:
+    output.require_writable(Path(sys.argv[1])); output.write(Path(sys.argv[1]), b"x")
+except output.LabError as error:
+    print(error)' $1/$link
+done
+ls $1; cat $1/target; test -h $1/link
+"""
+
+
+def test_a_link_that_the_kernel_does_not_follow_is_refused(tmp_path: Path) -> None:
+    """In /tmp the kernel follows no other user's links (fs.protected_symlinks); on this file system none."""
+    command = ["unshare", "-rm", "sh", "-c", WITHOUT_LINKS, "sh", str(tmp_path), sys.executable]
+    environment = {**os.environ, "PYTHONPATH": str(Path(output.__file__).parents[1])}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if ran.returncode and not ran.stdout:
+        pytest.skip(f"no name space of one's own: {ran.stderr.strip()}")
+    assert ran.stdout.count("symbolic links") == 2, ran
+    assert ran.stdout.endswith("dangling\nlink\ntarget\nold\n"), ran
 
 
 def test_a_pipe_gets_it(tmp_path: Path) -> None:

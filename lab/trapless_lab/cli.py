@@ -6,9 +6,10 @@ argument is wrong.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ParamSpec, Self
 
 import click
 from rich.console import Console
@@ -19,9 +20,12 @@ from . import demo as demonstration
 from .errors import LabError
 from .experiment import experiment, report
 from .experiment.claim import Part
+from .experiment.plots import Album
 from .machines.machine import MACHINES, Machine
 from .pagetable import parts as pagetable
 from .profiler import flame, profile, profile_report
+
+P = ParamSpec("P")
 
 
 class _Commands(click.Group):
@@ -87,6 +91,26 @@ def _console(*files: Path | None) -> Console:
     return Console(stderr=any(map(output.is_standard, files)))
 
 
+class _Saving:
+    """Writes each file of a run's, also if another could not be written; then says which could not."""
+
+    def __init__(self) -> None:
+        self._failed: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, write: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+        try:
+            write(*arguments, **named)
+        except LabError as error:
+            self._failed.append(str(error))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._failed:
+            raise LabError("; ".join(self._failed))
+
+
 def _known(_ctx: click.Context, _param: click.Parameter, name: str) -> experiment.Experiment:
     known = catalogue.experiments()
     if name not in known:
@@ -111,11 +135,18 @@ def run(
 ) -> None:
     """Run the experiment NAME."""
     _require_writable((json_path,), (plots, keep))
+    album = Album() if plots else None
     with progress.for_terminal() as shown:
-        result = chosen.run(experiment.Context(quick=quick, progress=shown, plots=plots, keep=keep))
-    report.show(_console(json_path), chosen, result)
-    if json_path is not None:
-        report.write(json_path, report.as_json(chosen, result))
+        result = chosen.run(experiment.Context(quick=quick, progress=shown, plots=album, keep=keep))
+    console = _console(json_path)
+    report.show(console, chosen, result)
+    with _Saving() as saving:
+        if json_path is not None:
+            saving(report.write, json_path, report.as_json(chosen, result))
+        if album is not None and plots is not None:
+            for name, why in album.left_out.items():
+                console.print(f"no plot {name}: {why}", highlight=False, soft_wrap=True)
+            saving(album.save, plots)
     if not result.holds:
         raise SystemExit(1)
 
@@ -183,12 +214,14 @@ def profile_workload(
     with progress.for_terminal() as shown:
         found = profile.take(request, shown, keep)
     profile_report.show(_console(*files), request, found, per, top)
-    if json_path is not None:
-        report.write(json_path, profile_report.as_json(request, found, per, host.versions()))
-    if folded_path is not None:
-        output.write(folded_path, "".join(flame.folded(found)).encode())
-    if flame_path is not None:
-        output.write(flame_path, flame.draw(found, f"{machine.name}: {' '.join(workload)}"))
+    with _Saving() as saving:
+        if json_path is not None:
+            saving(report.write, json_path, profile_report.as_json(request, found, per, host.versions()))
+        if folded_path is not None:
+            saving(output.write_or_rescue, folded_path, "".join(flame.folded(found)).encode())
+        if flame_path is not None:
+            drawn = flame.draw(found, f"{machine.name}: {' '.join(workload)}")
+            saving(output.write_or_rescue, flame_path, drawn)
     if not found.holds:
         raise SystemExit(1)
 

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Files that the user has named for results.
 
-Invariant: a regular file contains either the whole new result or its previous contents. Other files, such as
-devices and pipes, are written to and never replaced; links are followed, and ``-`` is standard output.
-``require_writable`` finds a path that cannot be written before anything is run.
+Invariant: a regular file contains either the whole new result or its previous contents, and keeps its
+permissions and, if root writes, its owner. Other files, such as devices and pipes, are written to and never
+replaced, and ``-`` is standard output. Links are followed by the kernel, which may refuse to
+(fs.protected_symlinks): root must not write where somebody else's link in /tmp leads. ``require_writable``
+finds a path that cannot be written before anything is run. A result that could not be written all the same is
+kept in the folder for temporary files (``write_or_rescue``).
 """
 
+import contextlib
 import os
 import stat
 import sys
@@ -62,19 +66,64 @@ def write(target: Path, content: bytes) -> None:
         raise LabError(f"cannot write {target}: {error.strerror}") from error
 
 
-def _resolved(target: Path) -> Path:
+def write_or_rescue(target: Path, content: bytes) -> None:
+    """Write a result that took minutes; if its path cannot be written any more, keep it elsewhere."""
     try:
-        return target.resolve()
+        write(target, content)
+    except LabError as error:
+        raise LabError(f"{error}; {_rescued(target, content)}") from error
+
+
+def _rescued(target: Path, content: bytes) -> str:
+    try:
+        with tempfile.NamedTemporaryFile(prefix="trapless-lab.", suffix=target.suffix, delete=False) as file:
+            try:
+                file.write(content)
+                file.flush()
+            except BaseException:
+                Path(file.name).unlink()
+                raise
+    except OSError as error:
+        return f"and it cannot be kept in {tempfile.gettempdir()}: {error.strerror}"
+    return f"it is in {file.name}"
+
+
+def _resolved(target: Path) -> Path:
+    """Return the name of the regular file behind a path; one that is no link may not exist."""
+    try:
+        if not target.exists() and not target.is_symlink():
+            return target
+        # Where a link leads to no file yet, an empty one is made.
+        flags = os.O_PATH if target.exists() else os.O_WRONLY | os.O_CREAT
+        file = os.open(target, flags, 0o644)
+        try:
+            return Path(f"/proc/self/fd/{file}").readlink()
+        finally:
+            os.close(file)
     except (OSError, RuntimeError) as error:
-        raise LabError(f"cannot write {target}: its links lead in a circle") from error
+        raise LabError(f"cannot write {target}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def _is_special(target: Path) -> bool:
-    """Whether the path exists and is not a regular file."""
+    """Whether the path exists and is to be written as it is: no regular file, or an open one (/dev/fd/1)."""
     try:
-        return not stat.S_ISREG(target.stat().st_mode)
+        return not stat.S_ISREG(target.stat().st_mode) or _is_descriptor(target)
     except OSError:
         return False
+
+
+def _is_descriptor(target: Path) -> bool:
+    for _ in range(40):  # as many links as the kernel follows; it has followed these
+        if target.parent.resolve().is_relative_to("/proc"):
+            return True
+        if not target.is_symlink():
+            return False
+        target = target.parent / target.readlink()
+    return False
 
 
 def _try(folder: Path, target: Path) -> None:
@@ -86,14 +135,20 @@ def _try(folder: Path, target: Path) -> None:
 
 
 def _replace(place: Path, content: bytes) -> None:
+    old = place.stat() if place.exists() else None
     # Others may read a result, unlike a temporary file by default.
-    mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o644
+    mode = stat.S_IMODE(old.st_mode) if old else 0o644
     with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
         temporary = Path(file.name)
         try:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+            new = temporary.stat()
+            if old and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+                # Only root can give a file away; whoever else may replace it becomes its owner.
+                with contextlib.suppress(PermissionError):
+                    os.chown(temporary, old.st_uid, old.st_gid)
             temporary.chmod(mode)
             temporary.replace(place)
         except BaseException:

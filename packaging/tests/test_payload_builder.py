@@ -141,6 +141,18 @@ def test_no_xen_is_no_error(host: Host) -> None:
     assert host.run("build").returncode == 0 and host.builds() == 0
 
 
+def test_without_symbols_it_says_what_to_install_and_builds_nothing(host: Host) -> None:
+    """No error: the package with the symbols starts it again, and apt is not left with a broken package."""
+    symbols = host.root / "debug/xen-syms-4.17-amd64"
+    symbols.unlink()
+    ran = host.run("build")
+    assert ran.returncode == 0 and host.builds() == 0 and not host.stored()
+    assert "apt install xen-hypervisor-4.17-amd64-dbg" in ran.stderr
+    assert "NO PAYLOAD for" in (host.root / "said").read_text()
+    symbols.write_text("symbols")
+    assert host.run("build").returncode == 0 and f"aaaa/{PAYLOAD}" in host.stored()
+
+
 @pytest.mark.parametrize("arguments", [[], ["remove"], ["build", "all"], ["list", "x"]])
 def test_wrong_use(host: Host, arguments: list[str]) -> None:
     assert host.run(*arguments).returncode == 2
@@ -149,12 +161,9 @@ def test_wrong_use(host: Host, arguments: list[str]) -> None:
 @pytest.mark.skipif(not shutil.which("make"), reason="no make")
 def test_all_compiled_sources_are_installed(tmp_path: Path) -> None:
     """Every source that a Makefile or Kbuild names is in the package, and no test is."""
-    (tmp_path / "tool").touch()
-    subprocess.run(
-        ["make", "-s", "-C", str(PACKAGING), "install", f"DESTDIR={tmp_path}/to", f"TOOL={tmp_path}/tool"],
-        check=True,
-    )
-    (sources,) = (tmp_path / "to/usr/src").iterdir()
+    command = ["make", "-s", "-C", str(PACKAGING), f"DESTDIR={tmp_path}/to"]
+    subprocess.run([*command, "install-xen", "install-dirty-sources"], check=True)
+    dirty, sources = sorted((tmp_path / "to/usr/src").iterdir())
     for part in ("kmod", *(f"pagetable/{part}" for part in ("abi", "pool", "pvmmu", "xen"))):
         there = (PACKAGING.parent / part).iterdir()
         wanted = {path.name for path in there if path.suffix in (".c", ".h", ".S")}
@@ -165,6 +174,9 @@ def test_all_compiled_sources_are_installed(tmp_path: Path) -> None:
     for part in ("abi", "module"):
         there = (PACKAGING.parent / "dirty" / part).iterdir()
         wanted = {path.name for path in there if path.is_file()} - {"Makefile"}
-        assert wanted == {path.name for path in (sources / "dirty" / part).iterdir()}
-    assert not list(sources.rglob("test*"))
+        assert wanted == {path.name for path in (dirty / "dirty" / part).iterdir()}
+    assert not list((tmp_path / "to").rglob("test*"))
+    for name in ("trapless-dirty", "trapless-xen"):
+        (config,) = (tmp_path / "to/usr/src").glob(f"{name}-*/dkms.conf")
+        assert f'PACKAGE_NAME="{name}"' in config.read_text() and "@VERSION@" not in config.read_text()
     assert "@VERSION@" not in (tmp_path / "to/usr/sbin/trapless-payload").read_text()

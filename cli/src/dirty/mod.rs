@@ -9,6 +9,7 @@ mod record;
 mod recording;
 mod sample;
 mod session;
+mod verify;
 mod view;
 mod watch;
 mod working_set;
@@ -31,6 +32,8 @@ pub enum Command {
     Hold(hold::Arguments),
     /// Measure what tracking costs on this host
     Bench(bench::Arguments),
+    /// Judge the back ends that work here by what they miss: a minute, and a report
+    Verify(verify::Arguments),
 }
 
 /// Run one.
@@ -44,5 +47,6 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Plot(arguments) => plot::run(&arguments),
         Command::Hold(arguments) => hold::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
     }
 }

@@ -13,7 +13,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Row, Sparkline, Table};
+use ratatui::widgets::{Block, RenderDirection, Row, Sparkline, Table};
 use ratatui::{DefaultTerminal, Frame};
 
 use super::sample::{Address, Sample};
@@ -68,6 +68,7 @@ struct Screen {
     title: String,
     window: Duration,
     last: Option<Sample>,
+    /// The newest first.
     rates: VecDeque<u64>,
     mappings: BTreeMap<(Address, String), Written>,
 }
@@ -181,9 +182,15 @@ fn draw(frame: &mut Frame<'_>, screen: &Screen, order: Order, is_paused: bool) {
     );
 
     let most = screen.rates.iter().max().copied().unwrap_or(0);
-    let title = format!(" pages/s, newest on the left, highest {} ", grouped(most));
+    let title = format!(" pages/s, newest on the right, highest {} ", grouped(most));
     let rates: Vec<u64> = screen.rates.iter().copied().collect();
-    frame.render_widget(Sparkline::default().data(&rates).block(Block::bordered().title(title)), spark);
+    frame.render_widget(
+        Sparkline::default()
+            .direction(RenderDirection::RightToLeft)
+            .data(&rates)
+            .block(Block::bordered().title(title)),
+        spark,
+    );
 
     let rows =
         screen.ordered(order).into_iter().take(usize::from(table.height)).map(|((start, name), written)| {
@@ -256,6 +263,10 @@ mod tests {
         for part in ["8 pages/s", "working set 12.0 KiB (3 pages)", "1000-9000", "highest 2,000", "PAUSED"] {
             assert!(shown.contains(part), "{part} is missing in\n{shown}");
         }
+        // 2,000 pages a second, then 8: the newest, next to the right border, is the low one.
+        let lowest: Vec<char> =
+            shown.lines().nth(7).unwrap().trim_matches('"').chars().rev().take(3).collect();
+        assert_eq!(lowest, ['│', ' ', '█'], "the newest is not on the right:\n{shown}");
         for (width, height) in [(1, 1), (20, 5), (300, 80)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
             terminal.draw(|frame| draw(frame, &screen, Order::Address, false)).unwrap();

@@ -18,6 +18,7 @@ from ..machines.qemu import Plugin
 from ..machines.script import Step
 from ..machines.transcript import Transcript
 from ..progress import Progress
+from .plots import Album
 
 Row = Mapping[str, Any]
 
@@ -81,7 +82,7 @@ class Context:
 
     quick: bool
     progress: Progress
-    plots: Path | None = None
+    plots: Album | None = None
     keep: Path | None = None
 
     def run(

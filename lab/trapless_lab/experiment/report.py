@@ -53,8 +53,8 @@ def listed(experiments: Iterable[Experiment]) -> list[dict[str, Any]]:
 
 
 def write(target: Path, value: dict[str, Any]) -> None:
-    """Write ``value`` as JSON."""
-    output.write(target, (json.dumps(value, indent=2) + "\n").encode())
+    """Write ``value`` as JSON, or keep it elsewhere if that cannot be done."""
+    output.write_or_rescue(target, (json.dumps(value, indent=2) + "\n").encode())
 
 
 def show(console: Console, experiment: Experiment, result: Result) -> None:

@@ -31,7 +31,11 @@ def _steps() -> list[Step]:
     return [
         Step("loaded at boot", _LOADED),
         Step("state", f"systemctl show -p {','.join(_STATE)} {LOAD}"),
-        Step("system", "systemctl is-system-running --wait; systemctl --failed --no-legend --plain"),
+        Step(
+            "system",
+            "systemctl is-system-running --wait; systemctl --failed --no-legend --plain | "
+            'while read -r unit rest; do echo "$unit $rest"; systemctl show -p ExecMainStatus $unit; done',
+        ),
         Step(
             "order",
             f"for unit in {LOAD} sysinit.target lab-steps.service; do "

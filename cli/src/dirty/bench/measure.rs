@@ -4,12 +4,13 @@
 //! The three take turns on the same memory, in alternating order, so that a change of the host's speed affects all
 //! of them. Ratios are of consecutive passes; their median and spread are reported.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use libdirty::{BackendKind, CostClass, PageRange};
 use serde::Serialize;
 
+use super::clock::Clock;
 use super::memory::{self, Memory};
 use super::method::{Library, Method};
 use super::region::Region;
@@ -78,8 +79,14 @@ struct Turn {
 ///
 /// # Errors
 /// When the kernel refuses something that it did not refuse on the scratch pages of the survey.
-pub fn measure(kind: BackendKind, region: &mut Region, plan: &Plan, tick: &dyn Fn()) -> Result<Row> {
-    let pages = fitting_pages(kind, region, plan)?;
+pub fn measure(
+    kind: BackendKind,
+    region: &mut Region,
+    plan: &Plan,
+    clock: &Clock,
+    tick: &dyn Fn(),
+) -> Result<Row> {
+    let pages = fitting_pages(kind, region, plan, clock)?;
     let range = region.first(pages);
     let (mut library, mut twins, mut untracked) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..plan.repeat {
@@ -87,14 +94,16 @@ pub fn measure(kind: BackendKind, region: &mut Region, plan: &Plan, tick: &dyn F
             // Everything is written once before, so that each turn finds the same caches, and no page is
             // still armed by an earlier turn.
             region.touch(pages, plan.stride);
-            untracked.push(nanoseconds(|| region.touch(pages, plan.stride)).0);
+            untracked.push(clock.time(|| region.touch(pages, plan.stride)).0);
             region.judge(&[range]);
             if who == 0 {
                 library.push(
-                    turn(region, range, plan.stride, || Library::start(kind, range)).context("library")?,
+                    turn(region, range, plan.stride, clock, || Library::start(kind, range))
+                        .context("library")?,
                 );
             } else {
-                twins.push(turn(region, range, plan.stride, || twin::start(kind, range)).context("twin")?);
+                let started = || twin::start(kind, range);
+                twins.push(turn(region, range, plan.stride, clock, started).context("twin")?);
             }
             tick();
         }
@@ -138,22 +147,28 @@ fn turn<M: Method>(
     region: &mut Region,
     range: PageRange,
     stride: usize,
+    clock: &Clock,
     start: impl FnOnce() -> Result<M>,
 ) -> Result<Turn> {
-    let (arm, method) = nanoseconds(start);
+    let (arm, method) = clock.time(start);
     let mut method = method?;
     let mut turn = Turn { arm, tracked: 0.0, collect: 0.0, clean: 0.0, missed: 0, spurious: 0, in_doubt: 0 };
-    turn.tracked = nanoseconds(|| region.touch(range.pages(), stride)).0;
-    turn.collect = collect_and_judge(&mut method, region, &mut turn)?;
-    turn.clean = collect_and_judge(&mut method, region, &mut turn)?;
+    turn.tracked = clock.time(|| region.touch(range.pages(), stride)).0;
+    turn.collect = collect_and_judge(&mut method, region, clock, &mut turn)?;
+    turn.clean = collect_and_judge(&mut method, region, clock, &mut turn)?;
     region.touch(range.pages(), (range.pages() / 64).max(1) | 1);
-    collect_and_judge(&mut method, region, &mut turn)?;
+    collect_and_judge(&mut method, region, clock, &mut turn)?;
     Ok(turn)
 }
 
 /// The collect's nanoseconds.
-fn collect_and_judge(method: &mut impl Method, region: &mut Region, turn: &mut Turn) -> Result<f64> {
-    let (spent, done) = nanoseconds(|| method.collect());
+fn collect_and_judge(
+    method: &mut impl Method,
+    region: &mut Region,
+    clock: &Clock,
+    turn: &mut Turn,
+) -> Result<f64> {
+    let (spent, done) = clock.time(|| method.collect());
     done?;
     let verdict = region.judge(&method.reported());
     turn.missed += verdict.missed;
@@ -163,13 +178,13 @@ fn collect_and_judge(method: &mut impl Method, region: &mut Region, turn: &mut T
 }
 
 /// How many pages a pass may have: all if the kernel does the work, else estimated by a small run of the twin.
-fn fitting_pages(kind: BackendKind, region: &mut Region, plan: &Plan) -> Result<usize> {
+fn fitting_pages(kind: BackendKind, region: &mut Region, plan: &Plan, clock: &Clock) -> Result<usize> {
     if !matches!(kind.capabilities().cost, CostClass::SignalPerPage | CostClass::ThreadSwitchPerPage) {
         return Ok(region.pages());
     }
     let few = region.pages().min(2048);
     let range = region.first(few);
-    let trial = turn(region, range, 1, || twin::start(kind, range)).context("twin")?;
+    let trial = turn(region, range, 1, clock, || twin::start(kind, range)).context("twin")?;
     let a_page = trial.tracked / few as f64;
     let dirtied = (plan.pass.as_nanos() as f64 / a_page) as usize;
     let pages = dirtied.saturating_mul(plan.stride).min(region.pages());
@@ -179,12 +194,6 @@ fn fitting_pages(kind: BackendKind, region: &mut Region, plan: &Plan) -> Result<
         pages
     };
     Ok((pages / 1024 * 1024).clamp(few.min(1024), region.pages()))
-}
-
-fn nanoseconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
-    let start = Instant::now();
-    let value = work();
-    (start.elapsed().as_nanos() as f64, value)
 }
 
 impl Method for Box<dyn Method> {
@@ -218,7 +227,7 @@ mod tests {
         let _alone = alone();
         let mut region = Region::new(2048 * page_size()).unwrap();
         let range = region.first(2048);
-        let turn = turn(&mut region, range, 3, || Library::start(kind(), range)).unwrap();
+        let turn = turn(&mut region, range, 3, &Clock::Free, || Library::start(kind(), range)).unwrap();
         assert_eq!((turn.missed, turn.in_doubt), (0, 0));
     }
 }

@@ -4,6 +4,7 @@
 //! Every figure is taken in this process, on its own memory; nothing has to be cleaned up, so Ctrl-C has its default
 //! action.
 
+mod clock;
 mod measure;
 mod memory;
 mod method;
@@ -23,6 +24,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use libdirty::{BackendKind, page_size};
 use serde::Serialize;
 
+use clock::Clock;
+
 use crate::parse;
 use crate::{doctor, output};
 
@@ -31,7 +34,9 @@ For each back end that works here, the pages of a region are written and
 collected, in turns with the bare mechanism written by hand (the twin) and with
 no tracking. Slow back ends get fewer pages. Then uffd-async collects 64 MiB to
 8 GiB, as far as there is memory. What was missed is found by reading the
-memory: exit code 1 if anything was.";
+memory: exit code 1 if anything was.
+Time is this process's processor time, on one processor, so that other programs
+do not decide; --free has wall clock and all processors.";
 
 /// What to measure, and how to print it.
 #[derive(Debug, Args)]
@@ -49,6 +54,10 @@ pub struct Arguments {
     /// Turns of library and twin [default: 31, with --quick 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     repeat: Option<u16>,
+    /// Measure wall clock on any processor, with wake-ups and the load of the host,
+    /// instead of processor time on one
+    #[arg(long)]
+    free: bool,
     /// About 20 seconds instead of minutes: rougher figures
     #[arg(long)]
     quick: bool,
@@ -66,6 +75,7 @@ pub struct Report {
     size_bytes: usize,
     stride: usize,
     repeat: usize,
+    clock: &'static str,
     rejected: Vec<Rejected>,
     rows: Vec<measure::Row>,
     sweep: Option<sweep::Sweep>,
@@ -125,15 +135,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let bar = progress(steps, arguments.json);
     let tick = || bar.inc(1);
     let mut rows = Vec::new();
+    let clock = if arguments.free { Clock::Free } else { Clock::own()? };
     {
         let mut region = region::Region::new(size)?;
         for kind in works {
             bar.set_message(kind.name());
-            rows.push(measure::measure(kind, &mut region, &plan, &tick)?);
+            rows.push(measure::measure(kind, &mut region, &plan, &clock, &tick)?);
         }
     }
     bar.set_message("sizes");
-    let sweep = if sweeps { Some(sweep::sweep(largest, passes, &tick)?) } else { None };
+    let sweep = if sweeps { Some(sweep::sweep(largest, passes, &clock, &tick)?) } else { None };
     bar.finish_and_clear();
 
     let host = doctor::host::Host::look()?;
@@ -145,6 +156,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         size_bytes: size,
         stride,
         repeat,
+        clock: clock.name(),
         rejected,
         rows,
         sweep,

@@ -50,9 +50,10 @@ pub fn table(report: &Report) -> String {
         "{}, {}\n{table}\n\
          Nanoseconds a page: untracked, tracked and collect a page written, clean and arm a page watched;\n\
          +- is half the distance of the quartiles; x is tracked to untracked; twin is the mechanism by hand.\n\
-         Missed and spurious by comparing memory, over {} turns.\n",
+         Time is {}. Missed and spurious by comparing memory, over {} turns.\n",
         report.host.kernel,
         bytes((report.size_bytes / report.page_size) as u64),
+        report.clock,
         report.repeat,
     );
     for rejected in &report.rejected {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The cost of a collect by the size of the watched memory: `uffd-async`, all pages dirty, doubling from 64 MiB.
 
-use std::time::Instant;
-
 use anyhow::Result;
 use libdirty::BackendKind;
 use serde::Serialize;
 
+use super::clock::Clock;
 use super::memory::{self, Memory};
 use super::method::{Library, Method};
 use super::region::Region;
@@ -44,7 +43,7 @@ pub const FIRST: usize = 64 << 20;
 ///
 /// # Errors
 /// When the back end does not work or the kernel refuses.
-pub fn sweep(largest: usize, repeat: usize, tick: &dyn Fn()) -> Result<Sweep> {
+pub fn sweep(largest: usize, repeat: usize, clock: &Clock, tick: &dyn Fn()) -> Result<Sweep> {
     let kind = BackendKind::UffdAsync;
     let (mut points, mut stopped) = (Vec::new(), None);
     let mut bytes = FIRST;
@@ -59,7 +58,7 @@ pub fn sweep(largest: usize, repeat: usize, tick: &dyn Fn()) -> Result<Sweep> {
             ));
             break;
         }
-        points.push(point(kind, bytes, repeat)?);
+        points.push(point(kind, bytes, repeat, clock)?);
         tick();
         bytes *= 2;
     }
@@ -75,16 +74,16 @@ pub fn sweep(largest: usize, repeat: usize, tick: &dyn Fn()) -> Result<Sweep> {
     })
 }
 
-fn point(kind: BackendKind, bytes: usize, repeat: usize) -> Result<Point> {
+fn point(kind: BackendKind, bytes: usize, repeat: usize, clock: &Clock) -> Result<Point> {
     let mut region = Region::new(bytes)?;
     let pages = region.pages();
     let mut library = Library::start(kind, region.first(pages))?;
     let (mut spent, mut missed, mut spurious) = (Vec::new(), 0, 0);
     for _ in 0..repeat {
         region.touch(pages, 1);
-        let start = Instant::now();
-        library.collect()?;
-        spent.push(start.elapsed().as_nanos() as f64);
+        let (took, done) = clock.time(|| library.collect());
+        done?;
+        spent.push(took);
         let verdict = region.judge(&library.reported());
         missed += verdict.missed;
         spurious += verdict.spurious;

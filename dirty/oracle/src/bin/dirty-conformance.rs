@@ -19,7 +19,7 @@ use libdirty::BackendKind;
 
 /// Judges a tracker of dirty pages by what it misses.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(name = "dirty-conformance", version, args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Hidden>,

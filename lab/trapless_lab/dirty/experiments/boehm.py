@@ -17,7 +17,6 @@ from pathlib import Path
 
 from ... import artifacts, host
 from ...errors import LabError
-from ...experiment import plots
 from ...experiment.experiment import (
     BeforeAfter,
     Check,
@@ -28,6 +27,7 @@ from ...experiment.experiment import (
     experiment,
     machine_facts,
 )
+from ...experiment.plots import Album
 from ...experiment.workload import NS_PER_INSTRUCTION
 from ...machines import nested
 from ...machines.initramfs import File, Tree, program
@@ -280,14 +280,14 @@ def _targets(rows: Sequence[Row], size: Size) -> list[Target]:
     return targets
 
 
-def _plot(directory: Path, rows: Sequence[Row], size: Size) -> None:
+def _plot(album: Album, rows: Sequence[Row], size: Size) -> None:
     names = [workload.name for workload in WORKLOADS]
     for who, key, y in (
         ("tracker", "tracker_ms", "ms to learn which pages are dirty"),
         ("tracked", "overhead_percent", "% over untracked"),
     ):
-        plots.bars(
-            directory / f"dirty-boehm-{who}.png",
+        album.bars(
+            f"dirty-boehm-{who}.png",
             names,
             {
                 f"{technique.name} (model)" if technique == BY_EPML else technique.name: [

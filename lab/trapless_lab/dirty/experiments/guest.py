@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ... import artifacts, host
@@ -287,25 +286,25 @@ def _shown(backend: str) -> str:
     return f"{backend} (model)" if backend == EPML else backend
 
 
-def _plot(directory: Path, rows: Sequence[Row]) -> None:
+def _plot(album: plots.Album, rows: Sequence[Row]) -> None:
     backends = list(dict.fromkeys(row["backend"] for row in rows))
     smallest = [row for row in rows if row["mib"] == SMALLEST]
     for who, key, page in (
         ("tracked", "tracked_insns_per_page", "dirtied"),
         ("tracker", "collect_insns_per_watched_page", "watched"),
     ):
-        plots.bars(
-            directory / f"dirty-guest-{who}.png",
-            [f"{density:g} dirty" for density in DENSITIES],
+        album.bars(
+            f"dirty-guest-{who}.png",
+            [f"{100 * density:g} % dirty" for density in DENSITIES],
             {
                 _shown(backend): [max(row[key], 0) for row in smallest if row["backend"] == backend]
                 for backend in backends
             },
             y=f"instructions a {page} page",
-            title=f"{SMALLEST} MiB, on the {who}",
+            title=f"Tracking {SMALLEST} MiB in a guest: cost on the {who}",
         )
-    plots.lines(
-        directory / "dirty-guest-sizes.png",
+    album.lines(
+        "dirty-guest-sizes.png",
         {
             _shown(backend): (
                 [row["mib"] for row in _dense(rows, backend)],
@@ -315,7 +314,7 @@ def _plot(directory: Path, rows: Sequence[Row]) -> None:
         },
         x="MiB watched, all pages dirty",
         y="instructions a page",
-        title="Collect by size",
+        title="A collect by size, in a guest",
     )
 
 

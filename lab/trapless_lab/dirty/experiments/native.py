@@ -2,7 +2,8 @@
 """What each way to track dirty pages costs on this host, without a machine around it: OoH's "Limits" slides.
 
 Invariant: every figure is of one run of ``trapless dirty bench``, which finds missed pages by comparing
-memory. Checks that hold only on a quiet host are made in the full run only.
+memory. Figures are processor time on one processor, so that other programs and the wake-up of an idle
+processor are not in them. Checks of costs are made in the full run only: a quick one has few rounds.
 """
 
 import json
@@ -21,7 +22,11 @@ Report = Mapping[str, Any]
 # By which factor a tracked page must cost more than one of uffd-async; what the library may add.
 CHEAPER = 3
 COLLECT_OVER_IOCTL = 1.2
-LIBRARY_OVER_TWIN = 1.05
+LIBRARY_OVER_TWIN = {"uffd-sync": 1.3}
+"""Else 1.05. uffd-sync's handler makes two system calls a fault that its twin does not make: it waits for the
+request to end as well, and looks whether its descriptor is still its own. On one processor nothing hides
+them."""
+USUAL_OVER_TWIN = 1.05
 # One bit a page, one more for each 512 pages, and 5 % besides the bitmap.
 BITS_PER_PAGE = 1.05
 PAGE_BITS = 4096 * 8
@@ -96,7 +101,7 @@ def checks(report: Report, *, quick: bool) -> list[Check]:
                 found.append(Check(f"{name} dearer", times >= CHEAPER, text))
         found.append(_ratio("collect to bare ioctl", cheap["collect_over_twin"], COLLECT_OVER_IOCTL))
     found.extend(
-        _ratio(f"{name} to its twin", row["library_over_twin"], LIBRARY_OVER_TWIN)
+        _ratio(f"{name} to its twin", row["library_over_twin"], LIBRARY_OVER_TWIN.get(name, USUAL_OVER_TWIN))
         for name, row in rows.items()
     )
     return found
@@ -148,15 +153,15 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> list[BeforeAfter]:
     ]
 
 
-def _draw(target: Path, points: Sequence[Mapping[str, Any]]) -> None:
+def _draw(album: plots.Album, points: Sequence[Mapping[str, Any]]) -> None:
     mib = [point["bytes"] / 2**20 for point in points]
     collect = [point["collect_ns"]["median"] / 1e6 for point in points]
-    plots.lines(
-        target,
+    album.lines(
+        "dirty-native.png",
         {"uffd-async, all pages dirty": (mib, collect)},
         x="MiB watched",
         y="ms a collect",
-        title="Collect by size",
+        title="A collect by size, on this machine",
     )
 
 
@@ -172,11 +177,12 @@ def dirty_native(context: Context) -> Result:
     report = bench(quick=context.quick)
     sweep = report["sweep"]
     if context.plots and sweep:
-        _draw(context.plots / "dirty-native.png", sweep["points"])
+        _draw(context.plots, sweep["points"])
     return Result(
-        unit="ns, wall",
-        method=f"wall clock; each back end in {report['repeat']} turns with its twin (the bare mechanism "
-        "by hand) and with no tracking, in one process; medians; missed and spurious by comparing memory",
+        unit="ns of processor time",
+        method=f"{report['clock']}; each back end in {report['repeat']} turns with its twin (the bare "
+        "mechanism by hand) and with no tracking, in one process; medians; missed and spurious by comparing "
+        "memory",
         rows=[_row(row) for row in report["rows"]],
         paper=PAPER,
         checks=checks(report, quick=context.quick),

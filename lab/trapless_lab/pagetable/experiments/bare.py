@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from statistics import median
 
 from ... import artifacts, host
-from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, Row, experiment, machine_facts
 from ...experiment.workload import MODES, NS_PER_INSTRUCTION, ns_per_process
 from ...machines.initramfs import File
@@ -100,8 +99,8 @@ def pagetable_bare(context: Context) -> Result:
     drift = {of: by[AGAIN] / by[STOCK] for of, by in medians.items()}
     furthest = max(drift, key=lambda of: abs(drift[of] - 1))
     if context.plots:
-        plots.bars(
-            context.plots / "pagetable-bare.png",
+        context.plots.bars(
+            "pagetable-bare.png",
             list(MODES),
             {c: [medians["always", m][c] for m in MODES] for c in (STOCK, CACHED)},
             y="instructions a process",

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from ... import host
-from ...experiment import plots
 from ...experiment.experiment import (
     BeforeAfter,
     Check,
@@ -105,11 +104,11 @@ def pagetable_compute(context: Context) -> Result:
         state: {k: states.percent(means[k][state], means[k][STOCK]) for k in kernels} for state in STATES
     }
     if context.plots:
-        plots.bars(
-            context.plots / "pagetable-compute.png",
+        context.plots.bars(
+            "pagetable-compute.png",
             list(kernels),
             {state: [100 + slower[state][k] for k in kernels] for state in STATES},
-            y="instructions, stock is 100",
+            y="instructions, percent of stock",
             title="A fixed amount of computation",
         )
     rows: list[Row] = [

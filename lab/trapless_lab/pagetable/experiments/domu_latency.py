@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from statistics import median
 
 from ... import host
-from ...experiment import plots
 from ...experiment.experiment import (
     BeforeAfter,
     Check,
@@ -97,8 +96,8 @@ def domu_latency(context: Context) -> Result:
     saved = medians["stock"]["fork_exit"] - medians["payload"]["fork_exit"]
     spread = {m: max(max(taken[c][m]) - min(taken[c][m]) for c in COLUMNS) for m in MODES}
     if context.plots:
-        plots.bars(
-            context.plots / "domu-latency.png",
+        context.plots.bars(
+            "domu-latency.png",
             list(MODES),
             {name: list(column.values()) for name, column in medians.items()},
             y="instructions a process",

@@ -8,7 +8,6 @@ divide them into buckets of exactly TICK processes.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from ... import host
 from ...errors import LabError
@@ -242,16 +241,16 @@ def _curve(found: Series) -> dict[str, list[float]]:
     }
 
 
-def _plot(directory: Path, curves: Mapping[str, Mapping[str, list[float]]]) -> None:
-    plots.lines(
-        directory / "pagetable-flushes.png",
+def _plot(album: plots.Album, curves: Mapping[str, Mapping[str, list[float]]]) -> None:
+    album.lines(
+        "pagetable-flushes.png",
         {name: (curve["processes"], curve["flushes_per_process"]) for name, curve in curves.items()},
         x="processes since the workload started",
         y="IOTLB flushes a process",
         title="IOTLB flushes, counted by QEMU's IOMMU",
     )
-    plots.lines(
-        directory / "pagetable-flushes-time.png",
+    album.lines(
+        "pagetable-flushes-time.png",
         {name: (curve["ms"], curve["flushes_per_second"]) for name, curve in curves.items()},
         x="guest milliseconds since the workload started (icount)",
         y="IOTLB flushes a second",

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from statistics import linear_regression
 
 from ... import host
-from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Context, Result, Row, Target, experiment, machine_facts
 from ...experiment.workload import FORK_DIRTY, NS_PER_INSTRUCTION, fork_dirty_ns
 from ...machines.script import Step
@@ -79,15 +78,15 @@ def fork_dirty(context: Context) -> Result:
     slopes = {name: {op: round(slope(costs, op), 1) for op in FORK_DIRTY} for name, costs in taken.items()}
     if context.plots:
         for operation in AT_MOST:
-            plots.lines(
-                context.plots / f"fork-dirty-{operation}.png",
+            context.plots.lines(
+                f"fork-dirty-{operation}.png",
                 {
                     name: (list(taken[name]), [costs[operation] for costs in taken[name].values()])
                     for name in PLOTTED
                 },
                 x="dirty pages of the parent",
                 y="instructions",
-                title=WHAT[operation],
+                title=f"A parent with dirty pages: {WHAT[operation]}",
             )
     return Result(
         unit="instructions",

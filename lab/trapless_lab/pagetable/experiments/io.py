@@ -13,7 +13,6 @@ from statistics import fmean, stdev
 
 from ... import host
 from ...errors import LabError
-from ...experiment import plots
 from ...experiment.experiment import (
     BeforeAfter,
     Check,
@@ -157,12 +156,12 @@ def pagetable_io(context: Context) -> Result:
         for state in STATES[1:]
     }
     if context.plots:
-        plots.bars(
-            context.plots / "pagetable-io.png",
+        context.plots.bars(
+            "pagetable-io.png",
             list(found),
             {s: [100 * by[s].mean / by[STOCK].mean for by in found.values()] for s in STATES},
-            y="stock is 100",
-            title="Network and disk",
+            y="percent of stock",
+            title="Network and disk beside page tables",
         )
     worst = {state: max(found, key=of.__getitem__) for state, of in worse.items()}
     beside = found["network beside processes, Mbps"]

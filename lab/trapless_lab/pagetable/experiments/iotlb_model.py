@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from ... import host
 from ...errors import LabError
-from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, Row, experiment, machine_facts
 from ...experiment.workload import MODES, NS_PER_INSTRUCTION, ns_per_process
 from ...machines.script import Step
@@ -107,8 +106,8 @@ def pagetable_iotlb_model(context: Context) -> Result:
     transcript = context.run("model", STRICT, script, pagetable.files(pagetable.PIBOOSTER_ALONE))
     costs = {m: {s: cost(transcript, _label(s, m), m) for s in STATES} for m in MODES}
     if context.plots:
-        plots.lines(
-            context.plots / "pagetable-iotlb-model.png",
+        context.plots.lines(
+            "pagetable-iotlb-model.png",
             {
                 f"{m}, {s}": (
                     LATENCIES_US,

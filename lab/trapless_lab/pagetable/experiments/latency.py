@@ -9,7 +9,6 @@ count.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
 from ... import host
@@ -268,10 +267,10 @@ def _checks(found: Enabled, dyn: Dyn, settled: Phase) -> list[Check]:
     ]
 
 
-def _plot(directory: Path, curves: Mapping[str, Mapping[str, Sequence[float | None]]]) -> None:
+def _plot(album: plots.Album, curves: Mapping[str, Mapping[str, Sequence[float | None]]]) -> None:
     for figure, level in zip((9, 10, 11), PAPER_LEVELS, strict=True):
-        plots.lines(
-            directory / f"pagetable-latency-{level}.png",
+        album.lines(
+            f"pagetable-latency-{level}.png",
             {
                 f"{name}, {direction}": _points(curve["ms"], curve[f"{level} {direction}"])
                 for name, curve in curves.items()

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from statistics import median
 
 from ... import host
-from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Context, Result, Row, Target, experiment, machine_facts
 from ...experiment.workload import MODES, NS_PER_INSTRUCTION, ns_per_process
 from ...machines.script import Step
@@ -114,8 +113,8 @@ def process_latency(context: Context) -> Result:
     taken = columns.values(found, lambda column: _instructions(column, repeats))
     medians = {name: {m: int(median(column[m])) for m in MODES} for name, column in taken.items()}
     if context.plots:
-        plots.bars(
-            context.plots / "process-latency.png",
+        context.plots.bars(
+            "process-latency.png",
             list(MODES),
             {name: list(column.values()) for name, column in medians.items()},
             y="instructions a process",

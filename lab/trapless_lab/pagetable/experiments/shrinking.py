@@ -8,7 +8,6 @@ shrinks. The day, and the pool's behaviour, are a model and are labelled so.
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 from ... import host
 from ...errors import LabError
@@ -148,19 +147,19 @@ def best_fixed(outcomes: Mapping[str, Outcome]) -> str | None:
 _SHRINKING = ("adaptive", "number 40")
 
 
-def _plot(directory: Path, outcomes: Mapping[str, Outcome]) -> None:
+def _plot(album: plots.Album, outcomes: Mapping[str, Outcome]) -> None:
     # Only the module's own policies; more lines would hide them.
     shown = ("none", "number 180", "proportion 100 %", "both, 180 and 100 %", "adaptive")
     hours = [(i + 1) * TICK_S / HOUR for i in range(len(outcomes["none"].held))]
-    plots.lines(
-        directory / "pagetable-shrinking-size.png",
+    album.lines(
+        "pagetable-shrinking-size.png",
         {name: (hours, outcomes[name].held) for name in shown},
         x="hour of the day (model)",
         y="pages that the pool holds",
         title="MODEL: the pool over an idle and busy day, by policy",
     )
-    plots.lines(
-        directory / "pagetable-shrinking-hits.png",
+    album.lines(
+        "pagetable-shrinking-hits.png",
         {name: _hourly(outcomes[name]) for name in shown},
         x="hour of the day (model)",
         y="hits, %",

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from ... import host
 from ...errors import LabError
-from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, Row, experiment, machine_facts
 from ...machines.machine import MACHINES
 from ...machines.script import Step
@@ -156,8 +155,8 @@ def pagetable_types(context: Context) -> Result:
     processes = QUICK_PROCESSES if context.quick else PROCESSES
     settings, boot = _take(context, idle_s, processes)
     if context.plots:
-        plots.bars(
-            context.plots / "pagetable-types.png",
+        context.plots.bars(
+            "pagetable-types.png",
             TYPES,
             {name: [settings[name].changes[type] for type in TYPES] for name in SETTINGS},
             y="changes into the type",

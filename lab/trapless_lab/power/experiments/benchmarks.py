@@ -7,7 +7,6 @@ minus those of a guest that only starts, by instruction as in power-sources; for
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ...experiment import plots
@@ -132,9 +131,9 @@ def power_benchmarks(context: Context) -> Result:
     )
 
 
-def _draw(target: Path, rows: list[dict[str, Any]]) -> None:
-    plots.bars(
-        target / "power-benchmarks.png",
+def _draw(album: plots.Album, rows: list[dict[str, Any]]) -> None:
+    album.bars(
+        "power-benchmarks.png",
         [one["workload"].replace("_", "\n") for one in rows],
         {name: [one[name] for one in rows] for name in (*CLASSES, OTHERS)},
         y="percent of exits under plain KVM",

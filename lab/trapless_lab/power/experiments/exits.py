@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import LabError
-from ...experiment import plots
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, Target, experiment
 from .. import machine as power
 from ..console import NS_PER_INSTRUCTION, Console, Measured
@@ -209,10 +208,10 @@ def power_exits(context: Context) -> Result:
 def _draw(context: Context, exits: Mapping[str, Mapping[str, int]]) -> None:
     assert context.plots is not None
     names = list(dict.fromkeys(name for counts in exits.values() for name in list(counts)[:5]))
-    plots.bars(
-        context.plots / "power-exits.png",
+    context.plots.bars(
+        "power-exits.png",
         [name.replace("_", "\n") for name in names],
         {mode: [counts.get(name, 0) for name in names] for mode, counts in exits.items()},
         y="exits",
-        title="Exits of a booting guest, by source",
+        title="Exits of a booting guest, the most frequent sources",
     )

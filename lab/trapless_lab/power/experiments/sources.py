@@ -321,23 +321,23 @@ def power_sources(context: Context) -> Result:
     )
 
 
-def _draw(target: Path, image: Image, runs: Mapping[str, Run]) -> None:
+def _draw(album: plots.Album, image: Image, runs: Mapping[str, Run]) -> None:
     counted = {mode: by_source(image, run) for mode, run in runs.items()}
     total = sum(counted[BASE].values())
     names = list(dict.fromkeys([*list(counted[BASE])[:8], *PAPER]))
     paper = [100 * PAPER[name][0] / PAPER_TOTAL if name in PAPER else 0.0 for name in names]
-    plots.bars(
-        target / "power-sources.png",
+    album.bars(
+        "power-sources.png",
         [name.replace("_", "\n") for name in names],
         {
             **{mode: [100 * found.get(name, 0) / total for name in names] for mode, found in counted.items()},
             "base in the paper": paper,
         },
         y="percent of all exits under base KVM",
-        title="Exits of a booting guest, by source",
+        title="Exits of a booting guest, by the paper's sources",
     )
-    plots.lines(
-        target / "power-pcs.png",
+    album.lines(
+        "power-pcs.png",
         {mode: _coverage(run.exceptions.refused.values()) for mode, run in runs.items()},
         x="program counters, the most frequent first",
         y="percent of the instructions that exit",

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `trapless dirty verify`: does tracking miss a write on this kernel? Each back end that works here is judged by the
+//! cases of `dirty-conformance`, which compares memory, in processes of its own.
+//!
+//! Invariant: nothing is called verified that was not judged. A judge that is missing, breaks off or finds nothing to
+//! judge is a failure; what the time did not suffice for is counted and named.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use libdirty::BackendKind;
+use serde::Serialize;
+
+use crate::doctor::host::Host;
+use crate::output::{self, printable};
+use crate::parse;
+
+const JUDGE: &str = "dirty-conformance";
+
+const HELP: &str = "\
+The end of the output is the verdict; all of it can be sent to a colleague. The
+tracked memory is that of processes that this command starts; nothing else on
+the host is touched, and nothing stays.
+
+Exit code 0 if every case that was reached held for every back end, 1 if one
+missed a write, or nothing could be judged.";
+
+/// For how long, and what.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub struct Arguments {
+    /// Seconds for all back ends together; those that are done early leave theirs to the next
+    #[arg(long, value_name = "S", default_value = "60", value_parser = parse::seconds)]
+    budget: Duration,
+    /// Only this back end; may be given again
+    #[arg(long, value_name = "NAME", value_parser = parse::backend)]
+    backend: Vec<BackendKind>,
+    /// The program dirty-conformance [default: the one beside this program, or in PATH]
+    #[arg(long, value_name = "FILE")]
+    judge: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: &'static str,
+    host: Host,
+    holds: bool,
+    back_ends: Vec<Judged>,
+    rejected: Vec<Rejected>,
+}
+
+/// A back end that does not work here.
+#[derive(Debug, Serialize)]
+struct Rejected {
+    back_end: &'static str,
+    why: String,
+}
+
+/// The cases of one back end.
+#[derive(Debug, Default, Serialize)]
+struct Judged {
+    back_end: &'static str,
+    cases: usize,
+    held: usize,
+    not_applicable: usize,
+    failed: Vec<String>,
+    /// Cases for which there was no time.
+    not_reached: usize,
+    /// Why the judge broke off.
+    broken: Option<String>,
+}
+
+impl Judged {
+    fn holds(&self) -> bool {
+        self.held > 0 && self.failed.is_empty() && self.broken.is_none()
+    }
+
+    /// Take a line of the Test Anything Protocol.
+    fn take(&mut self, line: &str) {
+        if let Some(count) = line.strip_prefix("1..") {
+            self.cases = count.parse().unwrap_or(0);
+        } else if let Some(why) = line.strip_prefix("Bail out! ") {
+            self.broken = Some(why.to_owned());
+        } else if let Some(case) = line.strip_prefix("not ok ") {
+            self.failed.push(name(case).to_owned());
+        } else if line.starts_with("ok ") {
+            if line.contains(" # SKIP") { self.not_applicable += 1 } else { self.held += 1 }
+        }
+    }
+
+    fn seen(&self) -> usize {
+        self.held + self.not_applicable + self.failed.len()
+    }
+}
+
+/// `12 - name (own process)` without its number.
+fn name(case: &str) -> &str {
+    case.split_once(" - ").map_or(case, |(_, name)| name)
+}
+
+/// Judge and print.
+///
+/// # Errors
+/// No judge, no back end, or the output cannot be written.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let judge = arguments.judge.clone().map_or_else(find, Ok)?;
+    let (mut works, mut rejected) = (Vec::new(), Vec::new());
+    for finding in libdirty::survey() {
+        let wanted = arguments.backend.is_empty() || arguments.backend.contains(&finding.backend);
+        match finding.rejected {
+            None if wanted => works.push(finding.backend),
+            None => {}
+            Some(why) if arguments.backend.contains(&finding.backend) => bail!("{}: {why}", finding.backend),
+            Some(why) => rejected.push(Rejected { back_end: finding.backend.name(), why }),
+        }
+    }
+    ensure!(!works.is_empty(), "no back end works here; see: trapless doctor");
+    let end = Instant::now() + arguments.budget;
+    let mut back_ends = Vec::new();
+    for (done, kind) in works.iter().enumerate() {
+        let left = end.saturating_duration_since(Instant::now());
+        let share = left / u32::try_from(works.len() - done).expect("few back ends");
+        back_ends.push(judged(&judge, kind.name(), share)?);
+    }
+    let holds = back_ends.iter().all(Judged::holds);
+    let report =
+        Report { version: env!("CARGO_PKG_VERSION"), host: Host::look()?, holds, back_ends, rejected };
+    output::line(&if arguments.json { serde_json::to_string(&report)? } else { text(&report) })?;
+    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The judge beside this program, or in PATH.
+fn find() -> Result<PathBuf> {
+    let beside = std::env::current_exe().context("this program")?.with_file_name(JUDGE);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::iter::once(beside)
+        .chain(std::env::split_paths(&path).map(|folder| folder.join(JUDGE)))
+        .find(|file| file.is_file())
+        .with_context(|| format!("{JUDGE} is not installed: it is in the package libdirty-tools"))
+}
+
+/// Run the judge for one back end until it ends or the time is over.
+fn judged(judge: &Path, back_end: &'static str, time: Duration) -> Result<Judged> {
+    let mut running = Group(
+        Command::new(judge)
+            .args(["--backend", back_end, "--seconds", "0.5", "--rounds", "20"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {}", judge.display()))?,
+    );
+    let lines = BufReader::new(running.0.stdout.take().expect("it is a pipe")).lines();
+    let (send, receive) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let end = Instant::now() + time;
+    let mut found = Judged { back_end, ..Judged::default() };
+    let in_time = loop {
+        match receive.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(line) => found.take(&line),
+            Err(mpsc::RecvTimeoutError::Timeout) => break false,
+            Err(mpsc::RecvTimeoutError::Disconnected) => break true,
+        }
+    };
+    if in_time {
+        let status = running.0.wait().context("waiting for the judge")?;
+        if found.broken.is_none() && (found.cases == 0 || found.seen() < found.cases) {
+            found.broken =
+                Some(format!("it ended after {} of {} cases: {status}", found.seen(), found.cases));
+        }
+    }
+    drop(running);
+    reader.join().expect("it does not panic");
+    found.not_reached = found.cases.saturating_sub(found.seen());
+    Ok(found)
+}
+
+/// The judge and every process that it has started: ended with this value.
+struct Group(Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Ok(Some(_)) = self.0.try_wait() {
+            return;
+        }
+        let group = rustix::process::Pid::from_child(&self.0);
+        // It is a child that was not waited for, so its group is still its own.
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let _ = self.0.wait();
+    }
+}
+
+fn text(report: &Report) -> String {
+    let host = &report.host;
+    let mut lines = vec![
+        format!("trapless {}, {}, {}, {} CPUs", report.version, host.kernel, host.machine, host.cpus),
+        "Each case compares all memory with what the back end reported.".to_owned(),
+    ];
+    for one in &report.back_ends {
+        lines.push(format!(
+            "{:11} {} of {} cases held, {} not applicable, {} failed, {} not reached",
+            one.back_end,
+            one.held,
+            one.cases,
+            one.not_applicable,
+            one.failed.len(),
+            one.not_reached
+        ));
+        lines.extend(one.failed.iter().map(|case| format!("            FAILED {}", printable(case))));
+        lines.extend(one.broken.iter().map(|why| format!("            BROKE OFF {}", printable(why))));
+    }
+    lines.extend(report.rejected.iter().map(|one| format!("{:11} not here: {}", one.back_end, one.why)));
+    lines.push(if report.holds && report.back_ends.iter().any(|one| one.not_reached > 0) {
+        "Verified: no write was missed in the cases that were reached; --budget is for more.".to_owned()
+    } else if report.holds {
+        "Verified: no write was missed.".to_owned()
+    } else {
+        format!("NOT verified. More of a case: {JUDGE} --backend NAME --case CASE")
+    });
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A judge that says this.
+    fn says(script: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let judge = folder.path().join(JUDGE);
+        std::fs::write(&judge, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&judge, std::fs::Permissions::from_mode(0o755)).unwrap();
+        (folder, judge)
+    }
+
+    fn judge(script: &str, time: Duration) -> Judged {
+        let (_folder, judge) = says(script);
+        judged(&judge, "mprotect", time).unwrap()
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn every_line_is_counted() {
+        let found = judge(
+            "echo 1..3; echo 'ok 1 - a (own process)'; echo 'not ok 2 - b'; echo 'ok 3 - c # SKIP none'",
+            LONG,
+        );
+        assert_eq!((found.held, found.not_applicable, found.not_reached), (1, 1, 0));
+        assert_eq!(found.failed, ["b"]);
+        assert!(!found.holds() && found.broken.is_none());
+        assert!(judge("echo 1..1; echo 'ok 1 - a'", LONG).holds());
+    }
+
+    #[test]
+    fn a_judge_that_breaks_off_is_no_success() {
+        for script in
+            ["exit 0", "echo 1..2; echo 'ok 1 - a'", "echo 'Bail out! no back end'; exit 2", "kill -9 $$"]
+        {
+            let found = judge(script, LONG);
+            assert!(!found.holds() && found.broken.is_some(), "{script}: {found:?}");
+        }
+        assert!(!judge("echo 1..1; echo 'ok 1 - a # SKIP'", LONG).holds(), "nothing was judged");
+    }
+
+    #[test]
+    fn what_there_was_no_time_for_is_counted_and_nothing_stays() {
+        let (folder, judge) = says("echo 1..9; echo 'ok 1 - a'; sleep 60 & echo $! >$0.child; wait");
+        let since = Instant::now();
+        let found = judged(&judge, "mprotect", Duration::from_millis(700)).unwrap();
+        assert!(since.elapsed() < Duration::from_secs(20));
+        assert_eq!((found.held, found.not_reached), (1, 8));
+        assert!(found.holds(), "what was reached held");
+        let child = std::fs::read_to_string(folder.path().join(format!("{JUDGE}.child"))).unwrap();
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", child.trim()));
+        assert!(state.is_err() || state.unwrap().contains(") Z "), "the judge's child runs on");
+    }
+}
