@@ -4,6 +4,7 @@
 //! Exit codes of every sub-command: 0 it ran to its end (also if the target exits or output is a closed pipe), 1 it
 //! failed, with one message that says why, 2 wrong arguments.
 
+mod criu;
 mod destination;
 mod dirty;
 mod doctor;
@@ -34,6 +35,8 @@ enum Command {
     /// Watch, record and measure the tracking of dirty pages
     #[command(subcommand)]
     Dirty(dirty::Command),
+    /// Run criu with dirty-page tracking by libdirty
+    Criu(criu::Arguments),
     /// Load, watch and unload the accelerator of Xen PV page tables
     #[command(subcommand)]
     Pagetable(pagetable::Command),
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Dirty(command) => dirty::run(command),
+        Command::Criu(arguments) => criu::run(&arguments),
         Command::Pagetable(command) => pagetable::run(&command),
         Command::Completions { shell } => completions(shell),
     };

@@ -22,6 +22,8 @@ fn wrong_arguments_are_usage_errors() {
         (&["dirty", "hold", "--socket", "s", "0"], "'0'"),
         (&["dirty", "hold", "--socket", "s", "--mode", "888"], "octal number from 0 to 777"),
         (&["dirty", "fly"], "fly"),
+        (&["criu"], "<COMMAND>"),
+        (&["criu", "--backend", "magic", "dump"], "no back end is called \"magic\""),
         (&["pagetable", "load", "--only", "kernel"], "payload, pool, pvmmu"),
         (&["pagetable", "load", "--prefill", "1,2,3"], "five numbers"),
         (&["pagetable", "load", "--policy", "magic"], "none, number, proportion, both, adaptive"),
@@ -56,6 +58,41 @@ fn the_doctor_knows_every_back_end() {
     let is_fine = pagetable["benefits"] == false || refusals.all(|text| text.starts_with("only root"));
     let works = !report["dirty"]["auto"]["own"].is_null() && is_fine;
     assert_eq!(output.status.code(), Some(i32::from(!works)));
+}
+
+#[test]
+fn criu_is_run_as_it_is_or_missed() {
+    for (arguments, says) in [
+        (
+            &["criu", "--program", "criu-that-is-nowhere", "dump", "-t", "1"][..],
+            "criu-that-is-nowhere is not installed",
+        ),
+        (&["criu", "--program", "/nowhere/criu", "dump"], "/nowhere/criu is no program"),
+        (&["criu", "--program", "/bin/echo", "--preload", "/nowhere.so", "check"], "there is no /nowhere.so"),
+        (
+            &["criu", "--program", "/bin/echo", "--backend", "soft-dirty", "dump"],
+            "soft-dirty cannot be held for criu",
+        ),
+        (
+            &[
+                "criu",
+                "--program",
+                "/bin/echo",
+                "--hold",
+                "/nowhere/socket",
+                "--backend",
+                "uffd-sync",
+                "dump",
+            ],
+            "no holder could be started: cannot listen at /nowhere/socket",
+        ),
+    ] {
+        assert_refuses(&run(arguments), 1, says);
+    }
+    // Without a word of ours, and with the exit status of what was run.
+    let output = run(&["criu", "--program", "/bin/echo", "restore", "-D", "dump", "--", "-t"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "restore -D dump -- -t\n");
+    assert_eq!(run(&["criu", "--program", "/bin/false", "restore"]).status.code(), Some(1));
 }
 
 #[test]

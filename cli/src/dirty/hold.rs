@@ -31,6 +31,9 @@ pub struct Arguments {
     /// Seconds between two looks for new children
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse::seconds)]
     interval: Duration,
+    /// End by itself when nothing has been tracked and nobody connected for so many seconds
+    #[arg(long, value_name = "S", value_parser = parse::seconds)]
+    idle: Option<Duration>,
     /// The back end [default: the cheapest that works]
     #[arg(long, value_name = "NAME", value_parser = parse::backend)]
     backend: Option<BackendKind>,
@@ -42,7 +45,12 @@ pub struct Arguments {
 /// The socket cannot be made, or a process not be tracked; nothing is tracked then.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let stop = Stop::new().context("cannot listen for signals")?;
-    let options = Options { backend: arguments.backend, interval: arguments.interval, mode: arguments.mode };
+    let options = Options {
+        backend: arguments.backend,
+        interval: arguments.interval,
+        mode: arguments.mode,
+        idle: arguments.idle,
+    };
     let path = arguments.socket.display();
     let mut holder =
         Holder::new(&arguments.socket, options).with_context(|| format!("cannot listen at {path}"))?;

@@ -137,7 +137,38 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub fn clear(&mut self, process: Process) -> Result<Result<(Process, Mark), String>, Error> {
-        match self.ask(Request::Clear { process })? {
+        self.begin_anew(process, false)
+    }
+
+    /// As [`Client::clear`], but until [`Client::keep`] it holds no longer than this connection: for who writes a
+    /// checkpoint that is of no use if it is not written to its end.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn clear_provisionally(
+        &mut self,
+        process: Process,
+    ) -> Result<Result<(Process, Mark), String>, Error> {
+        self.begin_anew(process, true)
+    }
+
+    /// Have the clears of this connection hold from now on.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn keep(&mut self) -> Result<(), Error> {
+        match self.ask(Request::Keep)? {
+            Reply::Kept => Ok(()),
+            _ => Err(Error::Unexpected),
+        }
+    }
+
+    fn begin_anew(
+        &mut self,
+        process: Process,
+        provisional: bool,
+    ) -> Result<Result<(Process, Mark), String>, Error> {
+        match self.ask(Request::Clear { process, provisional })? {
             Reply::Cleared { process, mark, unknown } if unknown.is_empty() => Ok(Ok((process, mark))),
             Reply::Cleared { unknown, .. } => Ok(Err(unknown)),
             _ => Err(Error::Unexpected),

@@ -18,6 +18,8 @@ pub(crate) struct Connection {
     /// Tracking (by its epoch) of processes that this caller may ask about, as the right to read a file is that of who
     /// opened it.
     permitted: HashMap<Process, u64>,
+    /// Clears that end with this connection, and of which tracking (by its epoch).
+    provisional: Vec<(Process, u64)>,
     decoder: Decoder,
     unsent: Vec<u8>,
     /// End when all is sent.
@@ -33,6 +35,7 @@ impl Connection {
             caller: Caller::of(&stream),
             stream,
             permitted: HashMap::new(),
+            provisional: Vec::new(),
             decoder: Decoder::default(),
             unsent: Vec::new(),
             is_ending: false,
@@ -64,6 +67,21 @@ impl Connection {
             self.permitted.insert(process, epoch);
         }
         Ok(())
+    }
+
+    /// A clear that ends with this connection.
+    pub(crate) fn cleared(&mut self, process: Process, epoch: u64) {
+        self.provisional.push((process, epoch));
+    }
+
+    /// Its clears so far do not end with it.
+    pub(crate) fn keep(&mut self) {
+        self.provisional.clear();
+    }
+
+    /// The clears that end with it.
+    pub(crate) fn provisional(&self) -> &[(Process, u64)] {
+        &self.provisional
     }
 
     /// Go on: send what waits, take what has come, have `answer` answer it. `false`: the connection is to end.

@@ -104,6 +104,11 @@ impl Held {
         self.cleared = Some(self.now.round);
     }
 
+    /// A clear does not hold any more: whoever asks from it is told that everything was written.
+    pub(crate) fn undo_clear(&mut self) {
+        self.cleared = None;
+    }
+
     pub(crate) fn last_cleared(&self) -> Option<Mark> {
         self.cleared.map(|round| Mark { round, ..self.now })
     }

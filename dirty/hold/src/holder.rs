@@ -7,6 +7,8 @@
 //! - Only [`Request::Track`], [`Request::Clear`] and a fork begin a tracking; each has an epoch of its own, and a mark of
 //!   another epoch is answered by "everything".
 //! - Nobody is told of a process before `Connection::check` has permitted it.
+//! - A provisional clear is undone when its connection ends before a [`Request::Keep`], for whatever reason: who cleared may
+//!   not have got what it needs in place of the older moment.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -40,11 +42,13 @@ pub struct Options {
     pub interval: Duration,
     /// Permissions of the socket: who may connect. (What they may ask is checked for each request.)
     pub mode: u32,
+    /// End when nothing has been tracked and nobody connected for so long; `None`: never.
+    pub idle: Option<Duration>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { backend: None, interval: Duration::from_secs(1), mode: 0o600 }
+        Options { backend: None, interval: Duration::from_secs(1), mode: 0o600, idle: None }
     }
 }
 
@@ -122,12 +126,13 @@ impl Holder {
         Ok(())
     }
 
-    /// Serve until something can be read from `stop`.
+    /// Serve until something can be read from `stop`, or [`Options::idle`] is over.
     ///
     /// # Errors
     /// Those of `poll(2)`; what goes wrong with one client ends only its connection.
     pub fn run(&mut self, stop: RawFd) -> io::Result<()> {
         let mut due = Instant::now() + self.options.interval;
+        let mut last_used = Instant::now();
         loop {
             let accepts = if self.clients.len() < MOST_CLIENTS { libc::POLLIN } else { 0 };
             let wait = |fd, events| libc::pollfd { fd, events, revents: 0 };
@@ -150,8 +155,12 @@ impl Holder {
             let mut ready = polls[2..].iter().map(|poll| poll.revents != 0);
             let processes = &mut self.processes;
             self.clients.retain_mut(|client| {
-                !ready.next().unwrap_or(false)
-                    || client.proceed(|client, request| processes.answer(client, request))
+                let goes_on = !ready.next().unwrap_or(false)
+                    || client.proceed(|client, request| processes.answer(client, request));
+                if !goes_on {
+                    processes.undo(client.provisional());
+                }
+                goes_on
             });
             if polls[1].revents != 0
                 && let Ok((stream, _)) = self.listener.accept()
@@ -164,6 +173,12 @@ impl Holder {
                 due = Instant::now() + self.options.interval;
             }
             self.processes.follow();
+            if !self.clients.is_empty() || !self.processes.held.is_empty() {
+                last_used = Instant::now();
+            }
+            if self.options.idle.is_some_and(|idle| last_used.elapsed() >= idle) {
+                return Ok(());
+            }
         }
     }
 }
@@ -178,9 +193,13 @@ impl Processes {
     fn answer(&mut self, client: &mut Connection, request: Request) -> Reply {
         let process = match request {
             Request::List => return self.list(client),
+            Request::Keep => {
+                client.keep();
+                return Reply::Kept;
+            }
             Request::Track { process, .. }
             | Request::Written { process, .. }
-            | Request::Clear { process }
+            | Request::Clear { process, .. }
             | Request::Release { process } => process,
         };
         let process = match self.identify(client, process) {
@@ -204,12 +223,18 @@ impl Processes {
                 Err(error) => refused(&error),
             },
             Request::Written { since, range, goes_on, .. } => self.written(process, since, range, goes_on),
-            Request::Clear { .. } => self.clear(process),
+            Request::Clear { provisional, .. } => {
+                let reply = self.clear(process);
+                if provisional && let Reply::Cleared { process, mark, .. } = &reply {
+                    client.cleared(*process, mark.epoch);
+                }
+                reply
+            }
             Request::Release { .. } => {
                 self.held.remove(&process.pid);
                 Reply::Released
             }
-            Request::List => unreachable!("answered above"),
+            Request::List | Request::Keep => unreachable!("answered above"),
         }
     }
 
@@ -330,6 +355,16 @@ impl Processes {
             }
         }
         refused(&Error::NoProcess(process.pid))
+    }
+
+    /// These clears have ended with their connection.
+    fn undo(&mut self, cleared: &[(Process, u64)]) {
+        for (process, epoch) in cleared {
+            let held = self.held.get_mut(&process.pid);
+            if let Some(held) = held.filter(|held| held.mark().epoch == *epoch) {
+                held.undo_clear();
+            }
+        }
     }
 
     /// Forget what has ended, and have the children of all trees looked for.

@@ -82,7 +82,11 @@ pub enum Request {
     Clear {
         /// Which.
         process: Process,
+        /// If the connection ends before a [`Request::Keep`], everything is to be taken for written.
+        provisional: bool,
     },
+    /// The clears of this connection hold from now on, also when it ends.
+    Keep,
     /// Track it no longer.
     Release {
         /// Which.
@@ -137,6 +141,8 @@ pub enum Reply {
     },
     /// It is not tracked any more.
     Released,
+    /// The clears of this connection hold.
+    Kept,
     /// The processes that are tracked.
     Listed(Vec<Process>),
     /// Nothing was done.
@@ -151,6 +157,7 @@ pub enum Reply {
 const TREE: u32 = 1;
 const GOES_ON: u32 = 1;
 const SINCE_CLEAR: u32 = 2;
+const PROVISIONAL: u32 = 1;
 
 /// Builds a frame.
 struct Writer(Vec<u8>);
@@ -286,9 +293,12 @@ impl Message for Request {
                 let frame = Writer::new(2).process(process, flags).mark(mark);
                 frame.u64(range.start() as u64).u64(range.end() as u64).done()
             }
-            Request::Clear { process } => Writer::new(3).process(process, 0).done(),
+            Request::Clear { process, provisional } => {
+                Writer::new(3).process(process, if provisional { PROVISIONAL } else { 0 }).done()
+            }
             Request::Release { process } => Writer::new(4).process(process, 0).done(),
             Request::List => Writer::new(5).done(),
+            Request::Keep => Writer::new(6).done(),
         }
     }
 
@@ -310,14 +320,15 @@ impl Message for Request {
                 fields.end(Request::Written { process, since, range, goes_on: flags & GOES_ON != 0 })
             }
             3 => {
-                let (process, _) = fields.process(0)?;
-                fields.end(Request::Clear { process })
+                let (process, flags) = fields.process(PROVISIONAL)?;
+                fields.end(Request::Clear { process, provisional: flags & PROVISIONAL != 0 })
             }
             4 => {
                 let (process, _) = fields.process(0)?;
                 fields.end(Request::Release { process })
             }
             5 => fields.end(Request::List),
+            6 => fields.end(Request::Keep),
             kind => malformed(format!("no request is of kind {kind}")),
         }
     }
@@ -344,6 +355,7 @@ impl Message for Reply {
                 Writer::new(0x83).process(*process, 0).mark(*mark).text(unknown).done()
             }
             Reply::Released => Writer::new(0x84).done(),
+            Reply::Kept => Writer::new(0x86).done(),
             Reply::Listed(processes) => {
                 let frame = Writer::new(0x85);
                 processes.iter().fold(frame, |frame, process| frame.process(*process, 0)).done()
@@ -386,6 +398,7 @@ impl Message for Reply {
                 Ok(Reply::Cleared { process, mark: fields.mark()?, unknown: fields.text()? })
             }
             0x84 => fields.end(Reply::Released),
+            0x86 => fields.end(Reply::Kept),
             0x85 => {
                 let mut processes = Vec::new();
                 while !fields.0.is_empty() {

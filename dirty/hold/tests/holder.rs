@@ -7,6 +7,7 @@ mod filtered;
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -137,6 +138,67 @@ fn pieces_are_asked_for_one_by_one() {
     }
 }
 
+/// A checkpointer that was killed has cleared, and has not written what was dirty before.
+#[test]
+fn a_clear_that_is_not_kept_ends_with_its_connection() {
+    if !works() {
+        return;
+    }
+    let service = Service::start();
+    let mut writer = Writer::start();
+    let (process, range) = (writer.process(), writer.range);
+    let everything = |service: &Service, what: &str| {
+        wait_until(what, || {
+            let written = service.client().written(process, Since::Clear, range).unwrap();
+            written.pages.is_err_and(|why| why.contains("was not cleared"))
+        });
+    };
+    let mut client = service.client();
+    client.clear_provisionally(process).unwrap().unwrap();
+    // While the connection is there it is a clear like others.
+    writer.write(1);
+    assert!(client.written(process, Since::Clear, range).unwrap().pages.is_ok());
+    drop(client);
+    everything(&service, "undone");
+    // Kept, it stays; one of another client that is not kept undoes it, for who asks cannot know which it was.
+    let mut client = service.client();
+    client.clear_provisionally(process).unwrap().unwrap();
+    let mut image = Image::new(process.pid, range);
+    client.keep().unwrap();
+    drop(client);
+    for round in 2..5 {
+        writer.write(round);
+        image.update(&service.client().written(process, Since::Clear, range).unwrap());
+        image.check();
+    }
+    let mut other = service.client();
+    other.clear_provisionally(process).unwrap().unwrap();
+    drop(other);
+    everything(&service, "undone for the next");
+}
+
+#[test]
+fn a_holder_that_nobody_needs_ends() {
+    if !works() {
+        return;
+    }
+    let name = format!("trapless-hold-{}-idle", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let (interval, idle) = (Duration::from_millis(20), Some(Duration::from_millis(300)));
+    let options = Options { backend: Some(common::backend()), interval, mode: 0o600, idle };
+    let mut holder = Holder::new(&path, options).unwrap();
+    let (_stop, asked) = UnixStream::pair().unwrap();
+    let thread = std::thread::spawn(move || holder.run(asked.as_raw_fd()).unwrap());
+    let writer = Writer::start();
+    Client::connect(&path).unwrap().track(writer.process(), false).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!thread.is_finished(), "it holds a process");
+    drop(writer);
+    wait_until("it has ended", || thread.is_finished());
+    thread.join().unwrap();
+    assert!(!path.exists());
+}
+
 #[test]
 fn a_client_that_dies_in_mid_request_harms_nobody() {
     if !works() {
@@ -148,7 +210,7 @@ fn a_client_that_dies_in_mid_request_harms_nobody() {
     let mut client = service.client();
     client.clear(process).unwrap().unwrap();
     let mut image = Image::new(process.pid, writer.range);
-    let request = Request::Clear { process }.encode();
+    let request = Request::Clear { process, provisional: false }.encode();
     for length in 0..request.len() {
         let mut dying = UnixStream::connect(&service.path).unwrap();
         dying.write_all(&request[..length]).unwrap();

@@ -28,7 +28,8 @@ fn request() -> impl Strategy<Value = Request> {
         (process(), since, range(), any::<bool>()).prop_map(|(process, since, range, goes_on)| {
             Request::Written { process, since, range, goes_on }
         }),
-        process().prop_map(|process| Request::Clear { process }),
+        (process(), any::<bool>()).prop_map(|(process, provisional)| Request::Clear { process, provisional }),
+        Just(Request::Keep),
         process().prop_map(|process| Request::Release { process }),
         Just(Request::List),
     ]
@@ -62,6 +63,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             unknown
         }),
         Just(Reply::Released),
+        Just(Reply::Kept),
         vec(process(), 0..50).prop_map(Reply::Listed),
         (any::<i32>(), text()).prop_map(|(errno, why)| Reply::Refused { errno, why }),
     ]

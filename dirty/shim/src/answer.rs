@@ -17,7 +17,7 @@ use crate::hold;
 use crate::kernel;
 use crate::known::Known;
 use crate::own;
-use crate::settings::say;
+use crate::settings::{say, settings};
 
 /// A process whose soft-dirty bits were cleared through this library.
 pub(crate) struct Tracked {
@@ -68,6 +68,9 @@ pub(crate) fn clear_soft_dirty(known: Known) -> Result<(), c_int> {
     };
     if hold::answers_for(pid) {
         return catch_unwind(|| hold::clear(pid)).unwrap_or(Err(libc::EIO));
+    }
+    if settings().others && pid.cast_unsigned() == std::process::id() {
+        return Ok(()); // all of it reads dirty, as ever
     }
     if let Some(done) = own::clear(pid) {
         return done;
@@ -168,6 +171,11 @@ impl Judge {
         }
     }
 
+    /// Marks that the kernel shows may be a holder's, also where the holder says nothing.
+    pub(crate) fn is_holder(&self) -> bool {
+        matches!(self, Judge::Holder(_))
+    }
+
     /// Every page is dirty.
     pub(crate) fn knows_nothing(&self) -> bool {
         matches!(self, Judge::Nobody)
@@ -217,6 +225,9 @@ impl Told<'_> {
         }
     }
 }
+
+/// Of an entry: a userfaultfd write-protects the page.
+const UFFD_WP: u64 = 1 << 57;
 
 /// Whether the page at `from` is in none of the sorted `ranges`, and up to where that is so.
 fn not_in(ranges: impl IntoIterator<Item = PageRange>, from: u64, end: u64) -> (u64, bool) {
@@ -300,7 +311,11 @@ impl Entries {
         let end = self.first + self.count as u64;
         // Page 0 is nobody's.
         let Ok(range) = PageRange::new(address(self.first.max(1)), address(end)) else { return };
-        let Some(extents) = hold::written(pid, range) else { return };
+        let Some(extents) = hold::written(pid, range) else {
+            // The holder's marks are there all the same, if it is there.
+            (0..self.count).for_each(|index| self.change(index, without_holders_mark));
+            return;
+        };
         let mut extents = extents.into_iter().peekable();
         for index in 0..self.count {
             let page = address(self.first + index as u64);
@@ -318,10 +333,14 @@ impl Entries {
     }
 }
 
+/// The entry without a mark that a holder may have made, in memory of which it says nothing.
+fn without_holders_mark(entry: Entry) -> Entry {
+    if entry.is_marker() { Entry::default() } else { Entry(entry.0 & !UFFD_WP) }
+}
+
 /// The entry of a watched page as it would be if it were not watched; clean if it has the mark, or is empty: its
 /// mapping was there when the bits were cleared.
 fn without_mark(entry: Entry) -> Entry {
-    const UFFD_WP: u64 = 1 << 57;
     if entry.is_none() {
         return entry.with_soft_dirty(false);
     }

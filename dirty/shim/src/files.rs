@@ -12,6 +12,7 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use crate::criu_cache;
 use crate::hold;
 use crate::kernel;
 use crate::known::{Kind, Known};
@@ -74,19 +75,22 @@ pub(crate) fn known(fd: c_int) -> Option<Known> {
     (now.st_dev == device && now.st_ino == inode).then_some(known)
 }
 
-/// Enter what `fd` stands for. Whether that could be done.
-fn enter(fd: c_int, known: Known, status: &libc::stat) -> bool {
+/// Enter what `fd` stands for.
+///
+/// # Errors
+/// It cannot be entered.
+fn enter(fd: c_int, known: Known, status: &libc::stat) -> Result<(), c_int> {
     lock::guard_forks(after_fork);
     match whose_table() {
         Whose::Own => {}
-        Whose::Parents => return true, // the file is for the program that will be executed
-        Whose::Unknown => return false,
+        Whose::Parents => return Ok(()), // the file is for the program that will be executed
+        Whose::Unknown => return Err(libc::EMFILE),
     }
-    let Some(slot) = make_slot(fd) else { return false };
+    let slot = make_slot(fd).ok_or(libc::EMFILE)?;
     slot.device.store(status.st_dev, Ordering::Relaxed);
     slot.inode.store(status.st_ino, Ordering::Relaxed);
     slot.known.store(known.pack(), Ordering::Release);
-    true
+    Ok(())
 }
 
 /// `fd` is being closed.
@@ -96,23 +100,29 @@ pub(crate) fn forget(fd: c_int) {
     }
 }
 
-/// `new` has become a copy of `old`. Whether it can be answered.
-pub(crate) fn copied(old: c_int, new: c_int) -> bool {
+/// `new` has become a copy of `old`.
+///
+/// # Errors
+/// It cannot be answered.
+pub(crate) fn copied(old: c_int, new: c_int) -> Result<(), c_int> {
     if let (Some(known), Some(status)) = (known(old), status(old)) {
         return enter(new, known, &status);
     }
     if is_candidate(new) {
         forget(new);
     }
-    true
+    Ok(())
 }
 
-/// A file was opened as `fd`. Whether it is none of ours, or can be answered.
-pub(crate) fn opened(fd: c_int) -> bool {
+/// A file was opened as `fd`. Takes no lock: a tracker's own threads open files while another waits for them under it.
+///
+/// # Errors
+/// It is one of ours and cannot be answered, or one that is not to be seen.
+pub(crate) fn opened(fd: c_int) -> Result<(), c_int> {
     if is_candidate(fd) {
         forget(fd);
     }
-    let Some(status) = status(fd) else { return true };
+    let Some(status) = status(fd) else { return Ok(()) };
     // Both are regular files without a size, readable or writable by their owner alone, of a file system
     // without a device. Nearly all files end here.
     let is_similar = status.st_mode & libc::S_IFMT == libc::S_IFREG
@@ -120,15 +130,22 @@ pub(crate) fn opened(fd: c_int) -> bool {
         && status.st_size == 0
         && libc::major(status.st_dev) == 0;
     if !is_similar {
-        return true;
+        let is_refused = criu_cache::may_be(&status) && criu_cache::is_refused(fd, &status);
+        return if is_refused { Err(libc::ENOENT) } else { Ok(()) };
     }
     match recognize(fd) {
         Some(known) => {
             // Of another process, where the module answers for the own, as if it did not.
             let is_answered = known.pid.is_some_and(|pid| hold::answers_for(pid) || own::answers_for(pid));
-            if is_answered || kernel::is_answered_here() { enter(fd, known, &status) } else { true }
+            if !is_answered && !kernel::is_answered_here() {
+                return Ok(());
+            }
+            if known.kind == Kind::Pagemap {
+                hold::opened();
+            }
+            enter(fd, known, &status)
         }
-        None => true,
+        None => Ok(()),
     }
 }
 
@@ -177,8 +194,11 @@ fn status(fd: c_int) -> Option<libc::stat> {
     unsafe { (libc::fstat(fd, status.as_mut_ptr()) == 0).then(|| status.assume_init()) }
 }
 
-/// What the file behind `fd` is called.
-fn recognize(fd: c_int) -> Option<Known> {
+/// Room for a path. A longer one is cut, and is none of ours.
+pub(crate) type Path = [u8; 256];
+
+/// What the file behind `fd` is called; the byte behind it is 0.
+pub(crate) fn path_of(fd: c_int, room: &mut Path) -> Option<&[u8]> {
     // "/proc/self/fd/" and a number, made without allocating.
     let mut link = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
     let mut digits = [0; 10];
@@ -193,11 +213,16 @@ fn recognize(fd: c_int) -> Option<Known> {
         }
     }
     link[14..][..digits.len() - first].copy_from_slice(&digits[first..]);
-    let mut name = [0u8; 256];
+    room.fill(0);
     // SAFETY: a path that ends in NUL, and room of the length given.
-    let length = unsafe { libc::readlink(link.as_ptr().cast(), name.as_mut_ptr().cast(), name.len()) };
-    let name = &name[..usize::try_from(length).ok()?];
+    let length = unsafe { libc::readlink(link.as_ptr().cast(), room.as_mut_ptr().cast(), room.len() - 1) };
+    Some(&room[..usize::try_from(length).ok()?])
+}
 
+/// What the file behind `fd` stands for.
+fn recognize(fd: c_int) -> Option<Known> {
+    let mut room = [0; 256];
+    let name = path_of(fd, &mut room)?;
     let kind = if name.ends_with(b"/pagemap") {
         Kind::Pagemap
     } else if name.ends_with(b"/clear_refs") {

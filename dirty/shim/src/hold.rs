@@ -2,18 +2,26 @@
 //! Other processes by a holder (`trapless dirty hold`), where `TRAPLESS_DIRTY_HOLD` names its socket: what was cleared in
 //! one run of a program is known in the next.
 //!
-//! Invariant: without a plain answer of the holder every page reads dirty, and stderr says why, in whatever mode.
+//! Invariants:
+//! - Without a plain answer of the holder every page reads dirty, and stderr says why, in whatever mode.
+//! - A clear holds only if the program ends with exit status 0 (`Client::clear_provisionally`): one that failed or was
+//!   killed may not have written what was dirty before. So a clear that no holder has heard of can be called done: the
+//!   moment from which the next program asks is an older one, or none, of which everything is dirty.
+//! - With the setting "stopped" one answer serves for all that is read of a process from one opening of its pagemap to the
+//!   next, or to a clear: who sets it promises that the process does not run in between. Otherwise each read asks anew.
 //!
 //! The connection is kept, for a checkpointer asks once for every piece of memory. It is used only while its descriptor
 //! is still the socket that was connected: programs close descriptors that they do not know, and use the numbers again.
 //! A forked child connects anew.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::fmt::Display;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
+use std::panic::catch_unwind;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use libdirty::PageRange;
 use libdirty_hold::Client;
@@ -22,20 +30,33 @@ use libdirty_hold::protocol::{Extent, Process, Since};
 
 use crate::settings::{announce, settings};
 
-/// The connection, and what was said last. Locked only under the lock of [`crate::lock`].
+/// The connection, the last answer, and what was said last. Locked only under the lock of [`crate::lock`].
 #[derive(Default)]
 struct State {
     connection: Option<Connection>,
+    answer: Option<Answer>,
     said: String,
+}
+
+/// All that was written in a process; `None`: not known.
+struct Answer {
+    pid: i32,
+    /// The count of openings at the time.
+    opened: u64,
+    extents: Option<Vec<Extent>>,
 }
 
 struct Connection {
     client: Client,
     /// Device and inode of its socket.
     socket: (u64, u64),
+    /// The process that connected, whose clears it has.
+    owner: u32,
+    /// It has clears that are to be kept.
+    has_cleared: bool,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { connection: None, said: String::new() });
+static STATE: Mutex<State> = Mutex::new(State { connection: None, answer: None, said: String::new() });
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,43 +80,90 @@ pub(crate) fn prepare(pid: i32) {
     }
 }
 
-/// Answer the "4".
+/// Answer the "4". What is not tracked, or of which no holder hears, is dirty as a whole the next time: a dump goes on, and
+/// the next is a full one.
 ///
 /// # Errors
-/// The errno to fail with. Everything then reads dirty, or what did before.
+/// There is no such process.
 pub(crate) fn clear(pid: i32) -> Result<(), c_int> {
+    keep_at_exit();
     let mut state = state();
-    match state.ask(|client| client.clear(process(pid))) {
-        Ok(Ok(_)) => Ok(()),
-        // A dump goes on, and is a full one.
-        Ok(Err(why)) => {
-            state.say(format_args!("process {pid} is not tracked, all of it reads dirty: {why}"));
-            Ok(())
+    state.answer = None;
+    let why = match state.ask(|client| client.clear_provisionally(process(pid))) {
+        Ok(Ok(_)) => {
+            if let Some(connection) = &mut state.connection {
+                connection.has_cleared = true;
+            }
+            return Ok(());
         }
-        Err(error) => {
-            state.say(format_args!("process {pid} cannot be cleared: {error}"));
-            Err(error.errno())
+        Ok(Err(why)) => why,
+        Err(Error::Refused { errno: libc::ESRCH, .. }) => return Err(libc::ESRCH),
+        Err(error) => error.to_string(),
+    };
+    state.say(format_args!("process {pid} is not tracked, all of it will read dirty: {why}"));
+    Ok(())
+}
+
+/// Have what was cleared kept when the program ends, if it ends well.
+fn keep_at_exit() {
+    unsafe extern "C" {
+        fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+    }
+    static REGISTERED: Once = Once::new();
+
+    extern "C" fn at_exit(status: c_int, _: *mut c_void) {
+        if status == 0 {
+            crate::lock::hold(|| catch_unwind(keep));
         }
     }
+    // SAFETY: a function that lives as long as the process, and takes no argument. Where there is no memory for it nothing
+    // is kept.
+    REGISTERED.call_once(|| unsafe {
+        on_exit(at_exit, std::ptr::null_mut());
+    });
+}
+
+fn keep() {
+    let mut state = state();
+    let is_ours = |connection: &mut Connection| {
+        connection.has_cleared && connection.owner == std::process::id() && connection.is_whole()
+    };
+    if let Some(mut connection) = state.connection.take_if(is_ours)
+        && let Err(error) = connection.client.keep()
+    {
+        state.say(format_args!("what was cleared is not kept, all of it will read dirty: {error}"));
+    }
+}
+
+/// Somebody opened a pagemap: counted, for it may be while another thread holds the lock.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
+/// The pagemap of a process was opened: what was answered before is old.
+pub(crate) fn opened() {
+    OPENED.fetch_add(1, Ordering::AcqRel);
 }
 
 /// What was written within `range` since the last clear; `None`: all of it.
 pub(crate) fn written(pid: i32, range: PageRange) -> Option<Vec<Extent>> {
     let mut state = state();
-    let why = match state.ask(|client| client.written(process(pid), Since::Clear, range)) {
-        Ok(written) => match written.pages {
-            Ok(extents) => return Some(extents),
-            Err(why) => why,
-        },
-        Err(error) => error.to_string(),
-    };
-    state.say(format_args!("all of process {pid} reads dirty: {why}"));
-    None
+    if !settings().stopped {
+        return state.written(pid, range);
+    }
+    let opened = OPENED.load(Ordering::Acquire);
+    if state.answer.as_ref().is_none_or(|answer| (answer.pid, answer.opened) != (pid, opened)) {
+        let extents = state.written(pid, PageRange::everything());
+        state.answer = Some(Answer { pid, opened, extents });
+    }
+    let extents = state.answer.as_ref()?.extents.as_ref()?;
+    let first = extents.partition_point(|extent| extent.range.end() <= range.start());
+    let end = extents.partition_point(|extent| extent.range.start() < range.end());
+    Some(extents[first..end.max(first)].to_vec())
 }
 
 /// In a forked child: the connection is the parent's.
 pub(crate) fn forget() {
     let mut state = state();
+    state.answer = None;
     if let Some(connection) = state.connection.take() {
         connection.leave();
     }
@@ -133,6 +201,18 @@ impl State {
         answer
     }
 
+    fn written(&mut self, pid: i32, range: PageRange) -> Option<Vec<Extent>> {
+        let why = match self.ask(|client| client.written(process(pid), Since::Clear, range)) {
+            Ok(written) => match written.pages {
+                Ok(extents) => return Some(extents),
+                Err(why) => why,
+            },
+            Err(error) => error.to_string(),
+        };
+        self.say(format_args!("all of process {pid} reads dirty: {why}"));
+        None
+    }
+
     /// On stderr, unless it was the last that was said.
     fn say(&mut self, what: impl Display) {
         let what = what.to_string();
@@ -146,7 +226,7 @@ impl State {
 impl Connection {
     fn new(client: Client) -> Result<Self, Error> {
         let socket = identity(&client).ok_or(Error::Unexpected)?;
-        Ok(Connection { client, socket })
+        Ok(Connection { client, socket, owner: std::process::id(), has_cleared: false })
     }
 
     fn is_whole(&self) -> bool {

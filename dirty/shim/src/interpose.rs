@@ -30,20 +30,18 @@ fn set_errno(value: c_int) {
 }
 
 /// After a successful call that made descriptor `fd`: enter it in the table by `enter`; if that cannot be done, the
-/// call fails, for the file could not be answered.
-fn made(fd: c_int, enter: impl FnOnce() -> bool) -> c_int {
+/// call fails with that error, for the file could not be answered.
+fn made(fd: c_int, enter: impl FnOnce() -> Result<(), c_int>) -> c_int {
     if fd < 0 || lock::is_held_here() {
         return fd;
     }
     let before = errno();
-    let is_entered = enter();
+    let entered = enter();
     set_errno(before);
-    if is_entered {
-        return fd;
-    }
+    let Err(error) = entered else { return fd };
     // SAFETY: made a moment ago; nobody else knows it.
     unsafe { real::close(fd) };
-    set_errno(libc::EMFILE);
+    set_errno(error);
     -1
 }
 

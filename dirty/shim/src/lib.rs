@@ -16,9 +16,10 @@
 //!
 //! `interpose` has the functions that replace the C library's, `files` knows which descriptors are ours, `answer`
 //! and `scan` give the answers, under `lock`; `hold` has them from a holder, `own` from the kernel module for the program
-//! itself.
+//! itself. `criu_cache` keeps them from who does not use this library.
 
 mod answer;
+mod criu_cache;
 mod files;
 mod hold;
 mod interpose;

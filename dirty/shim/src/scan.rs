@@ -145,7 +145,7 @@ fn look(
                 let full = if !is_watched && asked.flags != 0 {
                     by_kernel(pagemap, asked, (from, end), regions)?
                 } else if !is_watched {
-                    regions.push_if(asked, page_region { categories: run.categories | SOFT_DIRTY, ..piece })
+                    unwatched(pagemap, judge.is_holder(), piece, |piece| regions.push_if(asked, piece))
                 } else if asked.flags & u64::from(PM_SCAN_CHECK_WPASYNC) != 0 {
                     return Err(libc::EPERM);
                 } else if asked.flags & u64::from(PM_SCAN_WP_MATCHING) != 0 {
@@ -228,6 +228,28 @@ fn by_kernel(
         at = stop;
     }
     Ok(None)
+}
+
+/// Pass on the pieces of a run of which nothing is known: all dirty, until one has no room. Empty pages with a mark
+/// `of_holder` are empty.
+fn unwatched(
+    pagemap: c_int,
+    of_holder: bool,
+    run: page_region,
+    mut each: impl FnMut(page_region) -> Option<u64>,
+) -> Option<u64> {
+    let has_marks = of_holder && run.categories & SWAPPED != 0 && run.categories & WRITTEN == 0;
+    let mut from = run.start;
+    while from < run.end {
+        let (end, is_empty) = if has_marks { marked(pagemap, from, run.end) } else { (run.end, false) };
+        let content = if is_empty { !SWAPPED } else { u64::MAX };
+        let full = each(page_region { start: from, end, categories: run.categories & content | SOFT_DIRTY });
+        if full.is_some() {
+            return full;
+        }
+        from = end;
+    }
+    None
 }
 
 /// Pass on the pieces of a run that is watched, as they would be if it were not, until one has no room.

@@ -21,6 +21,11 @@ pub(crate) struct Settings {
     pub(crate) off: bool,
     /// The back end of the kernel module that answers for the own process.
     pub(crate) module: Option<BackendKind>,
+    /// The program's own memory is not tracked: it always reads dirty, and may be cleared.
+    pub(crate) others: bool,
+    /// The program stops other processes before it opens their pagemap, until it has closed it: one question to a holder
+    /// answers for all that is read from it.
+    pub(crate) stopped: bool,
     /// The socket of a holder, who answers for other processes.
     pub(crate) hold: Option<OsString>,
 }
@@ -44,6 +49,8 @@ pub(crate) fn settings() -> &'static Settings {
                 b"dbit" => settings.module = Some(BackendKind::Dbit),
                 b"spml" => settings.module = Some(BackendKind::Spml),
                 b"epml" => settings.module = Some(BackendKind::Epml),
+                b"others" => settings.others = true,
+                b"stopped" => settings.stopped = true,
                 _ => {}
             }
         }

@@ -29,6 +29,10 @@ for word in sys.argv[4:]:
         assert libc.ptrace(0x4206, pid, None, None) == 0
         assert libc.ptrace(0x4207, pid, None, None) == 0
         os.waitpid(pid, 0x40000000)
+    elif word == "fail":
+        sys.exit(1)
+    elif word == "die":
+        os.kill(os.getpid(), 9)
     elif word == "read":
         fd = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY)
         # In pieces, like a checkpointer that goes from mapping to mapping.
@@ -122,8 +126,134 @@ fn without_a_holder_all_is_dirty_and_it_is_said() {
         assert!(text(output).contains("reads dirty: ") && text(output).contains(why), "{}", text(output));
     };
     all(&reader(&path, &writer, &["read"]), "the holder does not answer");
-    let refused = reader(&path, &writer, &["clear"]);
-    assert!(!refused.status.success() && text(&refused).contains("cannot be cleared"), "{}", text(&refused));
+    // A dump goes on; the next is a full one.
+    let unheard = reader(&path, &writer, &["clear"]);
+    assert!(unheard.status.success() && text(&unheard).contains("will read dirty"), "{}", text(&unheard));
+    all(&reader(&path, &writer, &["read"]), "the holder does not answer");
     let _next = Service::start_at(path.clone());
     all(&reader(&path, &writer, &["read"]), "is not tracked");
+}
+
+/// What a program cleared that failed is dirty: it may not have saved what was dirty before it cleared.
+#[test]
+fn what_a_failed_run_cleared_is_dirty() {
+    if !can_track() {
+        return;
+    }
+    let service = Service::start();
+    let writer = Writer::start();
+    for last in ["fail", "die"] {
+        assert!(reader(&service.path, &writer, &["clear"]).status.success());
+        let clean = reader(&service.path, &writer, &["read"]);
+        assert_eq!(String::from_utf8_lossy(&clean.stdout).lines().count(), 0, "{}", text(&clean));
+        assert!(!reader(&service.path, &writer, &["clear", last]).status.success());
+        // The holder sees the end of the connection in its own time.
+        let since = std::time::Instant::now();
+        loop {
+            let next = reader(&service.path, &writer, &["read"]);
+            if String::from_utf8_lossy(&next.stdout).lines().count() == 2000 {
+                break;
+            }
+            assert!(since.elapsed().as_secs() < 60, "{last}: {}", text(&next));
+        }
+    }
+}
+
+/// One opening of a pagemap, one question: "stopped" is what a checkpointer promises.
+#[test]
+fn one_answer_serves_for_a_stopped_process() {
+    if !can_track() {
+        return;
+    }
+    let service = Service::start();
+    let mut writer = Writer::start();
+    let ask = |writer: &Writer, words: &[&str]| {
+        let mut reader = command("/usr/bin/python3", Shim::Present);
+        reader.args(["-c", READER]).args([
+            writer.child.id().to_string(),
+            writer.range.start().to_string(),
+            writer.range.pages().to_string(),
+        ]);
+        reader
+            .args(words)
+            .env("TRAPLESS_DIRTY_HOLD", &service.path)
+            .env("LIBDIRTY_SOFTDIRTY", "force,stopped");
+        run(reader)
+    };
+    assert!(ask(&writer, &["clear"]).status.success());
+    let mut image = Image::new(writer.child.id() as i32, writer.range);
+    for round in 0..10 {
+        writer.write(round);
+        // Each opening asks anew: the second finds nothing after the clear.
+        let told = ask(&writer, &["seize", "read", "clear", "read"]);
+        let pages = image.update(&written(&told, &writer));
+        assert!((45..=56).contains(&pages), "{pages} pages: {}", text(&told));
+        image.check_but_zeros();
+    }
+}
+
+/// Of a program's own memory nothing is known with "others", nothing clean, and nothing is tracked for it.
+#[test]
+fn the_own_memory_of_a_checkpointer_is_dirty() {
+    const PROBE: &str = r#"
+import ctypes, mmap, os, struct
+memory = mmap.mmap(-1, mmap.PAGESIZE)
+for _ in range(2):
+    memory[0] = 1
+    with open("/proc/self/clear_refs", "wb", buffering=0) as refs:
+        refs.write(b"4\0")
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
+        pagemap.seek(address // mmap.PAGESIZE * 8)
+        entry, = struct.unpack("Q", pagemap.read(8))
+    print(entry >> 55 & 1)
+with os.scandir("/proc/self/fd") as entries:
+    print(sum("userfaultfd" in os.readlink(entry.path) for entry in entries))
+"#;
+    let mut probe = command("/usr/bin/python3", Shim::Present);
+    probe.args(["-c", PROBE]).env("LIBDIRTY_SOFTDIRTY", "force,others");
+    let output = run(probe);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n1\n0\n", "{}", text(&output));
+}
+
+/// What criu learns of the kernel by the shim must not be there for a criu without it, nor the other way round.
+#[test]
+fn the_file_that_criu_keeps_is_not_there() {
+    const PROBE: &str = r#"
+import os, sys
+folder = sys.argv[1]
+for name in ["criu.kdat.tmp", ".criu.kdat"]:
+    try:
+        os.open(f"{folder}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        print("made", name)
+    except FileNotFoundError:
+        pass
+    assert not os.path.exists(f"{folder}/{name}")
+try:
+    os.open(f"{folder}/criu.kdat", os.O_RDONLY)
+    print("read")
+except FileNotFoundError:
+    pass
+os.open(f"{folder}/other", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+print(os.listdir(folder) and sorted(os.listdir(folder)))
+"#;
+    let folder = std::path::PathBuf::from(format!("/dev/shm/trapless-kdat-{}", std::process::id()));
+    for shim in [Shim::Present, Shim::Absent] {
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("criu.kdat"), "of an earlier run").unwrap();
+        std::fs::set_permissions(
+            folder.join("criu.kdat"),
+            std::os::unix::fs::PermissionsExt::from_mode(0o600),
+        )
+        .unwrap();
+        let mut probe = command("/usr/bin/python3", shim);
+        probe.args(["-c", PROBE]).arg(&folder);
+        let output = run(probe);
+        std::fs::remove_dir_all(&folder).unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        match shim {
+            Shim::Present => assert_eq!(said, "['criu.kdat', 'other']\n", "{}", text(&output)),
+            Shim::Absent => assert!(said.starts_with("made criu.kdat.tmp"), "the control: {}", text(&output)),
+        }
+    }
 }

@@ -4,12 +4,17 @@
 Nothing is installed: an installed server would start a service on the user's machine.
 """
 
+import getpass
+import re
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from trapless_lab import artifacts
+
+KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 def unpacked(package: str) -> Path:
@@ -26,6 +31,60 @@ def unpacked(package: str) -> Path:
         run("dpkg-deb", "--extract", max(cache.glob(f"{package}_*.deb")), fresh)
         fresh.rename(tree)  # all of it, or nothing
     return tree
+
+
+def debian13(package: str) -> Path:
+    """Return a folder with the files of a package of Debian 13 and of all that it depends on.
+
+    They come from the mirror that apt uses on this host, by lists of their own, checked against Debian's
+    keys. Skips the test where they do not.
+    """
+    cache = artifacts.build_dir() / "dirty" / "packages"
+    tree = cache / f"{package}-debian13"
+    if not tree.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            try:
+                fresh = _fetch_debian13(package, Path(folder))
+            except (OSError, subprocess.CalledProcessError) as error:
+                pytest.skip(f"apt has no {package} of Debian 13 here: {error}")
+            fresh.rename(tree)  # all of it, or nothing
+    return tree
+
+
+def _fetch_debian13(package: str, folder: Path) -> Path:
+    mirrors = _output(
+        *("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"),
+        *("Origin: Debian", "Label: Debian", "Component: main"),
+    ).split()
+    if not mirrors or not KEYS.exists():
+        raise OSError("no mirror of Debian, or no debian-archive-keyring")
+    for name in ("lists/partial", "cache/archives/partial", "debs", "tree"):
+        (folder / name).mkdir(parents=True)
+    (folder / "sources.list").write_text(f"deb [signed-by={KEYS}] {mirrors[0]} trixie main\n")
+    settings: dict[str, str | Path] = {
+        "APT::Sandbox::User": getpass.getuser(),
+        "Acquire::Languages": "none",
+        "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
+        "Dir::State::lists": folder / "lists",
+        "Dir::State::status": "/dev/null",
+        "Dir::Cache": folder / "cache",
+        "Dir::Etc::sourcelist": folder / "sources.list",
+        "Dir::Etc::sourceparts": "-",
+    }
+    apt = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+    run("apt-get", *apt, "update")
+    kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
+    needed = _output("apt-cache", *apt, "depends", "--recurse", *(f"--no-{kind}" for kind in kinds), package)
+    names = {line for line in needed.splitlines() if re.fullmatch(r"[a-z0-9][a-z0-9.+-]+", line)}
+    run("apt-get", *apt, "download", *sorted(names), cwd=folder / "debs")
+    for deb in (folder / "debs").glob("*.deb"):
+        run("dpkg-deb", "--extract", deb, folder / "tree")
+    return folder / "tree"
+
+
+def _output(*command: str | Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
 
 
 def run(*command: str | Path, cwd: Path | None = None, user: int | None = None) -> None:

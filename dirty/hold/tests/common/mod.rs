@@ -54,7 +54,7 @@ impl Service {
     }
 
     pub fn start_with(path: PathBuf, interval: Duration) -> Self {
-        let options = Options { backend: Some(backend()), interval, mode: 0o666 };
+        let options = Options { backend: Some(backend()), interval, mode: 0o666, idle: None };
         let mut holder = Holder::new(&path, options).unwrap();
         let (stop, asked) = UnixStream::pair().unwrap();
         let thread = std::thread::spawn(move || holder.run(asked.as_raw_fd()).unwrap());

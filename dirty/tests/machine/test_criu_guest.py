@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Debian 12's criu 3.17 on Debian 12's kernel under ``trapless criu``, by each back end.
+
+Chains of pre-dump, pre-dump, dump, kill and restore of a tree whose memory changes in every way, and every
+page compared.
+"""
+
+import pytest
+
+import module_steps
+from trapless_lab.dirty import criu
+from trapless_lab.dirty.criu import Outcome
+from trapless_lab.machines import runner
+from trapless_lab.machines.machine import MACHINES, Machine
+from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
+
+pytestmark = pytest.mark.machine
+
+TREE = "dirtychurn /tmp/file 100 30"
+BACKENDS = ("dbit", "uffd-sync")
+# The mistakes that a holder can make, and a tree in which criu itself sees nothing of them.
+MISTAKES = ("hold-silent", "hold-forget")
+STILL = "dirtychurn /tmp/file 200 30 writes"
+
+
+def _run(machine: Machine, *steps: Step, mutant: bool = False) -> Transcript:
+    # With huge pages everywhere a back end that reads page tables tells 2 MiB for each page.
+    small = Step("huge pages on request", "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled")
+    first = (criu.PREPARE, small, module_steps.insmod())
+    files = {**criu.files(mutant=mutant), **module_steps.module_files()}
+    return runner.run(machine, [*first, *steps], files=files, modules=criu.MODULES)
+
+
+def _outcome(transcript: Transcript, step: str) -> Outcome:
+    found = Outcome(transcript[step].rc, transcript[step].output)
+    print(step, found.text)
+    return found
+
+
+def _chain(backend: str) -> Step:
+    return criu.chain(backend, TREE, criu.command(backend, f"/tmp/{backend}.socket"))
+
+
+def _holds(transcript: Transcript, *backends: str) -> None:
+    for backend in backends:
+        outcome = _outcome(transcript, backend)
+        assert outcome.status == 0 and outcome.pages > 3000 and outcome.wrong == 0, outcome.text
+        for step in ("two", "three"):
+            assert outcome.skipped(step) > 300 and outcome.written(step) > 100, outcome.text
+    assert transcript.kernel_warnings() == []
+
+
+def test_a_tree_is_restored_as_it_was() -> None:
+    _holds(_run(MACHINES["bare-smp"], *map(_chain, BACKENDS)), *BACKENDS)
+
+
+def test_the_processors_log() -> None:
+    """By EPML's model."""
+    _holds(_run(MACHINES["bare-smp"].with_epml(), _chain("epml")), "epml")
+
+
+def test_a_holder_that_does_not_tell_is_caught() -> None:
+    command = criu.command("dbit", "/tmp/$DIRTY_MUTANT.socket")
+    steps = [criu.chain(name, STILL, command, before=f"export DIRTY_MUTANT={name};") for name in MISTAKES]
+    transcript = _run(MACHINES["bare-smp"], *steps, mutant=True)
+    for name in MISTAKES:
+        outcome = _outcome(transcript, name)
+        assert outcome.status == 1 and outcome.wrong > 0, outcome.text
+
+
+@pytest.mark.long("the same chains on one processor")
+def test_one_processor() -> None:
+    _holds(_run(MACHINES["bare"], *map(_chain, BACKENDS)), *BACKENDS)
