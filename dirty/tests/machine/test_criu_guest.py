@@ -20,8 +20,10 @@ pytestmark = pytest.mark.machine
 TREE = "dirtychurn /tmp/file 100 30"
 BACKENDS = ("dbit", "uffd-sync")
 # The mistakes that a holder can make, and a tree in which criu itself sees nothing of them.
-MISTAKES = ("hold-silent", "hold-forget")
-STILL = "dirtychurn /tmp/file 200 30 writes"
+# Forgetting a page does no harm if the program writes it again, or if it is of a huge page that was
+# written elsewhere: so the second has two chains.
+MISTAKES = {"hold-silent": 1, "hold-forget": 2}
+STILL = "dirtychurn /tmp/file 400 2 writes"
 
 
 def _run(machine: Machine, *steps: Step, mutant: bool = False) -> Transcript:
@@ -61,12 +63,21 @@ def test_the_processors_log() -> None:
 
 
 def test_a_holder_that_does_not_tell_is_caught() -> None:
-    command = criu.command("dbit", "/tmp/$DIRTY_MUTANT.socket")
-    steps = [criu.chain(name, STILL, command, before=f"export DIRTY_MUTANT={name};") for name in MISTAKES]
+    chains = {name: [f"{name} {number}" for number in range(count)] for name, count in MISTAKES.items()}
+    steps = [
+        criu.chain(
+            chain,
+            STILL,
+            criu.command("dbit", f"/tmp/{chain.replace(' ', '-')}.socket"),
+            before=f"export DIRTY_MUTANT={name};",
+        )
+        for name, of_it in chains.items()
+        for chain in of_it
+    ]
     transcript = _run(MACHINES["bare-smp"], *steps, mutant=True)
-    for name in MISTAKES:
-        outcome = _outcome(transcript, name)
-        assert outcome.status == 1 and outcome.wrong > 0, outcome.text
+    for of_it in chains.values():
+        outcomes = [_outcome(transcript, chain) for chain in of_it]
+        assert any(outcome.status == 1 and outcome.wrong > 0 for outcome in outcomes), outcomes
 
 
 @pytest.mark.long("the same chains on one processor")
