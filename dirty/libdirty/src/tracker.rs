@@ -149,7 +149,8 @@ impl Tracker {
     /// Watch `range`. Its content at return is the baseline: later writes are reported.
     ///
     /// Nothing needs to be mapped there yet: what appears later is reported as [`Reason::NewMapping`] and watched.
-    /// What the back end cannot watch is reported by every collect as [`Reason::Unsupported`].
+    /// What the back end cannot watch is reported by every collect as [`Reason::Unsupported`]. What is mapped while this
+    /// runs, and unmapped before the next collect, may never be reported.
     ///
     /// # Errors
     /// [`Error::BadRange`] when the range has the back end's own stack or data in it and the back end cannot watch

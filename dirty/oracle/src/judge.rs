@@ -40,6 +40,8 @@ pub struct Judge {
     ranges: Vec<PageRange>,
     /// Reported, and not copied yet.
     pending: Vec<Reported>,
+    /// Mapped while the last watch was going on, and not collected as a whole since.
+    young: Vec<PageRange>,
     /// Nothing was written while the last copies were made.
     quiet: bool,
     /// Memory that other processes may write is not compared, if the tracker does not promise to see their writes.
@@ -99,6 +101,7 @@ impl Judge {
             shadow: Shadow::default(),
             ranges: Vec::new(),
             pending: Vec::new(),
+            young: Vec::new(),
             quiet: true,
             others_write: false,
             maps: 0,
@@ -186,8 +189,10 @@ impl Judge {
     /// The tracker's.
     pub fn watch(&mut self, area: Area) -> Result<(), Stop> {
         let range = area.range();
+        let before = self.memory.mappings()?;
         self.tracker.watch(range)?;
         let mappings = self.memory.mappings()?;
+        self.young.extend(mappings.iter().flat_map(|mapping| holes(mapping.range, &before)));
         let shadow = &mut self.shadow;
         self.memory.visit(range, &mappings, |address, content| shadow.set(address, content))?;
         self.ranges.push(range);
@@ -272,6 +277,7 @@ impl Judge {
             None => self.tracker.collect(&mut found, &mut wrong)?,
         }
         self.outcome.collects += 1;
+        self.forget_young(range.is_none())?;
         let reported = self.asked_for(range, found, &mut wrong);
         for Reported { range, state, why } in &reported {
             let pages = range.pages();
@@ -285,6 +291,22 @@ impl Judge {
         let pages = reported.iter().map(|part| part.range.pages()).sum();
         self.pending.extend(reported);
         Ok(pages)
+    }
+
+    /// A tracker that looked just before a mapping was made does not know of it until the next collect; if it is gone
+    /// by then nobody reports it. `all`: this collect was of everything.
+    fn forget_young(&mut self, all: bool) -> Result<(), Stop> {
+        if self.young.is_empty() {
+            return Ok(());
+        }
+        let mappings = self.memory.mappings()?;
+        for hole in self.young.iter().flat_map(|range| holes(*range, &mappings)) {
+            self.shadow.forget(hole);
+        }
+        if all {
+            self.young.clear();
+        }
+        Ok(())
     }
 
     /// What a peek reports.
