@@ -129,10 +129,8 @@ power-tests:
 	@$(sub) -C power tests
 	@$(sub) -C power check-host
 
-soak: setup mutants		## random tests on new seeds for HOURS=n, each part its share
-	@for system in $(systems); do \
-		$(sub) -C $$system soak HOURS=$$(( ($(HOURS) + 2) / 3 )) || exit 1; \
-	done
+soak: setup mutants		## random tests on new seeds for HOURS=n in all; goes on where it was stopped
+	@.venv/bin/python scripts/soak.py --hours $(HOURS)
 
 clean:				## remove what was built (.venv stays)
 	rm -rf build results

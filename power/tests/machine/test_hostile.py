@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from test_differential import BASE, GUEST, PARAMETERS, TIMEOUT_S, TRANSLATED, Setting, checksums, require_same
+from differential import BASE, GUEST, PARAMETERS, TIMEOUT_S, TRANSLATED, Setting, checksums, require_same
 from trapless_lab import artifacts
 from trapless_lab.machines.initramfs import File
 from trapless_lab.power import machine as power

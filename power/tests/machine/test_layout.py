@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from test_differential import BASE, GUEST, Setting, checksums, require_same
+from differential import BASE, GUEST, Setting, checksums, require_same
 from trapless_lab import artifacts
 from trapless_lab.machines.initramfs import File
 from trapless_lab.power import machine as power

@@ -7,7 +7,7 @@ kernel is in test_translated_guest.py.
 
 import pytest
 
-from test_differential import GUEST, TIMEOUT_S, Setting
+from differential import GUEST, TIMEOUT_S, Setting
 from trapless_lab import artifacts
 from trapless_lab.machines.initramfs import File
 from trapless_lab.power import machine as power
