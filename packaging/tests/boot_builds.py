@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "pagetable/tests/machine"))
 
 import tables  # noqa: E402
-from machines import GUEST, helper_file, insmod  # noqa: E402
+from machines import GUEST, insmod, table_test_file  # noqa: E402
 from trapless_lab.machines import runner  # noqa: E402
 from trapless_lab.machines.initramfs import File, Tree  # noqa: E402
 from trapless_lab.machines.machine import MACHINES  # noqa: E402
@@ -137,7 +137,7 @@ def same_as_stock(one: Build, directory: Path) -> None:
             tables.leg("boosted", SEEDS, ROUNDS, "compare"),
             tables.leg("interrupted", SEEDS, ROUNDS, "compare", preempt=True),
         ],
-        files={**helper_file(tables.MODULE), own: File(one.payload)},
+        files={**table_test_file(), own: File(one.payload)},
         work_dir=log,
     )
     legs = [tables.parse(transcript[name]) for name in ("record", "stock again", "boosted", "interrupted")]

@@ -43,7 +43,7 @@ impl Kernel for Linux {
     }
 
     fn insert(&self, name: &str, file: &Path, parameters: &str) -> Result<(), NotInserted> {
-        let mut log = Log::from_now();
+        let mut log = Log::from_now(Path::new(LOG));
         let inserted = File::open(file).and_then(|file| {
             let parameters = CString::new(parameters)?;
             Ok(rustix::system::finit_module(&file, &parameters, 0)?)
@@ -84,28 +84,39 @@ impl Kernel for Linux {
     }
 }
 
+const LOG: &str = "/dev/kmsg";
+
 /// The kernel's log from a moment on.
-struct Log {
+pub struct Log {
     file: File,
 }
 
 impl Log {
     /// Nothing if the log cannot be read: errors are then reported without it.
-    fn from_now() -> Option<Self> {
-        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg").ok()?;
+    pub fn from_now(path: &Path) -> Option<Self> {
+        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
         file.seek(SeekFrom::End(0)).ok()?;
         Some(Log { file })
     }
 
-    /// The messages about this module since then.
-    fn of(&mut self, module: &str) -> Vec<String> {
+    /// The messages about this module since then, or since the last call.
+    pub fn of(&mut self, module: &str) -> Vec<String> {
+        self.records(|record| about(module, record))
+    }
+
+    /// All messages since then, or since the last call.
+    pub fn lines(&mut self) -> Vec<String> {
+        self.records(text)
+    }
+
+    fn records(&mut self, of: impl Fn(&[u8]) -> Option<String>) -> Vec<String> {
         let mut said = Vec::new();
         let mut record = [0; 8192];
         // A read returns one record; after EPIPE (records were overwritten) the next read returns the next.
         loop {
             match self.file.read(&mut record) {
                 Ok(0) => return said,
-                Ok(length) => said.extend(about(module, &record[..length])),
+                Ok(length) => said.extend(of(&record[..length])),
                 Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
                 Err(_) => return said,
             }
@@ -113,12 +124,18 @@ impl Log {
     }
 }
 
-/// The text of a record of /dev/kmsg, if it is a message of this module: `6,339,5140900,-;module: text`. The
-/// message that an out-of-tree module taints the kernel comes each time, and is not a reason.
-fn about(module: &str, record: &[u8]) -> Option<String> {
+/// The text of a record of /dev/kmsg, `6,339,5140900,-;text`, without the lines of properties that may follow.
+fn text(record: &[u8]) -> Option<String> {
     let record = String::from_utf8_lossy(record);
     let (_, text) = record.split_once(';')?;
-    let said = text.lines().next()?.strip_prefix(module)?.strip_prefix(": ")?;
+    text.lines().next().map(crate::output::printable)
+}
+
+/// The same, if it is a message of this module: `module: text`. The message that an out-of-tree module taints
+/// the kernel comes each time, and is not a reason.
+fn about(module: &str, record: &[u8]) -> Option<String> {
+    let text = text(record)?;
+    let said = text.strip_prefix(module)?.strip_prefix(": ")?;
     (!said.contains("tainting kernel") && !said.contains("taints kernel")).then(|| said.to_owned())
 }
 

@@ -20,6 +20,7 @@ mod prometheus;
 mod status;
 mod survey;
 mod unload;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,6 +45,8 @@ pub enum Command {
     Load(LoadArguments),
     /// Unload what is loaded, in reverse order
     Unload(UnloadArguments),
+    /// Compare this host with trapless and without, before trusting it; ends with nothing loaded
+    Verify(verify::Arguments),
     /// Show what is loaded, switched on and cached
     Status(StatusArguments),
     /// Serve page tables from the pool, or turn the named switches on
@@ -202,6 +205,10 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         Command::Unload(UnloadArguments { only, evict, .. }) => {
             let (host, _lock) = alone()?;
             unload::unload(&host, only, *evict, &mut say)?;
+        }
+        Command::Verify(arguments) => {
+            let (host, _lock) = alone()?;
+            return verify::run(&host, arguments);
         }
         Command::Status(arguments) => {
             let status = status::Status::look(&host);

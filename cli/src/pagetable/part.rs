@@ -93,7 +93,8 @@ impl Sources {
         }
         let mut folders: Vec<PathBuf> = Vec::new();
         if let Some(from) = &self.from {
-            folders.extend([from.clone(), from.join("pagetable/pool"), from.join("pagetable/pvmmu")]);
+            let parts = ["pagetable/pool", "pagetable/pvmmu", "pagetable/table_test"];
+            folders.extend(std::iter::once(from.clone()).chain(parts.map(|part| from.join(part))));
         }
         let installed = host.path(Path::new("/lib/modules").join(host.kernel.release()));
         folders.extend(["updates/dkms", "updates", "extra"].map(|folder| installed.join(folder)));

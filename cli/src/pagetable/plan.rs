@@ -176,7 +176,7 @@ fn module(host: &Host, xen: &Xen, wanted: &Wanted, part: Part, name: &str) -> Re
 }
 
 /// The first file that is this module for the running kernel.
-fn choose_module(host: &Host, sources: &Sources, name: &str) -> Result<PathBuf, String> {
+pub fn choose_module(host: &Host, sources: &Sources, name: &str) -> Result<PathBuf, String> {
     let release = host.kernel.release();
     let mut others = Vec::new();
     for file in sources.modules(host, name) {

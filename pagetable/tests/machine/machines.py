@@ -9,6 +9,7 @@ from trapless_lab.machines.script import Step
 from trapless_lab.pagetable.parts import NAME, PVMMU
 
 GUEST = "/lib/trapless"
+TABLE_TEST = "trapless_table_test"
 
 _FORKERS = "/tmp/forkers"
 # By PID: a child has the same name until it executes another program.
@@ -53,6 +54,11 @@ def pvmmu_file(mistake: str = "") -> dict[str, File]:
 def helper_file(name: str) -> dict[str, File]:
     """Return one of the modules that only test."""
     return {f"{GUEST}/{name}.ko": File(artifacts.module("pagetable", "tests/module", name))}
+
+
+def table_test_file() -> dict[str, File]:
+    """Return the module of the differential test."""
+    return {f"{GUEST}/{TABLE_TEST}.ko": File(artifacts.module("pagetable", "table_test", TABLE_TEST))}
 
 
 def _file(part: str, file: str, product: Path, mistake: str) -> dict[str, File]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The adversarial guest of tests/module/table_*.c as steps: runs of seeds, their digests, their counters.
+"""The adversarial guest of pagetable/table_test as steps: runs of seeds, their digests, their counters.
 
 Invariant: a leg is judged by the module's exit code and by how many calls it compared, and its counters are
 those of that leg alone.
@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from machines import GUEST
+from machines import GUEST, TABLE_TEST
 from trapless_lab.machines.script import Step, StepResult
 
-MODULE = "table_test"
+MODULE = TABLE_TEST
 PARAMETERS = f"/sys/module/{MODULE}/parameters"
 KINDS = ("map", "mmuext", "mmu_update", "update_va_mapping", "trap", "multicall")
 

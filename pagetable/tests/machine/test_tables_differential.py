@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 import tables
-from machines import GUEST, helper_file, insmod, payload_file, refused
+from machines import GUEST, insmod, payload_file, refused, table_test_file
 from trapless_lab.machines import domu, runner
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
@@ -75,7 +75,7 @@ def dom0() -> Transcript:
             Step("remove the test", f"rmmod {tables.MODULE}"),
         ],
         files={
-            **helper_file(tables.MODULE),
+            **table_test_file(),
             **payload_file(),
             **{path: file for variant in CONTROLS for path, file in payload_file(variant).items()},
         },
@@ -85,7 +85,7 @@ def dom0() -> Transcript:
 @pytest.fixture(scope="module")
 def guest() -> Transcript:
     """The same in a domU, to which Xen permits less, and in a dom0 that knows a frame of the domU."""
-    other = domu.DomU(files=helper_file(tables.MODULE))
+    other = domu.DomU(files=table_test_file())
 
     def inside(name: str, mode: str, preempt: bool = False) -> Step:
         return other.inside(tables.leg(name, DOMU_SEEDS, ROUNDS, mode, preempt))
@@ -111,7 +111,7 @@ def guest() -> Transcript:
             domu.console(),
             other.destroy(),
         ],
-        files={**domu.tree(other), **helper_file(tables.MODULE), **payload_file()},
+        files={**domu.tree(other), **table_test_file(), **payload_file()},
         modules=domu.MODULES,
     )
 
@@ -129,7 +129,7 @@ def races() -> Transcript:
             _UNLOAD,
             Step("remove the test", f"rmmod {tables.MODULE}"),
         ],
-        files={**helper_file(tables.MODULE), **payload_file()},
+        files={**table_test_file(), **payload_file()},
     )
 
 
@@ -142,7 +142,7 @@ def isolated() -> Transcript:
             *_stock_and_boosted(XPTI_SEEDS),
             Step("remove the test", f"rmmod {tables.MODULE}"),
         ],
-        files={**helper_file(tables.MODULE), **payload_file()},
+        files={**table_test_file(), **payload_file()},
     )
 
 
@@ -270,6 +270,6 @@ def test_refused_outside_xen() -> None:
     transcript = runner.run(
         MACHINES["bare"],
         [insmod(tables.MODULE, name="not Xen", expect=None)],
-        files=helper_file(tables.MODULE),
+        files=table_test_file(),
     )
     assert refused(transcript["not Xen"].output, "not a Xen PV guest")

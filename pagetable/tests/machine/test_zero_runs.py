@@ -19,9 +19,8 @@ pytestmark = pytest.mark.machine
 
 CYCLES = 5
 # Stock spends about 240,000 instructions of fork and exit on entries that are zero.
+# What differs from run to run, with the time since boot and the host's load, was 50,000 at most.
 SAVED_NS = 150_000 * workload.NS_PER_INSTRUCTION
-# The cost of fork and exit varies with the time since boot, by up to 3 % in our runs; over 20 % are saved.
-_SAME = 0.05
 
 _LOAD = f"xen-livepatch load {GUEST}/{NAME}.livepatch"
 _UNLOAD = f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}"
@@ -64,16 +63,14 @@ def _fork_exit_ns(transcript: Transcript, step: str) -> int:
 def test_a_loop_that_is_not_there_is_refused(transcript: Transcript) -> None:
     assert transcript["wrong loop"].rc != 0
     assert NAME not in transcript["nothing was loaded"].output
-    stock = _fork_exit_ns(transcript, "stock")
-    assert _fork_exit_ns(transcript, "refused") == pytest.approx(stock, rel=_SAME)
+    assert _fork_exit_ns(transcript, "refused") > _fork_exit_ns(transcript, "boosted") + SAVED_NS
 
 
 def test_zero_entries_cost_little(transcript: Transcript) -> None:
     """An instruction count, not a time: 2 ns each."""
-    stock = _fork_exit_ns(transcript, "stock")
-    for step in ("boosted", "boosted again"):
-        assert _fork_exit_ns(transcript, step) < stock - SAVED_NS
-    assert _fork_exit_ns(transcript, "stock again") == pytest.approx(stock, rel=_SAME)
+    for stock in ("stock", "stock again"):
+        for boosted in ("boosted", "boosted again"):
+            assert _fork_exit_ns(transcript, boosted) < _fork_exit_ns(transcript, stock) - SAVED_NS
 
 
 def test_no_kernel_complains(transcript: Transcript) -> None:

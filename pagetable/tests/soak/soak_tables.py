@@ -18,7 +18,7 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "machine"))
 
 import tables
-from machines import GUEST, helper_file, insmod, payload_file
+from machines import GUEST, insmod, payload_file, table_test_file
 from trapless_lab.machines import runner
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
@@ -52,7 +52,7 @@ def main(seed: int) -> None:
             insmod(tables.MODULE, f"records={RECORDS}"),
             *(step for start in starts for step in _block(str(start), range(start, start + BLOCK))),
         ],
-        files={**helper_file(tables.MODULE), **payload_file()},
+        files={**table_test_file(), **payload_file()},
     )
     tried: Counter[str] = Counter()
     for start, name in product(starts, LEGS):

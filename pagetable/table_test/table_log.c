@@ -3,10 +3,9 @@
  * Records each call and its result.
  *
  * Every call makes one record, and all records of a run make its digest. With
- * mode "record" the records are kept; "compare" compares the next runs with
- * them, one by one, and names the first that differs. Both begin at the first
- * record. A digest shows whether two runs agree, the records show where they
- * do not.
+ * mode "record" the records are kept; "compare" compares each of the next runs
+ * with those of its seed, one by one, and names the first that differs. A
+ * digest shows whether two runs agree, the records show where they do not.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -69,6 +68,13 @@ static u32 seed;
 static unsigned int calls;
 static u64 digest;
 
+/* Where the records of each seed begin, so that one can be compared without the others. */
+static struct {
+	u32 seed;
+	unsigned int at;
+} recorded[4096];
+static unsigned int recorded_seeds;
+
 u64 tt_mix(u64 hash, u64 word)
 {
 	hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
@@ -77,8 +83,17 @@ u64 tt_mix(u64 hash, u64 word)
 
 void tt_log_begin_run(u32 of)
 {
+	unsigned int i;
+
 	seed = of;
 	calls = 0;
+	if (mode == RECORD && recorded_seeds < ARRAY_SIZE(recorded)) {
+		recorded[recorded_seeds].seed = of;
+		recorded[recorded_seeds++].at = used;
+	}
+	for (i = 0; mode == COMPARE && i < recorded_seeds; i++)
+		if (recorded[i].seed == of)
+			cursor = recorded[i].at;
 	digest = 0;
 	memset(ok, 0, sizeof(ok));
 	memset(refused, 0, sizeof(refused));
@@ -204,6 +219,7 @@ static int mode_set(const char *val, const struct kernel_param *kp)
 			capacity = records;
 		}
 		used = 0;
+		recorded_seeds = 0;
 		mode = RECORD;
 	} else if (sysfs_streq(val, "compare")) {
 		if (mode == OFF && !used)

@@ -41,9 +41,10 @@ static DEFINE_HASHTABLE(by_mfn, 8);
 #define NAMED		0x800000000ULL
 /*
  * A write of half an entry can join the pool's frame number with what stood
- * above it. The lab's machines have less than 4 GiB.
+ * above it. So the pool has frames below 4 GiB.
  */
 #define MFN_BITS	0x000fffffULL
+#define ADDRESS_BITS	32
 
 static int find(u64 mfn)
 {
@@ -216,6 +217,19 @@ static long reservation(void)
 	return HYPERVISOR_memory_op(XENMEM_current_reservation, &self);
 }
 
+/* A frame for a page without one, as xenmem_reservation_increase() does it, but low. */
+static bool populate(xen_pfn_t *frame)
+{
+	struct xen_memory_reservation reservation = {
+		.address_bits = ADDRESS_BITS,
+		.nr_extents = 1,
+		.domid = DOMID_SELF,
+	};
+
+	set_xen_guest_handle(reservation.extent_start, frame);
+	return HYPERVISOR_memory_op(XENMEM_populate_physmap, &reservation) == 1;
+}
+
 /*
  * Give every frame of the pool back to Xen and take new ones. Xen frees a frame
  * with its last reference, which shows in the size of the domain.
@@ -238,7 +252,7 @@ void tt_pool_renew(bool count)
 			(*(p->level > 1 ? &kept_tables : &kept_data))++;
 		frame = page_to_pfn(p->page);
 		/* As the balloon driver does: the page must not be used without memory. */
-		BUG_ON(xenmem_reservation_increase(1, &frame) != 1);
+		BUG_ON(!populate(&frame));
 		xenmem_reservation_va_mapping_update(1, &p->page, &frame);
 		adopt(p, p->page);
 		set_contents(page);

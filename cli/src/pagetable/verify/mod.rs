@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `trapless pagetable verify`: for a host that is about to trust this. Are page tables validated as by stock Xen, are all
+//! pages given back, what is gained here, and does anything complain?
+//!
+//! Invariants: it begins with a stock host and ends with one, or names what stays. Nothing is called verified that was
+//! not compared: a step that fails or is not reached makes the verdict "not verified".
+
+mod logs;
+mod processes;
+mod tables;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::Serialize;
+
+use super::control::{self, Settings};
+use super::host::Host;
+use super::livepatch::Livepatch;
+use super::load::load;
+use super::part::{Part, Sources};
+use super::plan::{Action, Wanted, choose_module, plan, served};
+use super::platform::{Platform, Xen};
+use super::unload::unload;
+use crate::output::{self, grouped};
+use crate::parse;
+use processes::{Compared, Times};
+use tables::{Driver, Tables, stop_if_asked};
+
+/// Turns, stock and boosted, that processes are measured in: at least and at most.
+const TURNS: std::ops::RangeInclusive<usize> = 3..=9;
+
+const HELP: &str = "\
+For a quiet moment of a host that nothing important depends on yet: if the
+payload were wrong for this host, what it decides about page tables could
+crash it. Load must not have been done; at the end everything is unloaded.
+
+  tables     calls about page tables, legal and illegal, from a random seed:
+             their answers on stock Xen, then with the payload
+  processes  fork+exit and fork+exec by the clock, stock and boosted in turns,
+             each turn with a load and an unload
+  pool       after each turn, the pages that Xen still counts as semi-writable
+  logs       complaints of Xen and of the kernel meanwhile
+
+What it cannot see: whether a device could write a page table. That is for a
+machine with an emulated device (docs/results.md), or a spare host.
+
+Exit code 0 if all of it held, 1 if not. All of the output can be sent to a
+colleague.";
+
+/// For how long, and what.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub struct Arguments {
+    /// Seconds for all of it, about; a step that was begun is ended
+    #[arg(long, value_name = "S", default_value = "60", value_parser = parse::seconds)]
+    budget: Duration,
+    /// First seed of the calls [default: of the clock]
+    #[arg(long, value_name = "N")]
+    seed: Option<u32>,
+    /// Use this payload and no other
+    #[arg(long, value_name = "FILE")]
+    payload: Option<PathBuf>,
+    /// Use this module, and no others than those given (may be repeated)
+    #[arg(long = "module", value_name = "FILE")]
+    modules: Vec<PathBuf>,
+    /// Look here before the system's folders: a folder of files, or a build tree
+    #[arg(long, value_name = "DIR")]
+    from: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            sources: Sources {
+                payload: self.payload.clone(),
+                modules: self.modules.clone(),
+                from: self.from.clone(),
+            },
+            ..Wanted::default()
+        }
+    }
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: &'static str,
+    host: String,
+    kernel: String,
+    cpus: usize,
+    /// Build of the running Xen, which is that of the payload.
+    build: String,
+    payload: PathBuf,
+    verified: bool,
+    /// Why not, a line each.
+    failures: Vec<String>,
+    tables: Tables,
+    turns: usize,
+    processes: Vec<Compared>,
+    pool: Pool,
+    logs: logs::Logs,
+}
+
+/// Pages over all turns.
+#[derive(Debug, Default, Serialize)]
+struct Pool {
+    /// Whether the pool serves this host at all.
+    serves: bool,
+    /// Most pages that were semi-writable after processes ran.
+    most_semi_writable: u64,
+    /// Calls to the IOMMU that were saved.
+    iommu_calls_saved: u64,
+    /// Pages that Xen still counted after the pool had given all back, in a turn.
+    kept: u64,
+}
+
+/// Verify and print.
+///
+/// # Errors
+/// What cannot be begun: then nothing was changed.
+pub fn run(host: &Host, arguments: &Arguments) -> Result<ExitCode> {
+    let seed = arguments.seed.unwrap_or_else(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u32::try_from(since.as_secs() & 0x7fff_ffff).expect("31 bits")
+    });
+    let mut say = |line: &str| eprintln!("{line}");
+    let report =
+        verify(host, &arguments.wanted(), arguments.budget, seed, &mut processes::measure, &mut say)?;
+    output::line(&if arguments.json { serde_json::to_string(&report)? } else { text(&report) })?;
+    Ok(if report.verified { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+type Measure<'a> = &'a mut dyn FnMut() -> Result<Times>;
+
+fn verify(
+    host: &Host,
+    wanted: &Wanted,
+    budget: Duration,
+    seed: u32,
+    measure: Measure<'_>,
+    say: &mut dyn FnMut(&str),
+) -> Result<Report> {
+    let (xen, payload, module) = ready(host, wanted)?;
+    let end = Instant::now() + budget;
+    let mut report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        host: Platform::Xen(xen.clone()).to_string(),
+        kernel: host.kernel.release(),
+        cpus: std::thread::available_parallelism()?.get(),
+        build: super::image::hex(&xen.build_id),
+        payload: payload.clone(),
+        verified: false,
+        failures: Vec::new(),
+        tables: Tables { first_seed: seed, ..Tables::default() },
+        turns: 0,
+        processes: Vec::new(),
+        pool: Pool::default(),
+        logs: logs::Logs::default(),
+    };
+    let since = logs::Since::now(host, &xen);
+    let mut turns = Vec::new();
+    let mut all = || -> Result<()> {
+        say("verify: calls about page tables, on stock Xen and with the payload");
+        compare_tables(host, &xen, &payload, &module, budget / 8, &mut report.tables)?;
+        ensure!(
+            report.tables.calls > 0,
+            "no answers could be compared: with the payload's switches off they differ from stock Xen's as well"
+        );
+        ensure!(report.tables.holds(), "page tables are not validated as by stock Xen");
+        while turns.len() < *TURNS.start() || (turns.len() < *TURNS.end() && Instant::now() < end) {
+            say(&format!("verify: processes, turn {}", turns.len() + 1));
+            turns.push(turn(host, wanted, &mut report.pool, measure)?);
+            stop_if_asked(host)?;
+        }
+        ensure!(report.pool.kept == 0, "pages stayed semi-writable when the pool had given all back");
+        Ok(())
+    };
+    if let Err(error) = all() {
+        report.failures.push(format!("{error:#}"));
+    }
+    // Whatever was loaded when a step failed.
+    for undone in [tables::take_out(host), unload(host, &[], false, &mut |_| {})] {
+        report.failures.extend(undone.err().map(|error| format!("{error:#}")));
+    }
+    report.logs = since.complaints(host, &xen);
+    if !(report.logs.kernel.is_empty() && report.logs.xen.is_empty()) {
+        report.failures.push("Xen or the kernel complained".into());
+    }
+    report.turns = turns.len();
+    report.processes = processes::compare(&turns);
+    report.verified = report.failures.is_empty();
+    Ok(report)
+}
+
+/// The hypervisor, the payload and the test's module; nothing has been changed.
+fn ready(host: &Host, wanted: &Wanted) -> Result<(Xen, PathBuf, PathBuf)> {
+    const REFUSED: &str = "refused, and nothing was changed:\n  ";
+    let steps = plan(host, wanted).map_err(|why| anyhow::anyhow!("{REFUSED}{}", why.join("\n  ")))?;
+    let there: Vec<String> =
+        steps.iter().filter(|step| step.action == Action::There).map(|step| step.part.to_string()).collect();
+    if !there.is_empty() {
+        bail!(
+            "{REFUSED}{} is loaded, and verify compares with a stock host: trapless pagetable unload",
+            there.join(", ")
+        );
+    }
+    ensure!(!host.has_module(tables::MODULE), "{REFUSED}module {} is loaded: rmmod it", tables::MODULE);
+    let payload = steps.iter().find_map(|step| match &step.action {
+        Action::Load { file, .. } if step.part == Part::Payload => Some(file.clone()),
+        _ => None,
+    });
+    let payload = payload.with_context(|| format!("{REFUSED}verify is for dom0, which loads the payload"))?;
+    let module = choose_module(host, &wanted.sources, tables::MODULE)
+        .map_err(|why| anyhow::anyhow!("{REFUSED}{why}"))?;
+    let platform = Platform::look(host);
+    let xen = served(&platform).map_err(|why| anyhow::anyhow!("{REFUSED}{why}"))?.clone();
+    Ok((xen, payload, module))
+}
+
+/// The differential test, with nothing but the payload; at the end neither is loaded.
+fn compare_tables(
+    host: &Host,
+    xen: &Xen,
+    payload: &std::path::Path,
+    module: &std::path::Path,
+    time: Duration,
+    found: &mut Tables,
+) -> Result<()> {
+    let driver = Driver::load(host, module)?;
+    let seeds = driver.record(host, found, time)?;
+    driver.switched_off(|| Livepatch::find(host, xen)?.load(payload))?;
+    driver.compare(host, &seeds, found, false)?;
+    if found.holds() {
+        driver.compare(host, &seeds, found, true)?;
+    }
+    unload(host, &[Part::Payload], false, &mut |_| {})?;
+    tables::take_out(host)
+}
+
+/// Processes on the stock host; then everything is loaded, processes again, pages are counted, and it is unloaded.
+fn turn(host: &Host, wanted: &Wanted, pool: &mut Pool, measure: Measure<'_>) -> Result<(Times, Times)> {
+    let stock = measure()?;
+    load(host, wanted, &Settings::default(), &mut |_| {})?;
+    let boosted = measure()?;
+    let statistics = || -> Result<super::hypercall::Statistics> {
+        let state = host.kernel.payload().map_err(anyhow::Error::msg)?;
+        state.and_then(|state| state.statistics).context("the payload does not count pages for this domain")
+    };
+    let then = statistics()?;
+    if host.has_module(Part::Pool.module().expect("it is a module")) {
+        pool.serves = true;
+        pool.most_semi_writable = pool.most_semi_writable.max(then.semi_writable);
+        pool.iommu_calls_saved += then.skipped_map + then.skipped_unmap;
+        control::turn(host, &[], false)?;
+        let now = statistics()?;
+        pool.kept = pool.kept.max(now.semi_writable + now.held);
+    }
+    unload(host, &[], false, &mut |_| {})?;
+    let left = host.kernel.payload().map_err(anyhow::Error::msg)?;
+    ensure!(left.is_none(), "Xen still answers as with the payload, which was unloaded");
+    Ok((stock, boosted))
+}
+
+fn text(report: &Report) -> String {
+    let tables = &report.tables;
+    let mut lines = vec![
+        format!(
+            "trapless {}, {}, kernel {}, {} CPUs",
+            report.version, report.host, report.kernel, report.cpus
+        ),
+        format!("payload    {}, for this build of Xen: {}", report.payload.display(), report.build),
+        format!(
+            "tables     {} calls of {} seeds from {}: {} compared undisturbed, {} interrupted, of which {} were left in the middle; {} seeds left out, on which stock Xen did not agree with itself",
+            grouped(tables.calls),
+            tables.seeds,
+            tables.first_seed,
+            grouped(tables.compared),
+            grouped(tables.compared_interrupted),
+            grouped(tables.left_in_the_middle),
+            tables.unstable,
+        ),
+    ];
+    lines.extend(tables.difference.iter().map(|line| format!("           DIFFERENT {line}")));
+    for one in &report.processes {
+        lines.push(format!(
+            "{:10} {:.0} us stock ({:.0} to {:.0}), {:.0} us boosted ({:.0} to {:.0}): {:.2} of stock, {:.2} to {:.2} in {} turns",
+            one.what,
+            one.stock.median,
+            one.stock.quarter,
+            one.stock.three_quarters,
+            one.boosted.median,
+            one.boosted.quarter,
+            one.boosted.three_quarters,
+            one.ratio.median,
+            one.ratio.least,
+            one.ratio.greatest,
+            report.turns,
+        ));
+    }
+    lines.push(if report.turns == 0 {
+        "processes  not reached, nor the pool".into()
+    } else if report.pool.serves {
+        format!(
+            "pool       at most {} pages semi-writable, {} calls to the IOMMU saved, {} pages kept after all was given back",
+            grouped(report.pool.most_semi_writable),
+            grouped(report.pool.iommu_calls_saved),
+            report.pool.kept,
+        )
+    } else {
+        "pool       not loaded: it would not serve this host".into()
+    });
+    for (who, complaints) in [("kernel", &report.logs.kernel), ("Xen", &report.logs.xen)] {
+        lines.extend(complaints.iter().map(|line| format!("{who:10} COMPLAINS {line}")));
+    }
+    lines.extend(report.logs.unread.iter().map(|why| format!("logs       not looked at: {why}")));
+    lines.extend(report.failures.iter().map(|why| format!("FAILED     {why}")));
+    lines.push(if report.verified {
+        "Verified. Everything was unloaded again: trapless pagetable load".into()
+    } else {
+        "NOT verified: do not load it on this host.".to_owned()
+    });
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{Fake, RELEASE, module_file};
+    use super::*;
+
+    fn fake() -> Fake {
+        let fake = Fake::dom0();
+        fake.kernel.borrow_mut().kept = Some(0);
+        let file = format!("/lib/modules/{RELEASE}/updates/dkms/{}.ko", tables::MODULE);
+        fake.write(&file, &module_file(tables::MODULE, RELEASE));
+        fake
+    }
+
+    fn verified(fake: &Fake) -> Result<Report> {
+        let mut measure = || {
+            let times = vec![Duration::from_micros(100); 3];
+            Ok(Times { fork: times.clone(), exec: times })
+        };
+        verify(&fake.host(), &Wanted::default(), Duration::ZERO, 7, &mut measure, &mut |_| {})
+    }
+
+    #[test]
+    fn a_good_host_is_verified_and_ends_as_it_began() {
+        let fake = fake();
+        let report = verified(&fake).unwrap();
+        assert!(report.verified, "{:?}", report.failures);
+        assert_eq!((report.tables.calls, report.turns), (100, *TURNS.start()));
+        assert!(fake.loaded().is_empty());
+        let text = text(&report);
+        assert!(text.contains("fork+exec") && text.ends_with("trapless pagetable load"), "{text}");
+        assert!(text.contains("not looked at: Xen's log: there is no xl"), "{text}");
+    }
+
+    /// The fake module's answers differ whatever the switches are; test_verify.py has the others.
+    #[test]
+    fn answers_that_cannot_be_compared_are_not_verified_and_what_was_loaded_goes() {
+        let fake = fake();
+        fake.write("/state/tables-differ", b"");
+        let report = verified(&fake).unwrap();
+        assert!(!report.verified && !report.tables.holds() && report.tables.unstable == 1);
+        let text = text(&report);
+        assert!(
+            text.contains("no answers could be compared") && text.ends_with("do not load it on this host.")
+        );
+        assert_eq!(report.turns, 0, "processes do not meet it");
+        assert!(fake.loaded().is_empty() && !fake.host().has_module(tables::MODULE));
+    }
+
+    #[test]
+    fn pages_that_stay_are_a_failure() {
+        let fake = fake();
+        fake.kernel.borrow_mut().kept = Some(3);
+        let report = verified(&fake).unwrap();
+        assert!(!report.verified && report.pool.kept == 3, "{:?}", report.failures);
+    }
+
+    #[test]
+    fn a_part_that_does_not_load_is_a_failure() {
+        let fake = fake();
+        fake.kernel.borrow_mut().broken.insert("trapless_pvmmu", libc::EINVAL);
+        let report = verified(&fake).unwrap();
+        assert!(!report.verified && report.failures[0].contains("pvmmu"), "{:?}", report.failures);
+        assert!(fake.loaded().is_empty());
+    }
+
+    #[test]
+    fn what_stays_is_named() {
+        let fake = fake();
+        fake.kernel.borrow_mut().stuck.insert(tables::MODULE, libc::EBUSY);
+        let report = verified(&fake).unwrap();
+        assert!(report.failures.iter().any(|why| why.contains("stays")), "{:?}", report.failures);
+    }
+
+    #[test]
+    fn a_host_that_is_not_stock_or_has_no_module_is_refused_unchanged() {
+        let fake = Fake::dom0();
+        let refusal = verified(&fake).unwrap_err().to_string();
+        assert!(refusal.contains("nothing was changed") && refusal.contains(tables::MODULE), "{refusal}");
+        let fake = self::fake();
+        fake.write("/sys/module/trapless_pvmmu/refcnt", b"0\n");
+        let refusal = verified(&fake).unwrap_err().to_string();
+        assert!(refusal.contains("pvmmu is loaded"), "{refusal}");
+        assert!(fake.kernel.borrow().done.is_empty());
+        let refusal = verified(&Fake::domu()).unwrap_err().to_string();
+        assert!(refusal.contains("verify is for dom0"), "{refusal}");
+    }
+
+    #[test]
+    fn complaints_of_xen_are_a_failure() {
+        use std::os::unix::fs::PermissionsExt;
+        let fake = fake();
+        // What it said before is not ours.
+        let xl = "#!/bin/sh\nstate=$(dirname \"$0\")/said\necho '(XEN) Xen WARN at old.c'; cat $state 2>/dev/null; echo '(XEN) Xen BUG at mm.c' >$state\n";
+        fake.write("/usr/lib/xen-4.17/bin/xl", xl.as_bytes());
+        let program = fake.path("/usr/lib/xen-4.17/bin/xl");
+        std::fs::set_permissions(program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let report = verified(&fake).unwrap();
+        assert!(!report.verified);
+        assert_eq!(report.logs.xen, ["(XEN) Xen BUG at mm.c"]);
+    }
+}

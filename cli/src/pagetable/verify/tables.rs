@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The differential test of page tables: the module trapless_table_test makes calls about page tables from a seed, as
+//! an adversarial guest would, on stock Xen and then under the payload. Each answer must be the same.
+//!
+//! Invariant: until its answers are known to be those of stock Xen, the payload's switches are on only while the module
+//! makes calls. A process that ends under a payload that decides wrongly could take the host with it.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde::Serialize;
+
+use super::super::control::put;
+use super::super::host::Host;
+use super::super::linux::Log;
+
+/// The module, and its file before `.ko`.
+pub const MODULE: &str = "trapless_table_test";
+
+/// Rounds of a seed, some 4,000 calls.
+const ROUNDS: u32 = 40;
+/// Records that the module keeps, of 40 bytes; and when to stop, so that no seed is cut.
+const RECORDS: u64 = 600_000;
+const ENOUGH: u64 = 450_000;
+/// All switches of the payload; those that it was built without stay off.
+const SWITCHES: &str = "7";
+
+/// What was compared.
+#[derive(Debug, Default, Serialize)]
+pub struct Tables {
+    pub first_seed: u32,
+    /// Seeds whose calls have the same answers each time on stock Xen.
+    pub seeds: usize,
+    /// Seeds that were left out because stock Xen's own answers differed.
+    pub unstable: usize,
+    /// Calls on stock Xen.
+    pub calls: u64,
+    /// Calls with the payload that were compared, undisturbed.
+    pub compared: u64,
+    /// The same while timers interrupt them.
+    pub compared_interrupted: u64,
+    /// Calls that Xen was seen to leave in the middle.
+    pub left_in_the_middle: u64,
+    /// The first difference, as the module said it.
+    pub difference: Vec<String>,
+}
+
+impl Tables {
+    pub fn holds(&self) -> bool {
+        self.difference.is_empty() && self.calls > 0 && self.compared == self.calls
+    }
+}
+
+/// A seed on stock Xen: where its records begin, and how many there are.
+#[derive(Debug, Clone, Copy)]
+pub struct Recorded {
+    seed: u32,
+    at: u64,
+    calls: u64,
+}
+
+/// The module's control files.
+pub struct Driver {
+    files: PathBuf,
+}
+
+impl Driver {
+    /// Load the module.
+    ///
+    /// # Errors
+    /// The kernel's, with what its log says.
+    pub fn load(host: &Host, file: &Path) -> Result<Self> {
+        host.kernel
+            .insert(MODULE, file, &format!("records={RECORDS}"))
+            .map_err(|not| anyhow!("{MODULE} cannot be loaded: {}: {}", not.error, not.said.join("; ")))?;
+        Ok(Driver { files: host.path(format!("/sys/module/{MODULE}/parameters")) })
+    }
+
+    fn set(&self, name: &str, value: &str) -> Result<()> {
+        put(&self.files.join(name), value).with_context(|| format!("{MODULE}: {name}={value}"))
+    }
+
+    fn get(&self, name: &str) -> Result<String> {
+        let text = std::fs::read_to_string(self.files.join(name));
+        Ok(text.with_context(|| format!("{MODULE}: {name}"))?.trim().to_owned())
+    }
+
+    /// One run of a seed: the calls that it made, and the calls compared so far in this leg.
+    fn run(&self, seed: u32) -> Result<Ran> {
+        let ran = put(&self.files.join("run"), &format!("{seed} {ROUNDS}"));
+        let differs = self.get("differs")? == "Y";
+        if !differs {
+            ran.with_context(|| format!("{MODULE}: seed {seed}"))?;
+        }
+        let line = self.get("digest")?;
+        let number = |name: &str| -> Result<u64> {
+            let mut words = line.split(' ').skip_while(|word| *word != name);
+            let value = words.nth(1).and_then(|value| value.parse().ok());
+            value.with_context(|| format!("{MODULE}: digest has no {name}: {line}"))
+        };
+        Ok(Ran { calls: number("calls")?, compared: number("compared")?, differs })
+    }
+
+    /// Keep stock Xen's answers to the calls of as many seeds as the time allows, of one at least. A seed stays only
+    /// if two more runs have the same answers.
+    ///
+    /// # Errors
+    /// Those of the module; when no seed is left; and when a signal has requested the end.
+    pub fn record(&self, host: &Host, found: &mut Tables, time: Duration) -> Result<Vec<Recorded>> {
+        let end = Instant::now() + time;
+        self.set("switches", "-1")?;
+        self.set("preempt", "0")?;
+        self.set("mode", "record")?;
+        let mut seeds: Vec<Recorded> = Vec::new();
+        let mut at = 0;
+        while seeds.is_empty() || (Instant::now() < end && at < ENOUGH) {
+            let seed = found.first_seed.wrapping_add(u32::try_from(seeds.len())?);
+            let calls = self.run(seed)?.calls;
+            seeds.push(Recorded { seed, at, calls });
+            at += calls;
+            stop_if_asked(host)?;
+        }
+        let mut stable = Vec::new();
+        for seed in seeds {
+            if self.agrees(seed)? && self.agrees(seed)? {
+                stable.push(seed)
+            } else {
+                found.unstable += 1
+            }
+            stop_if_asked(host)?;
+        }
+        found.seeds = stable.len();
+        found.calls = stable.iter().map(|seed| seed.calls).sum();
+        ensure!(found.calls > 0, "stock Xen gave no seed's calls the same answers each time");
+        Ok(stable)
+    }
+
+    /// Whether a seed's calls have the recorded answers now, all of them.
+    fn agrees(&self, of: Recorded) -> Result<bool> {
+        self.set("mode", "compare")?;
+        let ran = self.run(of.seed)?;
+        ensure!(
+            ran.differs || ran.compared == of.at + of.calls,
+            "{MODULE}: of {} calls of seed {} it compared {}",
+            of.calls,
+            of.seed,
+            ran.compared.saturating_sub(of.at)
+        );
+        Ok(!ran.differs)
+    }
+
+    /// Run `load`, which applies the payload, and turn its switches off at once, from another thread: no process
+    /// is started meanwhile that could meet them.
+    ///
+    /// # Errors
+    /// Those of `load`; or the switches could not be turned off.
+    pub fn switched_off(&self, load: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.set("mode", "off")?;
+        self.set("switches", "0")?;
+        let run = self.files.join("run");
+        let is_loaded = AtomicBool::new(false);
+        let loaded = std::thread::scope(|threads| {
+            threads.spawn(|| {
+                // Fails until there is a payload.
+                while put(&run, "0 0").is_err() && !is_loaded.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            });
+            let loaded = load();
+            is_loaded.store(true, Ordering::Relaxed);
+            loaded
+        });
+        loaded?;
+        self.set("run", "0 0").context("the payload's switches cannot be turned off")
+    }
+
+    /// Make the same calls again, with the payload's switches on, and compare. Ends at the first difference, which is
+    /// one if the same calls twice have the recorded answers with the switches off.
+    ///
+    /// # Errors
+    /// Those of the module; and when a signal has requested the end.
+    pub fn compare(
+        &self,
+        host: &Host,
+        seeds: &[Recorded],
+        found: &mut Tables,
+        interrupted: bool,
+    ) -> Result<()> {
+        self.set("preempt", if interrupted { "1" } else { "0" })?;
+        let before: u64 = self.get("continuations")?.parse().context("continuations")?;
+        for &seed in seeds {
+            let mut log = Log::from_now(&host.path("/dev/kmsg"));
+            self.set("switches", SWITCHES)?;
+            let agrees = self.agrees(seed)?;
+            let said = log.as_mut().map(|log| log.of(MODULE)).unwrap_or_default();
+            self.set("switches", "0")?;
+            if agrees {
+                let compared =
+                    if interrupted { &mut found.compared_interrupted } else { &mut found.compared };
+                *compared += seed.calls;
+            } else if self.agrees(seed)? && self.agrees(seed)? {
+                found.difference = said;
+                if found.difference.is_empty() {
+                    found.difference.push(format!("seed {}: the kernel's log has the call", seed.seed));
+                }
+                return Ok(());
+            } else {
+                found.unstable += 1;
+                if !interrupted {
+                    found.seeds -= 1;
+                    found.calls -= seed.calls;
+                }
+            }
+            stop_if_asked(host)?;
+        }
+        let after: u64 = self.get("continuations")?.parse().context("continuations")?;
+        found.left_in_the_middle += after.saturating_sub(before);
+        Ok(())
+    }
+}
+
+struct Ran {
+    calls: u64,
+    compared: u64,
+    differs: bool,
+}
+
+/// # Errors
+/// When a signal has requested the end.
+pub fn stop_if_asked(host: &Host) -> Result<()> {
+    if host.kernel.stopped(Duration::ZERO) {
+        bail!("a signal requested the end");
+    }
+    Ok(())
+}
+
+/// Unload the module, whatever was done with it.
+///
+/// # Errors
+/// When the kernel does not remove it.
+pub fn take_out(host: &Host) -> Result<()> {
+    if host.has_module(MODULE) {
+        host.kernel.remove(MODULE).with_context(|| format!("module {MODULE} stays"))?;
+    }
+    Ok(())
+}
