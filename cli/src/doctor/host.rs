@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 
+use super::signing::Signing;
 use super::{Section, hanging};
 
 /// The properties of the host that figures depend on.
@@ -16,6 +17,7 @@ pub struct Host {
     pub cpus: usize,
     pub page_size: usize,
     pub settings: Vec<Setting>,
+    pub signing: Signing,
 }
 
 /// A sysctl, which may be missing.
@@ -37,6 +39,7 @@ impl Host {
             machine: uname.machine().to_string_lossy().into_owned(),
             cpus: std::thread::available_parallelism()?.get(),
             page_size: libdirty::page_size(),
+            signing: Signing::look(Path::new("/")),
             settings: vec![
                 setting("vm.unprivileged_userfaultfd", |value| match value {
                     Some("1") => "uffd-sync needs no privilege",
@@ -80,11 +83,11 @@ pub fn section() -> Result<Section> {
         let value = setting.value.as_deref().unwrap_or("absent");
         text.push_str(&hanging(&format!("  {:27} {value:>7}  ", setting.name), setting.means));
     }
-    Ok(Section {
-        name: "host",
-        works: true,
-        summary: vec![summary],
-        text,
-        json: serde_json::to_value(&host)?,
-    })
+    let signing = host.signing.sentence();
+    text.push_str(&hanging("  ", &signing));
+    let mut summary = vec![summary];
+    if host.signing.needed {
+        summary.push(signing);
+    }
+    Ok(Section { name: "host", works: true, summary, text, json: serde_json::to_value(&host)? })
 }

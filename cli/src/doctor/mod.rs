@@ -7,6 +7,7 @@
 pub mod dirty;
 pub mod host;
 pub mod pagetable;
+pub mod signing;
 
 use std::process::ExitCode;
 
