@@ -8,6 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from trapless_lab import catalogue, cli
+from trapless_lab.dirty.experiments import criu_native
+from trapless_lab.errors import LabError
 from trapless_lab.pagetable.experiments import size as pagetable_size
 from trapless_lab.power.experiments import benchmarks as power_benchmarks
 from trapless_lab.power.experiments import replay as power_replay
@@ -31,6 +33,8 @@ KEYS: dict[str, dict[str, set[str]]] = {
     "dirty-boehm": {
         **{"spml": set(), "tracker_of_proc": {"dbit", "epml"}, "spml_tracker_of_proc": set()},
     },
+    "dirty-criu": {"spml": set(), "formulas": set(), "tracker_of_proc": {"uffd-sync", "dbit", "epml"}},
+    "dirty-criu-native": {"redis_mib": set(), "soft_dirty": set()},
     "dirty-guest": {"formulas": set(), "times_cheaper_than_proc": set()},
     "dirty-guest-spml": {
         **{"formulas": set(), "call": {"instructions", "turn_insns", "turn_with_calls_insns"}},
@@ -113,7 +117,7 @@ WHY_LONG = {
     **dict.fromkeys(("pagetable-switches", "pv-operations", "power-sources", "power-tracing"), COUNTED),
     **dict.fromkeys(("pagetable-bare", "pagetable-compute", "pagetable-io", "pagetable-shrinking"), HARM),
     **dict.fromkeys(("fork-dirty", "pagetable-latency", "dirty-guest-spml", "domu-latency"), LARGE),
-    **dict.fromkeys(("dirty-boehm",), LARGE),
+    **dict.fromkeys(("dirty-boehm", "dirty-criu", "dirty-criu-native"), LARGE),
     **dict.fromkeys(("pagetable-types", "pagetable-size", "pagetable-iotlb-model"), LARGE),
     **dict.fromkeys(("power-benchmarks", "power-replay"), LARGE),
 }
@@ -124,8 +128,18 @@ def _marked(name: str) -> object:
     return pytest.param(name, marks=pytest.mark.long(why)) if why else name
 
 
+def _need_criu() -> None:
+    """Skip where criu does not know the kernel; dirty/tests/stock runs the experiment with another."""
+    try:
+        criu_native.criu()
+    except LabError as error:
+        pytest.skip(str(error))
+
+
 @pytest.mark.parametrize("name", [_marked(name) for name in KEYS])
 def test_runs_and_holds(name: str, tmp_path: Path) -> None:
+    if name == "dirty-criu-native":
+        _need_criu()
     target = tmp_path / "result.json"
     ran = CliRunner().invoke(
         cli.main, ["run", name, "--quick", "--json", str(target), "--plots", str(tmp_path)]

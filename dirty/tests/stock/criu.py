@@ -10,6 +10,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from packages import debian13
 from trapless_lab import artifacts
 from trapless_lab.dirty.criu import CHAIN, Outcome
@@ -26,6 +28,15 @@ def program(folder: Path) -> Path:
     script.write_text(f'#!/bin/sh\nexec {loader} {tree}/usr/sbin/criu "$@"\n')
     script.chmod(0o755)
     return script
+
+
+def working(folder: Path) -> Path:
+    """Return a criu that works on this kernel. Skips the test where there is none."""
+    found = program(folder)
+    said = subprocess.run([found, "check"], capture_output=True, text=True, check=False)
+    if said.returncode:
+        pytest.skip(f"criu does not work here: {said.stderr}")
+    return found
 
 
 def chain(

@@ -15,6 +15,9 @@ from ..machines.script import Step
 CHAIN = artifacts.PACKAGE / "dirty" / "guest" / "criu-chain"
 """The script that makes a chain."""
 
+ROUNDS = CHAIN.with_name("criu-rounds")
+"""The script that measures one."""
+
 # What criu 3.17 looks at first: without nf_tables it ends ("Unable to initialize Netlink socket").
 MODULES = (
     *("nf_tables", "tun", "veth"),

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Programs to be tracked: the kernels of Phoenix' list and GCBench, written for this repository, each for
-malloc and for the stock Boehm collector; and what takes the time of that collector's questions (passtimer.c).
+malloc and for the stock Boehm collector; the five in-memory engines of Debian's tkrzw; and what takes the
+time of a tracker's questions (passtimer.c).
 
 Invariant: both programs of a source compute the same from the same input, and print a checksum of it; with
-one size it is the same in every run, whoever tracks.
+one size it is the same in every run, whoever tracks. The engines have one thread and a fixed seed, and print
+how many records they have at the end.
 """
 
 from collections.abc import Mapping
@@ -62,6 +64,34 @@ WORKLOADS = (
     _kernel("word-count", 800_000, 2_400_000, 4_800_000, "50, 100, 200 MB"),
 )
 
+_ENGINE = "tkrzw_dbm_perf"
+
+
+def _engine(name: str, thousands: int, paper: str, options: str = "") -> Workload:
+    """Return an engine that sets so many thousand records, twice and four times as many."""
+
+    def command(times: int) -> str:
+        records = 1000 * times * thousands
+        return f"sequence --set_only --random_seed 0 --dbm {name} --iter {records} {options.format(records)}"
+
+    sizes: dict[Size, str] = {"small": command(1), "medium": command(2), "large": command(4)}
+    return Workload(name, _ENGINE, sizes, paper)
+
+
+CHECKPOINTED = (
+    _engine("baby", 150, "3M, 5M, 10M sets, 3 threads"),
+    _engine("cache", 250, "--cap_rec_num 3M, 5M, 10M, 5 threads", "--cap_rec_num {}"),
+    _engine("stdhash", 220, "--buckets 100K --record_comp zlib, 2 threads", "--buckets 100000"),
+    _engine("stdtree", 110, "2 threads"),
+    _engine("tiny", 250, "--buckets 30M, 5M sets, 3, 5, 7 threads"),
+    _kernel("kmeans", 24_000, 48_000, 96_000, "-d -c -p 500, 1K, 5K"),
+    _kernel("matrix-multiply", 400, 500, 640, "500, 1K, 2K"),
+    _kernel("pca", 1_000, 1_420, 2_000, "-r -c 1K, 5K, 10K"),
+    _kernel("word-count", 11_000_000, 22_000_000, 44_000_000, "50, 100, 200 MB"),
+)
+"""For checkpoints: the kernels live longer than under a collector. Small ones run for a second of the guest's
+clock, medium and large ones for twice and four times as long."""
+
 
 def _built(name: str, source: str, flags: tuple[str, ...]) -> Path:
     target = artifacts.build_dir() / "lab" / "workloads" / name
@@ -81,8 +111,13 @@ def build() -> dict[str, Path]:
     }
 
 
+def engine_files() -> Tree:
+    """Return the engines' program as files of a guest."""
+    return program(host.tool(_ENGINE, "tkrzw-utils"))
+
+
 def files() -> Tree:
-    """Return them, with the stock collector and the timer, as files of a guest."""
+    """Return the compiled ones, with the stock collector and the timer, as files of a guest."""
     timer = _built("passtimer.so", "passtimer.c", ("-shared", "-fPIC"))
     built = [program(path) for path in build().values()]
     merged = {path: entry for tree in built for path, entry in tree.items()}

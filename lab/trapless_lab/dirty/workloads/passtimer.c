@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * LD_PRELOAD: how long a collector takes to learn which pages are dirty, whoever answers.
+ * LD_PRELOAD: how long a collector, or a checkpointer, takes to learn which pages are
+ * dirty, whoever answers.
  *
  * Stands before the C library and before the shim, and takes the time of each call for
  * dirty bits: reads of a pagemap, writes to a clear_refs, and mprotect calls that take the
@@ -51,12 +52,21 @@ static int ends_in(const char *path, const char *name)
 	return length >= wanted && !strcmp(path + length - wanted, name);
 }
 
+/* A number that another file gets stands for that one from then on. */
+static void note(int *known, const char *path, const char *name, int fd)
+{
+	if (ends_in(path, name))
+		*known = fd;
+	else if (*known == fd)
+		*known = -1;
+}
+
 static int opened(const char *path, int fd)
 {
-	if (fd >= 0 && ends_in(path, "/pagemap"))
-		pagemap = fd;
-	if (fd >= 0 && ends_in(path, "/clear_refs"))
-		clear_refs = fd;
+	if (fd >= 0) {
+		note(&pagemap, path, "pagemap", fd);
+		note(&clear_refs, path, "clear_refs", fd);
+	}
 	return fd;
 }
 
@@ -76,6 +86,20 @@ int name(const char *path, int flags, ...)				\
 }
 OPEN(open)
 OPEN(open64)
+
+#define OPENAT(name)							\
+int name(int folder, const char *path, int flags, ...)			\
+{									\
+	va_list more;							\
+	mode_t mode;							\
+									\
+	va_start(more, flags);						\
+	mode = va_arg(more, mode_t);					\
+	va_end(more);							\
+	return opened(path, NEXT(name)(folder, path, flags, mode));	\
+}
+OPENAT(openat)
+OPENAT(openat64)
 
 int __open_2(const char *path, int flags);
 int __open64_2(const char *path, int flags);
@@ -102,6 +126,22 @@ ssize_t read(int fd, void *buffer, size_t count)
 	add(&reads, start);
 	return done;
 }
+
+#define PREAD(name, offset_t)						\
+ssize_t name(int fd, void *buffer, size_t count, offset_t offset)	\
+{									\
+	uint64_t start;							\
+	ssize_t done;							\
+									\
+	if (fd != pagemap || fd < 0)					\
+		return NEXT(name)(fd, buffer, count, offset);		\
+	start = now_ns();						\
+	done = NEXT(name)(fd, buffer, count, offset);			\
+	add(&reads, start);						\
+	return done;							\
+}
+PREAD(pread, off_t)
+PREAD(pread64, off64_t)
 
 ssize_t write(int fd, const void *buffer, size_t count)
 {
