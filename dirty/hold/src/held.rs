@@ -89,13 +89,15 @@ impl Held {
             Err(error) => return Ok(Looked::Failed(error)),
         }
         self.now.round += 1;
+        let mut found = Vec::with_capacity(self.dirty.extents().len());
         for extent in self.dirty.extents() {
             match extent.reason {
                 Reason::Exec => return Err(Ended("the process has called execve")),
                 Reason::Exited => return Err(Ended("the process has ended")),
-                reason => self.rounds.put(extent.range, self.now.round, reason),
+                reason => found.push((extent.range, reason)),
             }
         }
+        self.rounds.put_all(&found, self.now.round);
         Ok(Looked::Known)
     }
 

@@ -48,6 +48,43 @@ impl Rounds {
             }
         }
         self.pieces.insert(start, Piece { end, round, reason });
+        self.limit(round);
+    }
+
+    /// As [`Rounds::put`] for each of them, which are sorted and do not overlap. All pieces are gone through if that is
+    /// less work: one at a time, a few thousand take a checkpointer's process longer than finding them.
+    pub(crate) fn put_all(&mut self, found: &[(PageRange, Reason)], round: u64) {
+        if found.len() < self.pieces.len() / 8 {
+            found.iter().for_each(|(range, reason)| self.put(*range, round, *reason));
+            return;
+        }
+        let mut old = std::mem::take(&mut self.pieces).into_iter();
+        let mut all = Vec::with_capacity(found.len() + old.len());
+        // Of an old piece, what lies behind the last new one.
+        let mut rest = None;
+        for (range, reason) in found {
+            while let Some((at, piece)) = rest.take().or_else(|| old.next()) {
+                if piece.end <= range.start() {
+                    all.push((at, piece));
+                    continue;
+                }
+                if at < range.start() {
+                    all.push((at, Piece { end: range.start(), ..piece }));
+                }
+                if piece.end > range.end() {
+                    rest = Some((at.max(range.end()), piece));
+                    break;
+                }
+            }
+            all.push((range.start(), Piece { end: range.end(), round, reason: *reason }));
+        }
+        all.extend(rest);
+        all.extend(old);
+        self.pieces = all.into_iter().collect();
+        self.limit(round);
+    }
+
+    fn limit(&mut self, round: u64) {
         if self.pieces.len() > MOST {
             self.pieces.clear();
             let all = PageRange::everything();
@@ -122,6 +159,50 @@ mod tests {
             }
             prop_assert_eq!(found, wanted);
         }
+    }
+
+    proptest! {
+        /// Whether they are put one at a time or together.
+        #[test]
+        fn all_at_once_is_as_one_at_a_time(
+            batches in proptest::collection::vec(
+                proptest::collection::vec((0usize..4, 1usize..6, 0u32..2), 0..24), 0..12
+            ),
+        ) {
+            let (mut together, mut apart) = (Rounds::default(), Rounds::default());
+            for (round, batch) in (1u64..).zip(&batches) {
+                let mut at = 1;
+                let mut found = Vec::new();
+                for (gap, pages, reason) in batch {
+                    let reason = if *reason == 0 { Reason::Written } else { Reason::NewMapping };
+                    found.push((range(at + gap, *pages), reason));
+                    at += gap + pages;
+                }
+                together.put_all(&found, round);
+                found.iter().for_each(|(range, reason)| apart.put(*range, round, *reason));
+                for since in 0..=round {
+                    let pages = |rounds: &Rounds| {
+                        let (extents, next) = rounds.since(since, range(1, 300), usize::MAX);
+                        assert_eq!(next, None);
+                        let each = |extent: &Extent| {
+                            let pages = extent.range.start() / page_size()..extent.range.end() / page_size();
+                            pages.map(|page| (page, extent.reason)).collect::<Vec<_>>()
+                        };
+                        extents.iter().flat_map(each).collect::<Vec<_>>()
+                    };
+                    prop_assert_eq!(pages(&together), pages(&apart));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn too_many_pieces_together_are_everything() {
+        let mut rounds = Rounds::default();
+        let pieces: Vec<_> = (0..=MOST).map(|page| (range(1 + 2 * page, 1), Reason::Written)).collect();
+        rounds.put_all(&pieces, 1);
+        assert_eq!(rounds.since(0, range(5, 1), 10).0[0].reason, Reason::Overflow as u32);
+        assert_eq!(rounds.pieces.len(), 1);
     }
 
     #[test]

@@ -316,20 +316,27 @@ impl Entries {
             (0..self.count).for_each(|index| self.change(index, without_holders_mark));
             return;
         };
-        let mut extents = extents.into_iter().peekable();
-        for index in 0..self.count {
-            let page = address(self.first + index as u64);
-            while extents.next_if(|extent| extent.range.end() <= page).is_some() {}
-            match extents.peek().filter(|extent| extent.range.contains_address(page)) {
-                // Its marks are not the holder's.
-                Some(extent) if extent.reason == Reason::Unsupported as u32 => {}
-                Some(_) => self.change(index, |entry| {
-                    let entry = without_mark(entry);
-                    entry.with_soft_dirty(!entry.is_none())
-                }),
-                None => self.change(index, |entry| without_mark(entry).with_soft_dirty(false)),
+        let index_of = |address: usize| {
+            ((address / page_size()) as u64).saturating_sub(self.first).min(self.count as u64) as usize
+        };
+        let clean = |index| self.change(index, |entry| without_mark(entry).with_soft_dirty(false));
+        let dirty = |index| {
+            self.change(index, |entry| {
+                let entry = without_mark(entry);
+                entry.with_soft_dirty(!entry.is_none())
+            });
+        };
+        let mut from = 0;
+        for extent in extents {
+            let (start, end) = (index_of(extent.range.start()).max(from), index_of(extent.range.end()));
+            (from..start).for_each(clean);
+            // Where it does not see, marks are not the holder's.
+            if extent.reason != Reason::Unsupported as u32 {
+                (start..end).for_each(dirty);
             }
+            from = end.max(start);
         }
+        (from..self.count).for_each(clean);
     }
 }
 
