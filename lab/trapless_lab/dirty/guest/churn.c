@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * dirtychurn FILE PAGES NAP [writes]: a tree of four processes of two threads, whose memory
+ * dirtychurn FILE PAGES NAP [writes|SEED]: a tree of four processes of two threads, whose memory
  * changes in every way that a checkpointer must notice: written, mapped, unmapped,
  * moved, grown, shrunk, discarded, protected; anonymous and of a file, private and
  * shared, in huge pages; processes fork and end. FILE is made, and is what they
@@ -204,13 +204,15 @@ static void begin(void)
 
 int main(int count, char **arguments)
 {
-	char page[PAGE];
+	char page[PAGE], *end = NULL;
 
-	if (count < 4 || count > 5 || (count == 5 && strcmp(arguments[4], "writes")))
-		errx(2, "usage: dirtychurn FILE PAGES NAP [writes]");
+	only_writes = count == 5 && !strcmp(arguments[4], "writes");
+	if (count == 5 && !only_writes)
+		seed ^= strtoull(arguments[4], &end, 10) << 8;
+	if (count < 4 || count > 5 || (end && *end))
+		errx(2, "usage: dirtychurn FILE PAGES NAP [writes|SEED]");
 	most = strtoul(arguments[2], NULL, 10);
 	nap_ms = strtoul(arguments[3], NULL, 10);
-	only_writes = count == 5;
 	file = open(arguments[1], O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
 	if (!most || file < 0)
 		err(1, "%s", arguments[1]);
