@@ -6,7 +6,7 @@ import re
 import pytest
 
 import replay
-from trapless_lab import host
+from trapless_lab.dirty import criu as checkpoints
 from trapless_lab.dirty.experiments import criu
 from trapless_lab.dirty.workloads import CHECKPOINTED, SIZES
 from trapless_lab.errors import LabError
@@ -22,7 +22,7 @@ RIGHT, INCREMENT = "what was restored is right", "each dump is an increment"
 def nothing_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(criu, "files", dict)
     monkeypatch.setattr(nested, "files", lambda *_inner: {})
-    monkeypatch.setattr(host, "module_files", lambda _release, _name: [])
+    monkeypatch.setattr(checkpoints, "module_files", dict)
 
 
 def _run(forge: replay.Forge = lambda _step, output: output, plots: Album | None = None) -> Result:

@@ -10,8 +10,9 @@ import pytest
 import module_steps
 from trapless_lab.dirty import criu
 from trapless_lab.dirty.criu import Outcome
-from trapless_lab.machines import runner
+from trapless_lab.machines import nested, runner
 from trapless_lab.machines.machine import MACHINES, Machine
+from trapless_lab.machines.nested import Inner
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
 
@@ -44,12 +45,15 @@ def _chain(backend: str) -> Step:
     return criu.chain(backend, TREE, criu.command(backend, f"/tmp/{backend}.socket"))
 
 
+def _is_right(outcome: Outcome) -> None:
+    assert outcome.status == 0 and outcome.pages > 3000 and outcome.wrong == 0, outcome.text
+    for step in ("two", "three"):
+        assert outcome.skipped(step) > 300 and outcome.written(step) > 100, outcome.text
+
+
 def _holds(transcript: Transcript, *backends: str) -> None:
     for backend in backends:
-        outcome = _outcome(transcript, backend)
-        assert outcome.status == 0 and outcome.pages > 3000 and outcome.wrong == 0, outcome.text
-        for step in ("two", "three"):
-            assert outcome.skipped(step) > 300 and outcome.written(step) > 100, outcome.text
+        _is_right(_outcome(transcript, backend))
     assert transcript.kernel_warnings() == []
 
 
@@ -83,3 +87,17 @@ def test_a_holder_that_does_not_tell_is_caught() -> None:
 @pytest.mark.long("the same chains on one processor")
 def test_one_processor() -> None:
     _holds(_run(MACHINES["bare"], *map(_chain, BACKENDS)), *BACKENDS)
+
+
+@pytest.mark.long("nested emulation: minutes")
+def test_the_hypervisors_log() -> None:
+    """By SPML, in a guest of trapless-vmm."""
+    lines = ["set -e", criu.LOAD_MODULES, criu.PREPARE.command, module_steps.insmod().command]
+    lines += ["echo madvise >/sys/kernel/mm/transparent_hugepage/enabled", _chain("spml").command, ""]
+    files = {**criu.files(), **criu.module_files(), **module_steps.module_files()}
+    inner = Inner("spml", "\n".join(lines), files, memory=criu.INNER_MEMORY)
+    transcript = runner.run(
+        nested.machine(), [inner.step(1200)], files=nested.files(inner), modules=nested.OUTER_MODULES
+    )
+    # Its script ends with the chain's exit status.
+    _is_right(Outcome(0, nested.output(transcript["spml"].output)))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .. import artifacts, host
+from ..machines import initramfs
 from ..machines.initramfs import File, Tree, program
 from ..machines.script import Step
 
@@ -80,6 +81,19 @@ def files(*, mutant: bool = False) -> Tree:
         f"/lib/{shim.replace('_', '-')}": File(built[1], 0o755),
         "/bin/criu-chain": File(CHAIN, 0o755),
     }
+
+
+INNER_MEMORY = "768MiB"
+"""Of an inner guest, which has programs, images and all in it."""
+
+LOAD_MODULES = "for module in $(cat /modules/order); do insmod /modules/$module; done"
+"""For the shell of a guest that has ``module_files`` and does not load them by itself."""
+
+
+def module_files() -> Tree:
+    """Return the stock modules that criu looks for as files of an inner guest."""
+    release = host.kernel().release
+    return initramfs.modules([path for name in MODULES for path in host.module_files(release, name)])
 
 
 PREPARE = Step("prepare criu", "mkdir -p /run && mount -t tmpfs tmpfs /run && ip link set lo up")

@@ -33,7 +33,7 @@ from ...experiment.experiment import (
 )
 from ...experiment.plots import Album
 from ...experiment.workload import NS_PER_INSTRUCTION
-from ...machines import initramfs, nested
+from ...machines import nested
 from ...machines.initramfs import File, Tree
 from ...machines.machine import MACHINES
 from ...machines.nested import Inner
@@ -311,10 +311,9 @@ _BEGIN = "section: "
 
 def inner(size: Size) -> Inner:
     """Return the inner guest that runs what SPML's table has."""
-    needed = [path for name in criu.MODULES for path in host.module_files(host.kernel().release, name)]
     lines = [
         "set -e",
-        "for module in $(cat /modules/order); do insmod /modules/$module; done",
+        criu.LOAD_MODULES,
         _READY,
         f"{_SMALL_PAGES} || true",
         criu.PREPARE.command,
@@ -323,8 +322,7 @@ def inner(size: Size) -> Inner:
     for workload in (workload for workload in CHECKPOINTED if workload.name in NESTED):
         for technique in (UNTRACKED, PROC, SPML):
             lines += [f"echo '{_BEGIN}{_name(workload, size, technique)}'", _line(workload, size, technique)]
-    tree = {**files(), **initramfs.modules(needed)}
-    return Inner(SPML, "\n".join(lines) + "\n", tree, memory="768MiB")
+    return Inner(SPML, "\n".join(lines) + "\n", {**files(), **criu.module_files()}, memory=criu.INNER_MEMORY)
 
 
 def _inner_results(result: StepResult) -> dict[str, StepResult]:
