@@ -4,11 +4,13 @@
  * dirtytimed NAME PIDFILE OUTPUT COMMAND...	where NAME is "tracked": the same in a
  *					session of its own, with its output in a file and
  *					its pid in another, so that it can be checkpointed
+ * dirtytimed of PID WORDS		print "WORDS cpu_ns=": what a process took so far
  *
  *   timed NAME wall_ns= cpu_ns= faults= status=
  *
  * cpu_ns is the scheduler's sum for the command and for the children that it has waited
- * for, not a count of ticks; faults are minor ones.
+ * for, not a count of ticks; of a process, all of its threads, those that have ended too.
+ * faults are minor ones.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -16,6 +18,7 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -33,6 +36,17 @@ static uint64_t now_ns(void)
 static uint64_t ns(struct timeval t)
 {
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_usec * 1000u;
+}
+
+static int taken(pid_t pid, const char *words)
+{
+	struct timespec t;
+	clockid_t clock;
+
+	if (clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &t))
+		errx(1, "process %d has no clock", pid);
+	printf("%s cpu_ns=%ju\n", words, (uintmax_t)t.tv_sec * 1000000000u + (uintmax_t)t.tv_nsec);
+	return 0;
 }
 
 /* The child's own: a checkpoint has no terminal and no pipe in it. */
@@ -60,7 +74,9 @@ int main(int words, char **word)
 	pid_t pid;
 
 	if (words < (is_tracked ? 5 : 3))
-		errx(2, "usage: dirtytimed NAME COMMAND... | tracked PIDFILE OUTPUT COMMAND...");
+		errx(2, "usage: dirtytimed NAME COMMAND... | tracked PIDFILE OUTPUT COMMAND... | of PID WORDS");
+	if (!strcmp(word[1], "of") && words == 4)
+		return taken(atoi(word[2]), word[3]);
 	start = now_ns();
 	pid = fork();
 	if (pid < 0)
