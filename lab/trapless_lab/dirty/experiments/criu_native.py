@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Checkpoints of redis by stock criu on this host: full ones, and increments of 2 % of the keys.
 
+A dump stands still until it has written its images, and criu writes pages that are apart from each other one
+at a time; a pre-dump lets redis go on before it writes. So both are made as increments.
+
 Invariant: how many pages changed between two dumps is found by comparing memory (guest/memory.c), which asks
 no tracker; and the redis that is restored from the whole chain has the same content, by its own digest. Times
 are of this host, which may be busy: medians of a few rounds, with the extremes.
@@ -14,12 +17,13 @@ import os
 import platform
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ... import artifacts, host
@@ -38,6 +42,7 @@ FROZEN_PERCENT = 50
 IMAGE_TIMES = 1.1
 
 FULL, STOCK, OURS = "full", "stock increment", "trapless increment"
+OURS_BEFORE = f"{OURS}, by pre-dump"
 
 
 def criu() -> Path:
@@ -141,6 +146,8 @@ def _end_of(log: Path) -> str:
 
 def _dump(command: Sequence[str | Path], words: Sequence[str | Path], images: Path) -> Dump:
     images.mkdir()
+    # What was written before is not to be written to the disk during this.
+    os.sync()
     start = time.monotonic()
     line = [*command, *words, "-D", images, "-v2", "-o", "log", "--display-stats"]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=600)
@@ -160,6 +167,14 @@ def _dump(command: Sequence[str | Path], words: Sequence[str | Path], images: Pa
     return Dump(seconds, int(frozen[1]) / 1000, size)
 
 
+def _full(program: Path, words: Sequence[str | Path], images: Path) -> Dump:
+    """Make a dump that nobody needs."""
+    try:
+        return _dump([program], words, images)
+    finally:
+        shutil.rmtree(images)
+
+
 def _memory(*words: str | Path) -> str:
     done = subprocess.run([guest.build("dirtymemory"), *words], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1) or not done.stdout:
@@ -174,28 +189,35 @@ def _changed(saved: Path) -> int:
     return (int(found[1]) + int(found[2])) * _PAGE
 
 
-def _increments(command: Sequence[str | Path], target: Redis, folder: Path) -> tuple[Dump, list[Dump], Path]:
-    """Return the first dump, which is a full one, and those of what changed since; and the last's images.
+@dataclass(frozen=True)
+class Chain:
+    """The dumps of one redis, each by the images of the one before; the last leaves it stopped."""
 
-    The last leaves redis stopped.
-    """
+    first: Dump
+    """A full one."""
+    pre_dumps: Sequence[Dump]
+    dumps: Sequence[Dump]
+    last: Path
+
+
+def _chain(command: Sequence[str | Path], target: Redis, folder: Path) -> Chain:
+    """Make a chain: between any two dumps of it keys are set."""
     generator, pid = random.Random(0), str(target.process.pid)
     folder.mkdir()
     before = folder / "first"
     first = _dump(command, ["pre-dump", "-t", pid], before)
-    dumps: list[Dump] = []
-    for number in range(ROUNDS):
-        saved = folder / f"saved-{number}"
+    found: dict[str, list[Dump]] = {"pre-dump": [], "dump": []}
+    kinds = ["pre-dump", "dump"] * ROUNDS
+    for number, kind in enumerate(kinds):
+        saved, images = folder / "saved", folder / f"{number}"
         _memory("save", saved, pid)
         target.write(generator)
-        images = folder / f"increment-{number}"
-        end = "--leave-stopped" if number == ROUNDS - 1 else "--leave-running"
-        words = ["dump", "-t", pid, "--track-mem", end, "--prev-images-dir", f"../{before.name}"]
-        made = _dump(command, words, images)
-        dumps.append(Dump(made.seconds, made.frozen_ms, made.bytes, _changed(saved)))
-        saved.unlink()
+        is_last = number == len(kinds) - 1
+        more = ["--track-mem", "--leave-stopped" if is_last else "--leave-running"] if kind == "dump" else []
+        made = _dump(command, [kind, "-t", pid, "--prev-images-dir", f"../{before.name}", *more], images)
+        found[kind].append(replace(made, changed=_changed(saved)))
         before = images
-    return first, dumps, before
+    return Chain(first, found["pre-dump"], found["dump"], before)
 
 
 def row(way: str, dumps: Sequence[Dump]) -> Row:
@@ -257,14 +279,18 @@ def measure(program: Path, mib: int) -> tuple[list[Row], list[Check]]:
             with redis(folder, mib) as target:
                 if not rows:
                     words = ["dump", "-t", str(target.process.pid), "--leave-running"]
-                    full = [_dump([program], words, folder / f"full-{i}") for i in range(ROUNDS)]
+                    full = [_full(program, words, folder / "full") for _ in range(ROUNDS)]
                     rows.append(row(FULL, full))
                 with commanded(folder) as command:
-                    first, dumps, last = _increments(command, target, folder / "chain")
+                    chain = _chain(command, target, folder / "chain")
                     os.kill(target.process.pid, 18)
                     digest = target.ask("debug", "digest")
-                rows += [row(f"{way}: the first, a pre-dump", [first]), row(way, dumps)]
-                right = _is_restored(program, last, target, digest)
+                rows += [
+                    row(f"{way}: the first, a full one", [chain.first]),
+                    row(f"{way}, by pre-dump", chain.pre_dumps),
+                    row(way, chain.dumps),
+                ]
+                right = _is_restored(program, chain.last, target, digest)
                 checks.append(Check(f"{way} is restored", right, "redis' own digest of all keys and values"))
     return rows, checks
 
@@ -273,10 +299,13 @@ def _targets(rows: Sequence[Row]) -> list[Target]:
     by = {found["way"]: found for found in rows}
     full, ours = by[FULL], by[OURS]
     return [
-        Target(
-            "frozen time of an increment, % of a full dump's",
-            round(100 * ours["frozen_ms"] / full["frozen_ms"], 1),
-            FROZEN_PERCENT,
+        *(
+            Target(
+                f"frozen time of an increment, a {kind}, % of a full dump's",
+                round(100 * by[way]["frozen_ms"] / full["frozen_ms"], 1),
+                FROZEN_PERCENT,
+            )
+            for kind, way in (("dump", OURS), ("pre-dump", OURS_BEFORE))
         ),
         Target(
             "image of an increment, times the pages that changed",
