@@ -97,7 +97,7 @@ def test_the_hypervisors_log() -> None:
     files = {**criu.files(), **criu.module_files(), **module_steps.module_files()}
     inner = Inner("spml", "\n".join(lines), files, memory=criu.INNER_MEMORY)
     transcript = runner.run(
-        nested.machine(), [inner.step(1200)], files=nested.files(inner), modules=nested.OUTER_MODULES
+        nested.machine(), [inner.step(3000)], files=nested.files(inner), modules=nested.OUTER_MODULES
     )
     # Its script ends with the chain's exit status.
     _is_right(Outcome(0, nested.output(transcript["spml"].output)))
