@@ -47,7 +47,7 @@ def _installed() -> Tree:
 def transcript() -> Transcript:
     files = _installed()
     for mistake in BROKEN:
-        files |= payload_file(mistake)
+        files = {**files, **payload_file(mistake)}
     # A mistake may take the machine with it before the module has compared: not those on this seed.
     short = f"--budget {BUDGET_S} --seed 1"
     return runner.run(
