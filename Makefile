@@ -94,6 +94,7 @@ check-long: 			## what takes minutes each: experiments and machine tests left ou
 	@scripts/setup --long
 	@$(sub) $(systems) mutants
 	@$(sub) $(jobs) -C dirty/tests/mutants long
+	@$(sub) $(jobs) -C pagetable later-kernels
 	@$(sub) -C power smp
 	@$(sub) -C dirty check-long
 	@$(PYTEST) -m long $(TESTED)
