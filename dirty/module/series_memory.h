@@ -42,6 +42,11 @@ static inline pte_t *series_lock_table(struct mm_struct *mm, pmd_t *pmd,
 	return pte_offset_map_lock(mm, pmd, address, lock);
 }
 
+static inline bool series_is_gone(const pte_t *table)
+{
+	return false;
+}
+
 /* Does a range that is protected page by page lie in private memory? */
 static inline bool series_is_private(const struct mmu_notifier_range *range)
 {
@@ -86,7 +91,16 @@ static inline int series_mapcount(struct folio *folio)
 static inline pte_t *series_lock_table(struct mm_struct *mm, pmd_t *pmd,
 				       unsigned long address, spinlock_t **lock)
 {
-	return series_stock.pte_offset_map_lock(mm, pmd, address, lock);
+	pte_t *table;
+
+	__cond_lock(*lock, table = series_stock.pte_offset_map_lock(mm, pmd, address, lock));
+	return table;
+}
+
+/* If so, no lock was taken. */
+static inline bool series_is_gone(const pte_t *table)
+{
+	return !table;
 }
 
 /* What kernel/locking/rwsem.c keeps in the low bits of an owner. */
