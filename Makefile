@@ -93,6 +93,8 @@ check-fast: setup		## linters and unit tests; no machine is booted
 check-long: 			## what takes minutes each: experiments and machine tests left out of check
 	@scripts/setup --long
 	@$(sub) $(systems) mutants
+	@$(sub) $(jobs) -C dirty/tests/mutants long
+	@$(sub) $(jobs) -C pagetable later-kernels
 	@$(sub) -C power smp
 	@$(sub) -C dirty check-long
 	@$(PYTEST) -m long $(TESTED)

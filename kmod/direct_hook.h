@@ -17,9 +17,9 @@
 #ifndef TRAPLESS_DIRECT_HOOK_H
 #define TRAPLESS_DIRECT_HOOK_H
 
-#include <linux/ftrace.h>
 #include <linux/sched.h>
 
+#include "series_ftrace.h"
 #include "stock_symbols.h"
 
 /* Without it a cond_resched() of ours would count as giving up the CPU. */
@@ -27,18 +27,23 @@
 #error "unloading relies on CONFIG_TASKS_RCU, which Debian's kernel has"
 #endif
 
+/* An endbr64, which functions of later kernels begin with. */
+#define ENDBR_SIZE	4
+
 /**
  * struct direct_hook - a hook on a stock function
  * @symbol: the stock function
  * @entry:  the code it calls first, made with direct_hook_entry.S
- * @ip:     its address, once resolved
+ * @ip:     where it is led away, once resolved: at its address, or behind an endbr64
  * @body:   its address behind the hook, for calling the stock function
+ * @series: what ftrace needs of it
  */
 struct direct_hook {
 	const char *symbol;
 	void (*entry)(void);
 	unsigned long ip;
 	unsigned long body;
+	struct series_hook series;
 };
 
 /**
@@ -60,16 +65,19 @@ static inline int direct_hook_resolve(struct direct_hook *const *hooks,
 		struct direct_hook *hook = hooks[i];
 		const struct stock_symbol function = { hook->symbol,
 						       &hook->ip };
+		unsigned long place;
 
 		rc = stock_symbols_resolve(&function, 1);
 		if (rc)
 			break;
 		/* ftrace can redirect only such a function. */
-		if (location(hook->ip) != hook->ip) {
+		place = location(hook->ip);
+		if (place != hook->ip && place != hook->ip + ENDBR_SIZE) {
 			pr_err("unknown kernel: %s does not begin with a call to fentry\n",
 			       hook->symbol);
 			rc = -ENOENT;
 		}
+		hook->ip = place;
 		hook->body = hook->ip + MCOUNT_INSN_SIZE;
 	}
 	return rc;
@@ -84,7 +92,8 @@ static inline int direct_hook_resolve(struct direct_hook *const *hooks,
  */
 static inline int direct_hook_in(struct direct_hook *hook)
 {
-	return register_ftrace_direct(hook->ip, (unsigned long)hook->entry);
+	return series_hook_in(&hook->series, hook->ip,
+			      (unsigned long)hook->entry);
 }
 
 /*
@@ -104,7 +113,7 @@ static inline void direct_hook_stranded(void)
  */
 static inline void direct_hook_out(struct direct_hook *hook)
 {
-	if (unregister_ftrace_direct(hook->ip, (unsigned long)hook->entry))
+	if (series_hook_out(&hook->series, hook->ip, (unsigned long)hook->entry))
 		direct_hook_stranded();
 }
 

@@ -31,7 +31,6 @@
 #include <linux/string.h>
 
 #include <asm/insn.h>
-#include <asm/unaligned.h>
 
 #include "stock_symbols.h"
 
@@ -276,8 +275,9 @@ static inline u64 digest_function(struct text_reader *reader,
 {
 	const struct stock_symbol function = { symbol, &reader->start };
 	u8 digest[SHA256_DIGEST_SIZE];
-	unsigned long at, offset;
+	unsigned long at, hook, offset;
 	struct insn insn;
+	__be64 first;
 
 	if (stock_symbols_resolve(&function, 1) ||
 	    !reader->lookup_size(reader->start, &reader->size, &offset) ||
@@ -285,8 +285,9 @@ static inline u64 digest_function(struct text_reader *reader,
 		return 0;
 	sha256_init(&reader->sha);
 	at = reader->start;
-	if (reader->hook_place(at) == at)
-		at += MCOUNT_INSN_SIZE;
+	hook = reader->hook_place(at);
+	if (hook)
+		at = hook + MCOUNT_INSN_SIZE;
 	for (; at < reader->start + reader->size; at += insn.length) {
 		if (reader->decode(&insn, (void *)at,
 				   reader->start + reader->size - at,
@@ -295,7 +296,8 @@ static inline u64 digest_function(struct text_reader *reader,
 		digest_instruction(reader, &insn, at);
 	}
 	sha256_final(&reader->sha, digest);
-	return get_unaligned_be64(digest);
+	memcpy(&first, digest, sizeof(first));
+	return be64_to_cpu(first);
 }
 
 /**

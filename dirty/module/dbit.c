@@ -19,6 +19,7 @@
 #include <linux/ktime.h>
 #include <linux/mm.h>
 
+#include "series_memory.h"
 #include "tracking.h"
 
 /**
@@ -48,8 +49,8 @@ static void take_bit(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 	struct harvest *harvest = container_of(walk, struct harvest, walk);
 	unsigned long end = leaf->address + leaf->pages * PAGE_SIZE;
 
-	/* Besides us only the processor changes the bit, and it only sets it. */
-	if (!test_and_clear_bit(_PAGE_BIT_DIRTY, leaf->entry))
+	/* Besides us only the processor changes a bit now, and it only sets it. */
+	if (!series_take_dirty(leaf->entry))
 		return;
 	if (leaf->page && !PageDirty(leaf->page))
 		set_page_dirty(leaf->page);
@@ -115,7 +116,7 @@ static struct harvest new_harvest(struct tpd_tracker *tracker)
 {
 	return (struct harvest){
 		.walk = {
-			.wanted = _PAGE_DIRTY,
+			.wanted = SERIES_DIRTY_BITS,
 			.leaf = take_bit,
 			.settle = flush,
 			.done = end_block,

@@ -18,15 +18,10 @@
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
-#include <linux/version.h>
 
 #include <asm/tlbflush.h>
 
 #include "tracking.h"
-
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0) || LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
-#error "unknown kernel: what clears dirty bits was read in Linux 6.1 only"
-#endif
 
 /* Ranges that one READ takes at a time. */
 #define READ_STEP	256u
@@ -384,7 +379,6 @@ static const struct file_operations operations = {
 	.release = device_release,
 	.unlocked_ioctl = device_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
-	.llseek = no_llseek,
 };
 
 /* Open to all users: ATTACH checks whether the caller may trace the process. */

@@ -23,6 +23,7 @@
 #include <linux/mm.h>
 #include <linux/slab.h>
 
+#include "series_memory.h"
 #include "tracking.h"
 
 /* Records of one process. With more, all of its pages are reported (unnoted). */
@@ -115,7 +116,7 @@ static int slow_begins(struct kretprobe_instance *instance, struct pt_regs *regs
 	return call_begins(instance, (void *)regs->di, regs->si, regs->dx, regs->cx);
 }
 
-/* internal_get_user_pages_fast(start, nr_pages, gup_flags, pages), of the own mm */
+/* SERIES_GUP_FAST(start, nr_pages, gup_flags, pages), of the own mm */
 static int fast_begins(struct kretprobe_instance *instance, struct pt_regs *regs)
 {
 	return call_begins(instance, current->mm, regs->di, regs->si, regs->dx);
@@ -145,7 +146,7 @@ static struct kretprobe slow = {
 };
 
 static struct kretprobe fast = {
-	.kp.symbol_name = "internal_get_user_pages_fast",
+	.kp.symbol_name = SERIES_GUP_FAST,
 	.entry_handler = fast_begins,
 	.handler = call_ends,
 	.data_size = sizeof(struct kernel_write *),
@@ -160,7 +161,7 @@ static bool calls_missed(void)
 /* How many references mappings and caches hold. */
 static long known_references(struct folio *folio)
 {
-	long known = tpd_stock.folio_mapcount(folio);
+	long known = series_mapcount(folio);
 
 	if (folio_test_swapcache(folio) || !folio_test_anon(folio))
 		known += folio_test_hugetlb(folio) ? 1 : folio_nr_pages(folio);

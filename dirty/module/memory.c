@@ -22,6 +22,7 @@
 #include <linux/wait_bit.h>
 #include <linux/slab.h>
 
+#include "series_memory.h"
 #include "tracking.h"
 
 /* Serialises making and removing tracked memories; taken inside mmap_lock. */
@@ -37,7 +38,7 @@ static bool keeps_dirty_bits(const struct mmu_notifier_range *range)
 		return true;
 	case MMU_NOTIFY_PROTECTION_PAGE:
 		/* fork() sends this for private memory only, writeback for shared. */
-		return range->vma && !(range->vma->vm_flags & VM_SHARED);
+		return series_is_private(range);
 	default:
 		return false;
 	}

@@ -48,6 +48,7 @@
 #include <asm/processor.h>
 
 #include "trapless_spml.h"
+#include "series_memory.h"
 #include "tracking.h"
 
 #define FEWEST_ENTRIES	512u
@@ -261,7 +262,7 @@ static void forget(struct tpd_walk *walk, const struct tpd_leaf *leaf)
 		return;
 	frame = page_to_pfn(leaf->page) + (first - leaf->address) / PAGE_SIZE;
 	last = frame + (last - first) / PAGE_SIZE;
-	if (last <= log.frames && tpd_stock.folio_mapcount(page_folio(leaf->page)) == 1)
+	if (last <= log.frames && series_mapcount(page_folio(leaf->page)) == 1)
 		bitmap_clear(lookup->spml->pending, frame, last - frame);
 }
 

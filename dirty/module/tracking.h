@@ -299,7 +299,6 @@ extern struct tpd_stock {
 	struct mm_struct *(*mm_access)(struct task_struct *task, unsigned int mode);
 	void (*flush_tlb_mm_range)(struct mm_struct *mm, unsigned long start, unsigned long end,
 				   unsigned int stride_shift, bool freed_tables);
-	int (*folio_mapcount)(struct folio *folio);
 	void (*lru_add_drain_all)(void);
 } tpd_stock;
 int tpd_stock_resolve(void);

@@ -5,14 +5,16 @@
  *
  * Invariant: a table is read only while it cannot go away. mmap_lock, held for
  * reading, keeps mappings and upper levels. A lowest-level table can be freed by a
- * collapse into a huge page, but in the kernels that this is built for that takes
- * mmap_lock for writing. An entry is given to the visitor under its page-table lock,
- * which software takes for every change; only the processor sets bits without it.
+ * collapse into a huge page: up to Linux 6.1 only with mmap_lock held for writing, later
+ * also between two notifications of a change (memory.c), so that its pages are reported
+ * without a visit. An entry is given to the visitor under its page-table lock, which
+ * software takes for every change; only the processor sets bits without it.
  */
 #include <linux/hugetlb.h>
 #include <linux/mm.h>
 #include <linux/sched/signal.h>
 
+#include "series_memory.h"
 #include "tracking.h"
 
 /* Memory without struct pages. */
@@ -53,8 +55,10 @@ static void walk_table(struct tpd_walk *walk, struct mm_struct *mm, pmd_t *pmd,
 		       unsigned long address, unsigned long end)
 {
 	spinlock_t *lock;
-	pte_t *pte, *table = pte_offset_map_lock(mm, pmd, address, &lock);
+	pte_t *pte, *table = series_lock_table(mm, pmd, address, &lock);
 
+	if (series_is_gone(table))
+		return;
 	if (walk->table) {
 		walk->table(walk, table, address, end);
 		goto out;
@@ -79,7 +83,7 @@ static void walk_huge_pmd(struct tpd_walk *walk, struct mm_struct *mm, pmd_t *pm
 {
 	spinlock_t *lock = pmd_lock(mm, pmd);
 
-	if (pmd_present(*pmd) && pmd_large(*pmd) && pmd_flags(*pmd) & walk->wanted)
+	if (pmd_present(*pmd) && pmd_leaf(*pmd) && pmd_flags(*pmd) & walk->wanted)
 		visit(walk, &pmd->pmd, address & PMD_MASK, HPAGE_PMD_NR, pmd_page(*pmd));
 	settle(walk);
 	spin_unlock(lock);
@@ -89,7 +93,7 @@ static void walk_huge_pud(struct tpd_walk *walk, struct mm_struct *mm, pud_t *pu
 			  unsigned long address)
 {
 	spin_lock(&mm->page_table_lock);
-	if (pud_present(*pud) && pud_large(*pud) && pud_flags(*pud) & walk->wanted)
+	if (pud_present(*pud) && pud_leaf(*pud) && pud_flags(*pud) & walk->wanted)
 		visit(walk, &pud->pud, address & PUD_MASK, 1UL << (PUD_SHIFT - PAGE_SHIFT),
 		      pud_page(*pud));
 	settle(walk);
@@ -122,7 +126,7 @@ static bool walk_block(struct tpd_walk *walk, struct mm_struct *mm, unsigned lon
 			      1UL << (PUD_SHIFT - PAGE_SHIFT), NULL);
 		return walk->absent;
 	}
-	if (pud_large(*pud)) {
+	if (pud_leaf(*pud)) {
 		walk_huge_pud(walk, mm, pud, address);
 		return true;
 	}
@@ -138,11 +142,11 @@ again:
 			visit(walk, &pmd->pmd, address & PMD_MASK, HPAGE_PMD_NR, NULL);
 		return walk->absent;
 	}
-	if (pmd_large(entry)) {
+	if (pmd_leaf(entry)) {
 		walk_huge_pmd(walk, mm, pmd, address);
 		/* Split meanwhile: visit its pages instead. */
 		entry = READ_ONCE(*pmd);
-		if (pmd_present(entry) && !pmd_large(entry))
+		if (pmd_present(entry) && !pmd_leaf(entry))
 			goto again;
 		return true;
 	}

@@ -48,10 +48,10 @@ def test_xen_is_unpacked(tmp_path: Path) -> None:
 
 
 def test_module_dependencies_come_first() -> None:
-    names = [path.name for path in host.module_files(host.kernel().release, "ahci")]
+    names = [path.name for path in host.module_files(host.kernel(), "ahci")]
     assert names.index("libata.ko") < names.index("libahci.ko") < names.index("ahci.ko")
     with pytest.raises(LabError, match="no module nonsense"):
-        host.module_files(host.kernel().release, "nonsense")
+        host.module_files(host.kernel(), "nonsense")
 
 
 def test_unbuilt_artefact_says_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 """The initramfs: reproducible, and with the requested contents."""
 
 import gzip
+import lzma
 import os
 import stat
 import subprocess
@@ -60,6 +61,15 @@ def test_modules_keep_their_order_and_appear_once() -> None:
     order = tree["/modules/order"]
     assert isinstance(order, File)
     assert order.read() == b"b.ko\na.ko\n"
+
+
+def test_packed_modules_are_unpacked(tmp_path: Path) -> None:
+    packed = tmp_path / "a.ko.xz"
+    packed.write_bytes(lzma.compress(b"module"))
+    tree = initramfs.modules([packed])
+    module, order = tree["/modules/a.ko"], tree["/modules/order"]
+    assert isinstance(module, File) and module.read() == b"module"
+    assert isinstance(order, File) and order.read() == b"a.ko\n"
 
 
 def test_dynamic_program_brings_its_libraries() -> None:

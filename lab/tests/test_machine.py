@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trapless_lab import host
+from trapless_lab import host, kernels
 from trapless_lab.errors import LabError
 from trapless_lab.machines import bochs
 from trapless_lab.machines.machine import MACHINES, Machine
@@ -157,3 +157,21 @@ def test_commas_in_paths_are_doubled() -> None:
 def test_impossible_machines_are_refused(fields: dict[str, object], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         replace(MACHINES["bare"], **fields)  # type: ignore[arg-type]
+
+
+def test_only_a_pc_boots_one_of_several_stock_kernels() -> None:
+    with pytest.raises(ValueError, match="only a PC boots"):
+        MACHINES["power"].with_linux("6.12-deb13")
+    with pytest.raises(ValueError, match="a stock kernel and another one"):
+        replace(MACHINES["bare"], kernel=Path("/k"), linux="6.12-deb13")
+
+
+def test_a_fetched_kernel_belongs_to_its_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAPLESS_BUILD", str(tmp_path))
+    with pytest.raises(LabError, match="scripts/fetch-linux"):
+        kernels.kernel("6.12-deb13")
+    fetched = tmp_path / "linux" / "6.12-deb13"
+    (fetched / "lib").mkdir(parents=True)
+    (fetched / "vmlinuz").touch()
+    (fetched / "release").write_text("6.12.1+deb13-amd64\n")
+    assert kernels.kernel("6.12-deb13") == host.Kernel("6.12.1+deb13-amd64", fetched / "vmlinuz", fetched)

@@ -37,15 +37,24 @@ def payload(system: str, name: str) -> Path:
     return _built(build_dir() / system / "xen" / f"{name}.livepatch", f"make -C {system}")
 
 
-def module(system: str, part: str, name: str) -> Path:
-    """Return a Linux kernel module; ``part`` is the system's folder that it is built from."""
+def module(system: str, part: str, name: str, linux: str = "6.1") -> Path:
+    """Return a kernel module; ``part`` is the system's folder that it is built from, ``linux`` for which."""
     how = f"make -C {system}{' mutants' if part.startswith('tests') else ''}"
-    return _built(build_dir() / system / part / f"{name}.ko", how)
+    if linux == "6.1":
+        return _built(build_dir() / system / part / f"{name}.ko", how)
+    how = f"make -C {system}/{part} LINUX={linux}"
+    return _built(build_dir() / "modules" / linux / system / part / f"{name}.ko", how)
 
 
-def mutant(system: str, name: str, file: str) -> Path:
+def linux(name: str, file: str) -> Path:
+    """Return a file or folder of a kernel of another series, as scripts/fetch-linux unpacks it."""
+    return _built(build_dir() / "linux" / name / file, f"scripts/fetch-linux {name} build/linux/{name}")
+
+
+def mutant(system: str, name: str, file: str, linux: str = "6.1") -> Path:
     """Return a product of a copy of a system with a deliberate mistake in it (scripts/mutant)."""
-    return _built(build_dir() / system / "mutants" / name / file, f"make -C {system} mutants")
+    built = build_dir() if linux == "6.1" else build_dir() / "modules" / linux
+    return _built(built / system / "mutants" / name / file, f"make -C {system} mutants")
 
 
 def program(name: str) -> Path:

@@ -33,16 +33,20 @@ _EMULATORS = {
     "arm64": ("qemu-system-aarch64", "qemu-system-arm"),
 }
 
+# The first bytes of what zstd has packed.
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
 # Only the plain flavour: "-cloud" and "-rt" kernels differ where the modules rely on them.
 _KERNEL = re.compile(r"vmlinuz-(?P<release>6\.1\.0-(?P<abi>\d+)-amd64)")
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """An installed Debian kernel that modules can be built for."""
+    """A Debian kernel that modules can be built for; ``root`` contains /lib with its own modules."""
 
     release: str
     image: Path
+    root: Path = Path("/")
 
 
 def _missing(what: object, package: str) -> LabError:
@@ -105,13 +109,30 @@ def unpack_kernel(image: Path) -> bytes:
     packed = image.read_bytes()
     sectors, offset, length = packed[0x1F1], *struct.unpack_from("<II", packed, 0x248)
     start = (sectors + 1) * 512 + offset
+    payload = packed[start : start + length]
     try:
-        kernel = lzma.LZMADecompressor().decompress(packed[start : start + length])
-    except lzma.LZMAError as error:
-        raise LabError(f"{image} is not packed with xz as Debian's kernels are: {error}") from error
+        kernel = _unpack_zstd(payload) if payload.startswith(_ZSTD) else _unpack_xz(payload)
+    except (lzma.LZMAError, subprocess.CalledProcessError) as error:
+        raise LabError(f"{image} is not packed with xz or zstd as Debian's kernels are: {error}") from error
     if not kernel.startswith(b"\x7fELF"):
         raise LabError(f"{image} has no ELF image inside")
     return kernel
+
+
+def _unpack_xz(packed: bytes) -> bytes:
+    return lzma.LZMADecompressor().decompress(packed)
+
+
+def _unpack_zstd(packed: bytes) -> bytes:
+    # The last word is the size, for the kernel's own unpacker.
+    command: list[str | Path] = [tool("zstd", "zstd"), "-dcq"]
+    return subprocess.run(command, input=packed[:-4], stdout=subprocess.PIPE, check=True).stdout
+
+
+def module_content(path: Path) -> bytes:
+    """Return a module as it is loaded: later kernels than 6.1 have theirs packed with xz."""
+    content = path.read_bytes()
+    return lzma.decompress(content) if path.suffix == ".xz" else content
 
 
 @functools.cache
@@ -155,16 +176,16 @@ def thread_library() -> Path:
     return found[0]
 
 
-def module_files(release: str, name: str) -> list[Path]:
+def module_files(kernel: Kernel, name: str) -> list[Path]:
     """List a module and all it needs, in load order; none for a built-in one."""
     shown = subprocess.run(
-        [tool("modprobe", "kmod"), "-S", release, "--show-depends", name],
+        [tool("modprobe", "kmod"), "-d", kernel.root, "-S", kernel.release, "--show-depends", name],
         capture_output=True,
         text=True,
         check=False,
     )
     if shown.returncode:
-        raise LabError(f"kernel {release} has no module {name}: {shown.stderr.strip()}")
+        raise LabError(f"kernel {kernel.release} has no module {name}: {shown.stderr.strip()}")
     return [Path(path) for path in re.findall(r"^insmod (\S+)", shown.stdout, re.MULTILINE)]
 
 

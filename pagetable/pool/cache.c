@@ -41,6 +41,7 @@
 #include <linux/rcupdate.h>
 #include <linux/string.h>
 
+#include "series_tables.h"
 #include "trapless.h"
 
 /* GFP_PGTABLE_USER, as <asm-generic/pgalloc.h> has it. */
@@ -87,7 +88,7 @@ void tpt_cache_init(bool bare)
 static bool charge(struct tpt_cache *cache, struct page *page)
 {
 	/* Do not wait: on failure the kernel's allocator does, and reports it. */
-	return !(cache->gfp & __GFP_ACCOUNT) || !memcg_kmem_enabled() ||
+	return !(cache->gfp & __GFP_ACCOUNT) || !series_charges_memory() ||
 	       !tpt_stock.memcg_kmem_charge_page(page, GFP_NOWAIT |
 						 __GFP_ACCOUNT | __GFP_NOWARN,
 						 cache->order);
@@ -96,7 +97,7 @@ static bool charge(struct tpt_cache *cache, struct page *page)
 static __always_inline void uncharge(struct tpt_cache *cache,
 				     struct page *page)
 {
-	if (memcg_kmem_enabled() && PageMemcgKmem(page))
+	if (series_charges_memory() && PageMemcgKmem(page))
 		tpt_stock.memcg_kmem_uncharge_page(page, cache->order);
 }
 

@@ -12,6 +12,7 @@
 #include <asm/percpu.h>
 
 #include "direct_hook_entry.S"
+#include "series_percpu.h"
 
 #define PTE	0	/* enum tpt_level */
 #define PMD	1
@@ -32,7 +33,7 @@
 SYM_FUNC_START(\entry)
 	cmpq	$0, tpt_free + 8 * \level(%rip)
 	jne	\serve
-	incq	PER_CPU_VAR(tpt_misses) + 8 * \level(%rip)
+	incq	SERIES_PER_CPU(tpt_misses, 8 * \level)
 	cmpb	$0, tpt_growth_asked(%rip)
 	jne	1f
 	direct_save_arguments \arguments

@@ -7,7 +7,8 @@
  * A form gets here after its source was read beside ours and the pool's tests have run on
  * it. /sys/kernel/trapless_pagetable/left_out shows the digest that is missing. Xen PV
  * and bare hardware have forms of their own: the kernel writes the calls of its
- * paravirt operations into the functions.
+ * paravirt operations into the functions. Linux 6.12 is built by gcc 14 for Debian 13,
+ * and by gcc 12 for Debian 12's backports.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -19,21 +20,43 @@
 
 static const struct known_function known[] = {
 	{ "pte", "pte_alloc_one", 0x1512796ae758987d },
+	{ "pte", "pte_alloc_one", 0x79bcc5730df7bf27 },	/* 6.12 */
 	{ "pmd", "__pmd_alloc", 0x2a78e172e9b03890 },
 	{ "pmd", "__pmd_alloc", 0xf07ace2f27ee7876 },	/* bare */
+	{ "pmd", "__pmd_alloc", 0xd6f6cfcc07507ec8 },	/* 6.12 */
+	{ "pmd", "__pmd_alloc", 0x37d9c9158fffd014 },	/* 6.12, gcc 12 */
+	{ "pmd", "__pmd_alloc", 0x0b6ae01cc2bb3f68 },	/* 6.12, bare */
+	{ "pmd", "__pmd_alloc", 0x7a8698d8bd93852a },	/* 6.12, gcc 12, bare */
 	{ "pud", "__pud_alloc", 0xe43607f12d9ba56a },
 	{ "pud", "__pud_alloc", 0x3665e165b73be4e7 },	/* bare */
+	{ "pud", "__pud_alloc", 0xa43917281de8adea },	/* 6.12 */
+	{ "pud", "__pud_alloc", 0xf0d274b40167c084 },	/* 6.12, gcc 12 */
+	{ "pud", "__pud_alloc", 0xe28252e7cd0b0879 },	/* 6.12, bare */
+	{ "pud", "__pud_alloc", 0x9875a80af9c80383 },	/* 6.12, gcc 12, bare */
 	{ "pgd", "pgd_alloc", 0xf10e62d51912c2d8 },
 	{ "pgd", "pgd_alloc", 0xea277962a82fbdc3 },	/* bare */
+	{ "pgd", "pgd_alloc", 0x6b6b58f1f0355752 },	/* 6.12 */
+	{ "pgd", "pgd_alloc", 0x1db7442d392c508a },	/* 6.12, gcc 12 */
+	{ "pgd", "pgd_alloc", 0x3b53485c27d2cb80 },	/* 6.12, bare */
+	{ "pgd", "pgd_alloc", 0xf8cd6720bc385737 },	/* 6.12, gcc 12, bare */
 	{ "pgd", "pgd_free", 0x94733ee908e0b59a },
 	{ "pgd", "pgd_free", 0x898e73a002ee9c0b },	/* bare */
+	{ "pgd", "pgd_free", 0xcc82aa81c22f424a },	/* 6.12 */
+	{ "pgd", "pgd_free", 0x17dd0b9e8c6e2f03 },	/* 6.12, bare */
 	{ "pgd", "xen_pgd_alloc", 0x913fffd0233e581a },
 	{ "pgd", "xen_pgd_alloc", 0x3195af9740638d07 },	/* bare */
+	{ "pgd", "xen_pgd_alloc", 0x6d22b16e75da4251 },	/* 6.12 */
+	{ "pgd", "xen_pgd_alloc", 0x247bcbb7ed12c598 },	/* 6.12, bare */
 	{ "all", "free_page_and_swap_cache", 0xe38c5cfe5d188b48 },
+	{ "all", "free_page_and_swap_cache", 0x36f86c55deed47c1 },	/* 6.12 */
 	{ "bare", "___pte_free_tlb", 0x53d816207e180e43 },
 	{ "bare", "___pte_free_tlb", 0x51789dcffa61e3b5 },	/* bare */
+	{ "bare", "___pte_free_tlb", 0x604fc0df36735acb },	/* 6.12 */
+	{ "bare", "___pte_free_tlb", 0x47326e0d1baaef14 },	/* 6.12, bare */
 	{ "bare", "___pud_free_tlb", 0xc7781afecb89f59f },
 	{ "bare", "___pud_free_tlb", 0xacf5c5ba2b01bb47 },	/* bare */
+	{ "bare", "___pud_free_tlb", 0xae4050ca966fcf8c },	/* 6.12 */
+	{ "bare", "___pud_free_tlb", 0x26ab067427db342a },	/* 6.12, bare */
 };
 
 static struct {

@@ -9,6 +9,7 @@
 #include <linux/mm.h>
 #include <linux/shrinker.h>
 
+#include "series_shrinker.h"
 #include "trapless.h"
 
 static unsigned long count_objects(struct shrinker *shrinker,
@@ -31,19 +32,22 @@ static unsigned long scan_objects(struct shrinker *shrinker,
 	return pages > 0 ? pages : SHRINK_STOP;
 }
 
-static struct shrinker shrinker = {
-	.count_objects = count_objects,
-	.scan_objects = scan_objects,
-	.seeks = DEFAULT_SEEKS,
-};
+static struct shrinker *shrinker;
 
 /* Return: 0, or -ENOMEM. */
 int tpt_pressure_init(void)
 {
-	return register_shrinker(&shrinker, KBUILD_MODNAME);
+	const struct shrinker methods = {
+		.count_objects = count_objects,
+		.scan_objects = scan_objects,
+		.seeks = DEFAULT_SEEKS,
+	};
+
+	shrinker = series_shrinker_add(&methods);
+	return shrinker ? 0 : -ENOMEM;
 }
 
 void tpt_pressure_exit(void)
 {
-	unregister_shrinker(&shrinker);
+	series_shrinker_remove(shrinker);
 }

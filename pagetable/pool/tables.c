@@ -10,9 +10,9 @@
  * Invariants:
  *
  *  - Each function either serves the request from the cache, with the result that
- *    stock Linux 6.1 would have given, and returns that it has; or it has changed
+ *    stock Linux would have given, and returns that it has; or it has changed
  *    nothing, and the stock function runs. So this file refuses to be built for
- *    any other kernel.
+ *    any series but those of series.h; series_tables.h has what differs.
  *  - Stock functions and these run concurrently, at every miss and while hooks
  *    are set and removed: either may free a table that the other allocated
  *    (pool.c says why that is safe).
@@ -25,22 +25,18 @@
 
 #include <linux/mm.h>
 #include <linux/pgtable.h>
-#include <linux/version.h>
 
 #include <asm/pgalloc.h>
 #include <asm/vsyscall.h>
 
 #include "direct_hook.h"
+#include "series_tables.h"
 #include "trapless.h"
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0) || \
-	LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
-#error "the functions below repeat Linux 6.1"
-#endif
 /* Without CONFIG_PREEMPTION ftrace does not wait for tasks, see below. */
 #if !defined(CONFIG_X86_64) || !defined(CONFIG_XEN_PV) || \
 	!defined(CONFIG_X86_VSYSCALL_EMULATION) || \
-	!defined(CONFIG_PAGE_TABLE_ISOLATION) || !defined(CONFIG_PREEMPTION)
+	!defined(CONFIG_PREEMPTION)
 #error "the functions below repeat Debian's amd64 configuration"
 #endif
 
@@ -61,7 +57,7 @@ pgtable_t tpt_pte_alloc_one(struct mm_struct *mm)
 
 	if (!page)
 		return NULL;
-	if (!pgtable_pte_page_ctor(page)) {
+	if (!series_pte_ctor(page)) {
 		table_free(page, TPT_PTE);
 		return NULL;
 	}
@@ -80,7 +76,7 @@ long tpt_pmd_alloc(struct mm_struct *mm, pud_t *pud, unsigned long address)
 	page = tpt_pool_alloc(TPT_PMD);
 	if (!page)
 		return false;
-	if (!pgtable_pmd_page_ctor(page)) {
+	if (!series_pmd_ctor(page)) {
 		table_free(page, TPT_PMD);
 		return false;
 	}
@@ -91,7 +87,7 @@ long tpt_pmd_alloc(struct mm_struct *mm, pud_t *pud, unsigned long address)
 		smp_wmb(); /* the table's contents before the pointer to it */
 		pud_populate(mm, pud, page_address(page));
 	} else {
-		pgtable_pmd_page_dtor(page);
+		series_pmd_dtor(page);
 		table_free(page, TPT_PMD);
 	}
 	spin_unlock(ptl);
@@ -109,6 +105,7 @@ long tpt_pud_alloc(struct mm_struct *mm, p4d_t *p4d, unsigned long address)
 	page = tpt_pool_alloc(TPT_PUD);
 	if (!page)
 		return false;
+	series_pud_ctor(page);
 
 	spin_lock(&mm->page_table_lock);
 	if (!p4d_present(*p4d)) {
@@ -116,6 +113,7 @@ long tpt_pud_alloc(struct mm_struct *mm, p4d_t *p4d, unsigned long address)
 		smp_wmb(); /* the table's contents before the pointer to it */
 		p4d_populate(mm, p4d, page_address(page));
 	} else {
+		series_pud_dtor(page);
 		table_free(page, TPT_PUD);
 	}
 	spin_unlock(&mm->page_table_lock);
@@ -161,8 +159,8 @@ pgd_t *tpt_pgd_alloc(struct mm_struct *mm)
 	clone_pgd_range(pgd + KERNEL_PGD_BOUNDARY,
 			tpt_stock.init_top_pgt + KERNEL_PGD_BOUNDARY,
 			KERNEL_PGD_PTRS);
-	page->pt_mm = mm;
-	list_add(&page->lru, tpt_stock.pgd_list);
+	series_set_pgd_mm(page, mm);
+	list_add(series_pgd_node(page), tpt_stock.pgd_list);
 	spin_unlock(tpt_stock.pgd_lock);
 	return pgd;
 }
@@ -177,7 +175,7 @@ long tpt_pgd_free(struct mm_struct *mm, pgd_t *pgd)
 	if (!tpt_pool_owns(page))
 		return false;
 	spin_lock(tpt_stock.pgd_lock);
-	list_del(&page->lru);
+	list_del(series_pgd_node(page));
 	spin_unlock(tpt_stock.pgd_lock);
 	if (user_pgds && user_pgd)
 		table_free(virt_to_page(user_pgd), TPT_USER_PGD);
@@ -202,7 +200,7 @@ long tpt_pte_free_tlb(struct mmu_gather *tlb, struct page *page)
 {
 	if (!tpt_pool_owns(page))
 		return false;
-	pgtable_pte_page_dtor(page);
+	series_pte_dtor(page);
 	tpt_stock.tlb_remove_table(tlb, page);
 	return true;
 }
@@ -212,6 +210,7 @@ long tpt_pud_free_tlb(struct mmu_gather *tlb, pud_t *pud)
 {
 	if (!tpt_pool_owns(virt_to_page(pud)))
 		return false;
+	series_pud_dtor(virt_to_page(pud));
 	tpt_stock.tlb_remove_table(tlb, virt_to_page(pud));
 	return true;
 }
@@ -286,11 +285,10 @@ int tpt_tables_hook(bool bare)
 		if (is_hooked(hooks[i].symbol, bare))
 			rc = ftrace_set_filter_ip(&ops, hooks[i].ip, 0, 0);
 	if (!rc)
-		rc = register_ftrace_direct_multi(&ops,
-						  (unsigned long)tpt_entry);
+		rc = series_hooks_in(&ops, (unsigned long)tpt_entry);
 	if (rc) {
 		pr_err("the kernel's functions cannot be hooked: %d\n", rc);
-		ftrace_free_filter(&ops);
+		series_hooks_forget(&ops);
 		return rc;
 	}
 	/* So that kernel.ftrace_enabled cannot turn the hooks off. */
@@ -304,7 +302,7 @@ int tpt_tables_hook(bool bare)
  */
 void tpt_tables_unhook(void)
 {
-	if (unregister_ftrace_direct_multi(&ops, (unsigned long)tpt_entry))
+	if (series_hooks_out(&ops, (unsigned long)tpt_entry))
 		direct_hook_stranded();
-	ftrace_free_filter(&ops);
+	series_hooks_forget(&ops);
 }

@@ -20,7 +20,6 @@
 #include <linux/pgtable.h>
 #include <linux/sched.h>
 
-#include <asm/paravirt.h>
 #include <asm/xen/hypercall.h>
 #include <asm/xen/page.h>
 
@@ -29,8 +28,9 @@
 #include "direct_hook.h"
 #include "permission.h"
 #include "pvmmu.h"
+#include "series_mmu.h"
 
-static enum paravirt_lazy_mode (*stock_get_lazy_mode)(void);
+static series_lazy_t *stock_get_lazy_mode;
 static void (*stock_flush_tlb_mm_range)(struct mm_struct *mm,
 					unsigned long start, unsigned long end,
 					unsigned int stride_shift,
@@ -44,7 +44,7 @@ static void (*stock_flush_tlb_mm_range)(struct mm_struct *mm,
 int pvmmu_clear_flush_resolve(void)
 {
 	const struct stock_symbol symbols[] = {
-		{ "paravirt_get_lazy_mode", &stock_get_lazy_mode },
+		{ SERIES_LAZY_SYMBOL, &stock_get_lazy_mode },
 		{ "flush_tlb_mm_range", &stock_flush_tlb_mm_range },
 	};
 
@@ -72,8 +72,8 @@ pte_t pvmmu_clear_flush(struct vm_area_struct *vma, unsigned long address,
 	address &= PAGE_MASK;
 	/* If other CPUs use the mm, stock flushes once and we would flush twice. */
 	if (!is_protected(pte) || mm != current->mm || is_elsewhere(mm) ||
-	    !PagePinned(virt_to_page(ptep)) ||
-	    stock_get_lazy_mode() != PARAVIRT_LAZY_NONE ||
+	    series_flush_is_heard(mm) || !PagePinned(virt_to_page(ptep)) ||
+	    stock_get_lazy_mode() != SERIES_LAZY_NONE ||
 	    HYPERVISOR_update_va_mapping(address, __pte_ma(0),
 					 UVMF_INVLPG | UVMF_LOCAL))
 		return stock(vma, address, ptep);

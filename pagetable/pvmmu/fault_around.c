@@ -22,15 +22,14 @@
 #include <linux/pgtable.h>
 #include <linux/rcupdate.h>
 #include <linux/userfaultfd_k.h>
-#include <linux/version.h>
 #include <linux/xarray.h>
 
 #include "batch.h"
 #include "stock_symbols.h"
 #include "pvmmu.h"
+#include "series.h"
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0) || \
-	LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
+#if !SERIES_IS(6, 1)
 #error "the functions below repeat Linux 6.1"
 #endif
 #if !defined(SPLIT_RSS_COUNTING)

@@ -22,6 +22,8 @@
  *  - The flush of the parent's TLB that makes the protection effective is the
  *    stock one, at the end of dup_mmap(), as for the stock protection.
  */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
 #include <linux/mm.h>
 #include <linux/pgtable.h>
 #include <linux/sched.h>
@@ -29,6 +31,23 @@
 #include "batch.h"
 #include "permission.h"
 #include "pvmmu.h"
+#include "series_mmu.h"
+#include "stock_symbols.h"
+
+static series_lock_table_t *stock_lock_table;
+
+/**
+ * pvmmu_fork_resolve - find the stock function needed here, if any
+ *
+ * Return: 0, or -ENOENT after naming what is missing.
+ */
+int pvmmu_fork_resolve(void)
+{
+	const struct stock_symbol symbol = { SERIES_LOCK_TABLE_SYMBOL,
+					     &stock_lock_table };
+
+	return symbol.name ? stock_symbols_resolve(&symbol, 1) : 0;
+}
 
 static void protect_entry(struct batch *batch, const pte_t *ptep)
 {
@@ -43,7 +62,9 @@ static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
 	spinlock_t *ptl;
 	pte_t *first, *ptep;
 
-	first = pte_offset_map_lock(mm, pmd, addr, &ptl);
+	first = series_lock_table(stock_lock_table, mm, pmd, addr, &ptl);
+	if (series_is_gone(first))
+		return;
 	/* An unpinned table is written without a trap. */
 	if (!PagePinned(virt_to_page(first)))
 		goto out;

@@ -6,6 +6,7 @@
  *
  * A form gets here after its source was read beside ours and the part's tests have
  * run on it. /sys/kernel/trapless_pvmmu/left_out shows the digest that is missing.
+ * Linux 6.12 is built by gcc 14 for Debian 13, and by gcc 12 for Debian 12's backports.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -14,7 +15,9 @@
 
 #include "known_functions.h"
 #include "pvmmu.h"
+#include "series.h"
 
+#if SERIES_IS(6, 1)
 static const struct known_function known[] = {
 	{ "walk", "__xen_pgd_walk", 0xf4c1243e794b6280 },
 	{ "set_pte", "xen_set_pte", 0xd300640eb6eb6896 },
@@ -30,6 +33,32 @@ static const struct known_function known[] = {
 	{ "reuse_around", "do_wp_page", 0xcaff7a157baed6db },
 	{ "reuse_around", "page_move_anon_rmap", 0x6136b00bff8bf677 },
 };
+#elif SERIES_IS(6, 12)
+static const struct known_function known[] = {
+	{ "walk", "__xen_pgd_walk", 0xf9a3f84029563f94 },
+	{ "walk", "__xen_pgd_walk", 0xf4c1243e794b6280 },	/* gcc 12 */
+	{ "set_pte", "xen_set_pte", 0x041dd3b6c7f8090f },
+	{ "fault_around", "filemap_map_pages", 0x1ca7f15d5636abdf },
+	{ "fault_around", "filemap_map_pages", 0xeaaac599a8de46d0 },	/* gcc 12 */
+	{ "fault_around", "set_pte_range", 0xa0b32ff5f3136553 },
+	{ "fault_around", "set_pte_range", 0xc95240d8d2defbc0 },	/* gcc 12 */
+	{ "fault_around", "do_set_pmd", 0xe885d2c42ae14943 },
+	{ "fault_around", "do_set_pmd", 0x760a7ea3f8ac10ec },	/* gcc 12 */
+	{ "fault_around", "next_uptodate_folio", 0xd7cbf858f3e16160 },
+	{ "fault_around", "next_uptodate_folio", 0x05f2bf5707a12dfd },	/* gcc 12 */
+	{ "fault_around", "folio_add_file_rmap_ptes", 0x35659efbf19fdf9c },
+	{ "fault_around", "folio_add_file_rmap_ptes", 0x6886daa3b7005719 },	/* gcc 12 */
+	{ "fault_around", "pmd_install", 0x6a5eb3e8a52ca261 },
+	{ "fork", "copy_page_range", 0xf1a36ea6134d7a08 },
+	{ "fork", "copy_page_range", 0xdc9c049381ae11e8 },	/* gcc 12 */
+	{ "clear_flush", "ptep_clear_flush", 0x5f65d82a38a2f6d5 },
+	{ "clear_flush", "ptep_clear_flush", 0x6ac5f8357f24fbd2 },	/* gcc 12 */
+	{ "reuse_around", "ptep_set_access_flags", 0x141d3d85d4fcd7bd },
+	{ "reuse_around", "do_wp_page", 0xdea4fa2b92c71e1d },
+	{ "reuse_around", "do_wp_page", 0xfc48919e9695226c },	/* gcc 12 */
+	{ "reuse_around", "folio_move_anon_rmap", 0x0da80fb97f4ff5c7 },
+};
+#endif
 
 static void leave_out(const struct known_function *entry, u64 found)
 {

@@ -27,6 +27,7 @@
 
 #include "trapless_pagetable.h"
 #include "pvmmu.h"
+#include "series_mmu.h"
 
 static DEFINE_MUTEX(pvmmu_lock);
 
@@ -130,9 +131,15 @@ static int __init pvmmu_init(void)
 		pr_err("this guest's page tables are not what Xen PV gives: four levels, small pages, no memory encryption\n");
 		return -ENODEV;
 	}
+	if (series_has_shadow_stacks()) {
+		pr_err("this guest has shadow stacks, which the parts do not know\n");
+		return -ENODEV;
+	}
 	rc = pvmmu_hooks_resolve();
 	if (!rc)
 		rc = pvmmu_clear_flush_resolve();
+	if (!rc)
+		rc = pvmmu_fork_resolve();
 	if (!rc)
 		rc = pvmmu_fault_around_resolve();
 	if (!rc)

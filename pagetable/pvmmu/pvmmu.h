@@ -11,7 +11,9 @@
  *   entry.S         the entry code of the hooks
  *   walk.c          the walk for pinning: 32 entries of a table at a time
  *   set_pte.c       entries of unpinned tables: written without a hypercall
- *   fault_around.c  all entries of a fault-around: one hypercall
+ *   fault_around.c  all entries of a fault-around: one hypercall, on Linux 6.1
+ *   fault_around_folios.c   the same on Linux 6.12
+ *   series_mmu.h    what differs between series of Linux
  *   fork.c          write protection of the parent: many entries a hypercall
  *   reuse_around.c  write permission for the neighbours of an exclusive page
  *   permission.h    whether an entry allows writing
@@ -88,6 +90,9 @@ int pvmmu_clear_flush_resolve(void);
 
 /* fault_around.c */
 int pvmmu_fault_around_resolve(void);
+
+/* fork.c */
+int pvmmu_fork_resolve(void);
 
 /* hypervisor.c */
 int pvmmu_hypervisor_get(u32 bit);

@@ -36,6 +36,7 @@
 #include "direct_hook.h"
 #include "permission.h"
 #include "pvmmu.h"
+#include "series_mmu.h"
 
 /* Entries that one fault looks at: an aligned block. */
 #define AROUND	16
@@ -44,8 +45,7 @@ typedef int set_access_flags_t(struct vm_area_struct *vma,
 			       unsigned long address, pte_t *ptep, pte_t entry,
 			       int dirty);
 
-static void (*stock_page_move_anon_rmap)(struct page *page,
-					 struct vm_area_struct *vma);
+static series_move_anon_t *stock_move_anon_rmap;
 
 /**
  * pvmmu_reuse_around_resolve - find the stock function needed here
@@ -54,8 +54,8 @@ static void (*stock_page_move_anon_rmap)(struct page *page,
  */
 int pvmmu_reuse_around_resolve(void)
 {
-	const struct stock_symbol symbol = { "page_move_anon_rmap",
-					     &stock_page_move_anon_rmap };
+	const struct stock_symbol symbol = { SERIES_MOVE_ANON_SYMBOL,
+					     &stock_move_anon_rmap };
 
 	return stock_symbols_resolve(&symbol, 1);
 }
@@ -71,7 +71,7 @@ static bool is_plain_area(const struct vm_area_struct *vma)
 /* As do_wp_page() decides: is the page its only user's, once it is locked? */
 static bool is_ours_alone(struct page *page)
 {
-	return !PageKsm(page) && !PageSwapCache(page) && page_count(page) == 1;
+	return !PageKsm(page) && !series_in_swap_cache(page) && page_count(page) == 1;
 }
 
 static bool make_exclusive(struct page *page, struct vm_area_struct *vma)
@@ -84,7 +84,7 @@ static bool make_exclusive(struct page *page, struct vm_area_struct *vma)
 		return false;
 	alone = is_ours_alone(page);
 	if (alone)
-		stock_page_move_anon_rmap(page, vma);
+		series_move_anon(stock_move_anon_rmap, page, vma);
 	unlock_page(page);
 	return alone;
 }

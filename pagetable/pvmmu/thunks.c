@@ -77,6 +77,22 @@ static const u8 pops[] = {
 	0x41, 0x5b, 0x41, 0x5a, 0x41, 0x59, 0x41, 0x58, 0x5f, 0x5e, 0x5a, 0x59,
 };
 
+/* An endbr64, or what the kernel makes of one to which nothing branches indirectly. */
+static const u8 endbrs[][4] = {
+	{ 0xf3, 0x0f, 0x1e, 0xfa }, { 0x66, 0x0f, 0x1f, 0x00 },
+};
+
+/* A direct call may be to what follows it, and it stays where it is. */
+static u8 *behind_endbr(u8 *code)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(endbrs); i++)
+		if (!memcmp(code, endbrs[i], sizeof(endbrs[i])))
+			return code + sizeof(endbrs[i]);
+	return code;
+}
+
 static bool is_known(const struct thunk *thunk)
 {
 	const u8 *call = thunk->address + sizeof(pushes);
@@ -84,8 +100,8 @@ static bool is_known(const struct thunk *thunk)
 
 	return !memcmp(thunk->address, pushes, sizeof(pushes)) &&
 	       *call == CALL_INSN_OPCODE &&
-	       (unsigned long)after + *(const s32 *)(call + 1) ==
-		       thunk->callee &&
+	       behind_endbr((u8 *)after + *(const s32 *)(call + 1)) ==
+		       behind_endbr((u8 *)thunk->callee) &&
 	       !memcmp(after, pops, sizeof(pops));
 }
 
@@ -114,6 +130,8 @@ int pvmmu_thunks_resolve(void)
 		};
 
 		rc = stock_symbols_resolve(two, ARRAY_SIZE(two));
+		if (!rc)
+			thunk->address = behind_endbr(thunk->address);
 		if (!rc && !is_known(thunk)) {
 			pr_err("unknown kernel: %s is not the thunk we know\n",
 			       thunk->symbol);

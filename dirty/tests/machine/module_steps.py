@@ -7,6 +7,7 @@ Invariant: what is left behind is the kernel's word (its allocation traces, its 
 import re
 
 from trapless_lab import artifacts
+from trapless_lab.kernels import Linux
 from trapless_lab.machines import guest
 from trapless_lab.machines.initramfs import File
 from trapless_lab.machines.script import Step
@@ -24,10 +25,10 @@ DEBUG_ARGS = ("slub_debug=FZPU", "page_poison=1")
 SWAP = Step("swap", "mkswap /dev/sda && swapon /dev/sda")
 
 
-def module_files(*mutants: str) -> dict[str, File]:
-    """Return the module, and those mutants of it, as files of a guest."""
-    products = {NAME: artifacts.module("dirty", "module", NAME)}
-    products |= {mutant: artifacts.mutant("dirty", mutant, f"{NAME}.ko") for mutant in mutants}
+def module_files(*mutants: str, linux: Linux = "6.1") -> dict[str, File]:
+    """Return the module for a kernel, and those mutants of it, as files of a guest."""
+    products = {NAME: artifacts.module("dirty", "module", NAME, linux)}
+    products |= {mutant: artifacts.mutant("dirty", mutant, f"{NAME}.ko", linux) for mutant in mutants}
     return {f"{GUEST}/{name}.ko": File(product) for name, product in products.items()}
 
 

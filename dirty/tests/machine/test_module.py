@@ -26,11 +26,20 @@ KILLED = 150
 NOISE_KIB = 1024
 
 
-@pytest.fixture(scope="module")
-def transcript() -> Transcript:
+# The kernels that the module is built for. Debian 12's backports have the source of Debian 13's.
+KERNELS = (
+    "6.1",
+    "6.12-deb13",
+    pytest.param("6.12-deb12", marks=pytest.mark.long("6.12-deb13's source, by another compiler")),
+)
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def transcript(request: pytest.FixtureRequest) -> Transcript:
     """Everything, with the memory before and after it."""
+    machine = MACHINES["bare-smp"].with_linux(request.param).with_disk().with_kaslr()
     return runner.run(
-        replace(MACHINES["bare-smp"].with_disk().with_kaslr(), linux_args=m.DEBUG_ARGS),
+        replace(machine, linux_args=m.DEBUG_ARGS),
         [
             m.SWAP,
             m.insmod(),
@@ -52,7 +61,7 @@ def transcript() -> Transcript:
             m.cases("dirtyaccess", "again", only="info files-apart"),
             m.rmmod("rmmod again"),
         ],
-        files=m.module_files(),
+        files=m.module_files(linux=request.param),
         modules=("ahci", "sd_mod"),
     )
 

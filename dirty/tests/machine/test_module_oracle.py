@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The guest module held against memory itself: the oracle's scenarios by dirty bits, on one CPU and two."""
 
+from collections.abc import Mapping
+
 import pytest
 
 import module_steps
 import oracle_steps as oracle
+from trapless_lab.kernels import Linux
 from trapless_lab.machines import runner
 from trapless_lab.machines.machine import MACHINES, Machine
 from trapless_lab.machines.transcript import Transcript
@@ -19,12 +22,30 @@ OTHER = (
     *("swap", "huge", "hugetlb", "merged", "direct", "trackers", "outside-writev", "write-back"),
     *("exec", "exit", "documented-loop", RACE),
 )
+# Where series of the kernel differ: fork, writeback, tables that go away, who holds pages.
+LATER = ("fork", "write-back", "swap", "huge", "dontneed-huge", "merged", "pinned", "direct", "one-writer")
 # What one CPU does otherwise than two: no flush of another's TLB, and each race is one with the scheduler.
 ONE_CPU = ("one-writer", "huge", "dontneed-huge", "swap", "merged", "pinned", "trackers", "noise", "fork")
 
 
-def _run(machine: Machine, timeout_s: float, steps: dict[str, str]) -> Transcript:
-    """Run the oracle by dirty bits with these arguments, each under its name."""
+# Mistakes that only the module for later kernels can make, each with the scenario that must show it.
+LATER_MISTAKES = {"module-no-saved-dirty": "fork", "module-writeback-silent": "write-back"}
+
+
+def _run(
+    machine: Machine, timeout_s: float, steps: dict[str, str], mutants: Mapping[str, str] | None = None
+) -> Transcript:
+    """Run the oracle by dirty bits with these arguments, each under its name; then mutants by one."""
+    mutants = mutants or {}
+    mutated = [
+        step
+        for mutant, scenario in mutants.items()
+        for step in (
+            module_steps.insmod(mutant),
+            oracle.step(mutant, f"--backend dbit --target own --scenario {scenario}", timeout_s),
+            module_steps.rmmod(f"rmmod {mutant}"),
+        )
+    ]
     return runner.run(
         machine.with_disk(),
         [
@@ -36,8 +57,9 @@ def _run(machine: Machine, timeout_s: float, steps: dict[str, str]) -> Transcrip
                 for name, arguments in steps.items()
             ),
             module_steps.rmmod(),
+            *mutated,
         ],
-        files={**module_steps.module_files(), **oracle.files()},
+        files={**module_steps.module_files(*mutants, linux=machine.linux), **oracle.files()},
         modules=("zram", *oracle.DISK_MODULES),
     )
 
@@ -63,6 +85,20 @@ def test_nothing_is_missed_on_two_cpus() -> None:
     for name in ("swap", "huge", "hugetlb", "merged", "direct", "trackers", "write-back", "fork-tracker"):
         assert (name, "own") in own
     assert _check(transcript, "other") == {(name, "other") for name in OTHER}
+
+
+@pytest.mark.parametrize(
+    "linux", ["6.12-deb13", pytest.param("6.12-deb12", marks=pytest.mark.long("the source is 6.12-deb13's"))]
+)
+def test_nothing_is_missed_on_later_kernels(linux: Linux) -> None:
+    """Two CPUs, and the controls."""
+    steps = {"own": f"--target own {oracle.only(LATER)}", "other": f"--target other {oracle.only(OTHER)}"}
+    transcript = _run(MACHINES["bare-smp"].with_linux(linux), 600, steps, LATER_MISTAKES)
+    assert _check(transcript, "own") == {(name, "own") for name in LATER}
+    assert _check(transcript, "other") == {(name, "other") for name in OTHER}
+    for mistake, scenario in LATER_MISTAKES.items():
+        caught = {row["scenario"] for row in oracle.bad(oracle.report(transcript, mistake))}
+        assert caught == {scenario}, mistake
 
 
 @pytest.mark.long("make check holds two CPUs, which do all that one does")

@@ -119,7 +119,7 @@ def test_mistakes_of_the_vmm_are_caught_or_reported() -> None:
 
 def _oracle(arguments: str) -> dict[str, Any]:
     """Hold libdirty's back end against memory, on two processors, in a guest that can swap."""
-    zram = initramfs.modules(host.module_files(host.kernel().release, "zram"))
+    zram = initramfs.modules(host.module_files(host.kernel(), "zram"))
     script = f"""set -e
 for module in $(cat /modules/order); do
 	insmod "/modules/$module"

@@ -91,11 +91,12 @@ def _links(units: Sequence[Path], enabled: Sequence[str]) -> dict[str, Link]:
 
 def _modprobe(modules: Sequence[str]) -> dict[str, File]:
     """Return the input of busybox's modprobe, with dependencies in its order: the last to be loaded first."""
-    release = host.kernel().release
+    kernel = host.kernel()
+    release = kernel.release
     tree: dict[str, File] = {}
     lines = []
     for name in modules:
-        paths = host.module_files(release, name)
+        paths = host.module_files(kernel, name)
         tree |= {str(path): File(path) for path in paths}
         names = [str(path.relative_to(f"/lib/modules/{release}")) for path in reversed(paths)]
         lines.append(f"{names[0]}: {' '.join(names[1:])}\n")

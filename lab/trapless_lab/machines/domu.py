@@ -117,7 +117,7 @@ class DomU:
 
     def image(self, kernel: host.Kernel) -> bytes:
         """Return its packed root file system."""
-        modules = [path for name in self.modules for path in host.module_files(kernel.release, name)]
+        modules = [path for name in self.modules for path in host.module_files(kernel, name)]
         tree: dict[str, File | Link] = {"/init": File(_INIT, 0o755)}
         tree |= initramfs.busybox(host.busybox())
         tree |= initramfs.modules(modules)

@@ -57,9 +57,12 @@ def busybox(path: Path, like: Path | None = None) -> dict[str, File | Link]:
 
 def modules(files: Sequence[Path]) -> dict[str, File | Link]:
     """Return kernel modules and the order in which the guest's init loads them."""
-    unique = list(dict.fromkeys(files))
-    tree: dict[str, File | Link] = {f"/modules/{path.name}": File(path) for path in unique}
-    order = "".join(f"{path.name}\n" for path in unique)
+    unpacked = {path.name.removesuffix(".xz"): path for path in files}
+    tree: dict[str, File | Link] = {
+        f"/modules/{name}": File(path if path.name == name else host.module_content(path))
+        for name, path in unpacked.items()
+    }
+    order = "".join(f"{name}\n" for name in unpacked)
     return tree | {"/modules/order": File(order.encode())}
 
 

@@ -70,7 +70,10 @@ def linux_args(machine: Machine) -> str:
     # where each character of a guest is an exit.
     level = 4 if machine.architecture == "power" else 5
     console = "hvc0" if machine.xen else _CONSOLES[machine.architecture]
-    return " ".join((f"console={console}", "panic=-1", f"loglevel={level}", *machine.linux_args))
+    # Beside other machines the emulated timer may be too late for the check that it works, which ends in a
+    # panic. It was seen with Linux 6.12.
+    checks = () if machine.linux == "6.1" else ("no_timer_check",)
+    return " ".join((f"console={console}", "panic=-1", f"loglevel={level}", *checks, *machine.linux_args))
 
 
 def steps_port(machine: Machine) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .. import artifacts, host
+from .. import artifacts, host, kernels
 from ..progress import Progress
 from . import bochs, efi, epml, guest, initramfs, qemu, session, trace
 from .initramfs import File, Tree
@@ -114,7 +114,7 @@ def _kernel(machine: Machine) -> Path:
         return artifacts.power("kernel", "vmlinux")
     if machine.architecture == "arm64":
         return artifacts.arm64_kernel(machine.page_kib)
-    image = host.kernel().image
+    image = kernels.kernel(machine.linux).image
     return image if machine.unpacks else host.vmlinux(image)
 
 
@@ -187,10 +187,10 @@ def _guest_tree(machine: Machine, log: StepLog, modules: Sequence[str], files: T
         # There is no trace in which a marker would be seen.
         tree[f"/bin/{guest.MARK}"] = initramfs.Link("true")
     else:
-        release = host.kernel().release
+        kernel = kernels.kernel(machine.linux)
         names = [*(["xen-privcmd"] if machine.xen else []), *modules]
         tree |= initramfs.busybox(host.busybox())
-        tree |= initramfs.modules([path for name in names for path in host.module_files(release, name)])
+        tree |= initramfs.modules([path for name in names for path in host.module_files(kernel, name)])
         programs = [guest.MARK, *programs]
     tree |= guest.tree(*programs, architecture=machine.architecture)
     if machine.xen:

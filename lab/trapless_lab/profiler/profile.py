@@ -140,10 +140,10 @@ def _modules(shown: StepResult, files: Mapping[str, File]) -> list[Area]:
     for module, section, address in re.findall(r"^(\S+) (\S+) 0x([0-9a-f]+)$", shown.output, re.MULTILINE):
         sections.setdefault(module, {})[section] = int(address, 16)
     ours = _of_kind(files, ".ko")
-    release = host.kernel().release
+    kernel = host.kernel()
     areas = []
     for module, where in sections.items():
-        content = ours.get(module) or host.module_files(release, module)[-1].read_bytes()
+        content = ours.get(module) or host.module_content(host.module_files(kernel, module)[-1])
         areas += binaries.module(module, content, where)
     return areas
 

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What this module uses of memory management, where the series of Linux differ. */
+#ifndef PVMMU_SERIES_MMU_H
+#define PVMMU_SERIES_MMU_H
+
+#include <linux/mm.h>
+#include <linux/pagemap.h>
+#include <linux/pgtable.h>
+
+#include "series.h"
+
+#if SERIES_IS(6, 1)
+
+#include <asm/paravirt.h>
+
+/* Which operations this CPU collects, instead of doing them at once. */
+#define SERIES_LAZY_SYMBOL	"paravirt_get_lazy_mode"
+#define SERIES_LAZY_NONE	PARAVIRT_LAZY_NONE
+typedef enum paravirt_lazy_mode series_lazy_t(void);
+
+/* Makes a page of anonymous memory the area's own, and exclusive. */
+#define SERIES_MOVE_ANON_SYMBOL	"page_move_anon_rmap"
+typedef void series_move_anon_t(struct page *page, struct vm_area_struct *vma);
+
+static inline void series_move_anon(series_move_anon_t *stock, struct page *page,
+				    struct vm_area_struct *vma)
+{
+	stock(page, vma);
+}
+
+static inline bool series_in_swap_cache(struct page *page)
+{
+	return PageSwapCache(page);
+}
+
+/* Nothing is needed to lock a table. */
+#define SERIES_LOCK_TABLE_SYMBOL	NULL
+typedef void series_lock_table_t(void);
+
+/* Return: a table of a parent at fork, locked. */
+static inline pte_t *series_lock_table(series_lock_table_t *stock,
+				       struct mm_struct *mm, pmd_t *pmd,
+				       unsigned long address, spinlock_t **lock)
+{
+	return pte_offset_map_lock(mm, pmd, address, lock);
+}
+
+static inline bool series_is_gone(const pte_t *table)
+{
+	return false;
+}
+
+/* Do others than processors hear of a flush, such as an IOMMU? */
+static inline bool series_flush_is_heard(struct mm_struct *mm)
+{
+	return false;
+}
+
+/* With these, dirty without write permission has a meaning of its own. */
+static inline bool series_has_shadow_stacks(void)
+{
+	return false;
+}
+
+#elif SERIES_IS(6, 12)
+
+#include <linux/mmu_notifier.h>
+
+#include <asm/cpufeature.h>
+#include <asm/xen/hypervisor.h>
+
+static inline bool series_flush_is_heard(struct mm_struct *mm)
+{
+	return mm_has_notifiers(mm);
+}
+
+static inline bool series_has_shadow_stacks(void)
+{
+	return boot_cpu_has(X86_FEATURE_SHSTK) ||
+	       boot_cpu_has(X86_FEATURE_USER_SHSTK);
+}
+
+#define SERIES_LAZY_SYMBOL	"xen_get_lazy_mode"
+#define SERIES_LAZY_NONE	XEN_LAZY_NONE
+typedef enum xen_lazy_mode series_lazy_t(void);
+
+#define SERIES_MOVE_ANON_SYMBOL	"folio_move_anon_rmap"
+typedef void series_move_anon_t(struct folio *folio, struct vm_area_struct *vma);
+
+/* Its callers mark the page themselves since 6.7. */
+static inline void series_move_anon(series_move_anon_t *stock, struct page *page,
+				    struct vm_area_struct *vma)
+{
+	stock(page_folio(page), vma);
+	SetPageAnonExclusive(page);
+}
+
+static inline bool series_in_swap_cache(struct page *page)
+{
+	return folio_test_swapcache(page_folio(page));
+}
+
+/* Not exported. */
+#define SERIES_LOCK_TABLE_SYMBOL	"__pte_offset_map_lock"
+typedef pte_t *series_lock_table_t(struct mm_struct *mm, pmd_t *pmd,
+				   unsigned long address, spinlock_t **lock);
+
+/* Return: the table, locked, or NULL if it is gone. */
+static inline pte_t *series_lock_table(series_lock_table_t *stock,
+				       struct mm_struct *mm, pmd_t *pmd,
+				       unsigned long address, spinlock_t **lock)
+{
+	pte_t *table;
+
+	__cond_lock(*lock, table = stock(mm, pmd, address, lock));
+	return table;
+}
+
+/* If so, no lock was taken. */
+static inline bool series_is_gone(const pte_t *table)
+{
+	return !table;
+}
+
+#endif
+
+#endif /* PVMMU_SERIES_MMU_H */
