@@ -52,7 +52,31 @@ def debian13(package: str) -> Path:
     return tree
 
 
-def _fetch_debian13(package: str, folder: Path) -> Path:
+def upstream(package: str, suite: str) -> Path:
+    """Return a folder with the upstream source of a package of Debian, as its authors released it.
+
+    From the same mirror, and checked in the same way. Skips the test where it is not there.
+    """
+    cache = artifacts.build_dir() / "dirty" / "packages"
+    tree = cache / f"{package}-{suite}-source"
+    if not tree.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            try:
+                apt = _apt(Path(folder), "deb-src", suite)
+                wanted = ("source", "--tar-only", "--download-only", package)
+                run("apt-get", *apt, *wanted, cwd=Path(folder) / "debs")
+            except (OSError, subprocess.CalledProcessError) as error:
+                pytest.skip(f"apt has no source of {package} of {suite} here: {error}")
+            (archive,) = (Path(folder) / "debs").glob("*.orig.tar.*")
+            fresh = Path(folder) / "tree"
+            run("tar", "--extract", "--file", archive, "--directory", fresh, "--strip-components=1")
+            fresh.rename(tree)  # all of it, or nothing
+    return tree
+
+
+def _apt(folder: Path, kind: str, suite: str) -> list[str]:
+    """Return apt's settings for lists of their own in ``folder``, which they bring up to date."""
     mirrors = _output(
         *("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"),
         *("Origin: Debian", "Label: Debian", "Component: main"),
@@ -61,7 +85,7 @@ def _fetch_debian13(package: str, folder: Path) -> Path:
         raise OSError("no mirror of Debian, or no debian-archive-keyring")
     for name in ("lists/partial", "cache/archives/partial", "debs", "tree"):
         (folder / name).mkdir(parents=True)
-    (folder / "sources.list").write_text(f"deb [signed-by={KEYS}] {mirrors[0]} trixie main\n")
+    (folder / "sources.list").write_text(f"{kind} [signed-by={KEYS}] {mirrors[0]} {suite} main\n")
     settings: dict[str, str | Path] = {
         "APT::Sandbox::User": getpass.getuser(),
         "Acquire::Languages": "none",
@@ -74,6 +98,11 @@ def _fetch_debian13(package: str, folder: Path) -> Path:
     }
     apt = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
     run("apt-get", *apt, "update")
+    return apt
+
+
+def _fetch_debian13(package: str, folder: Path) -> Path:
+    apt = _apt(folder, "deb", "trixie")
     kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
     needed = _output("apt-cache", *apt, "depends", "--recurse", *(f"--no-{kind}" for kind in kinds), package)
     names = {line for line in needed.splitlines() if re.fullmatch(r"[a-z0-9][a-z0-9.+-]+", line)}
