@@ -92,8 +92,8 @@ LOAD_MODULES = "for module in $(cat /modules/order); do insmod /modules/$module;
 
 def module_files() -> Tree:
     """Return the stock modules that criu looks for as files of an inner guest."""
-    release = host.kernel().release
-    return initramfs.modules([path for name in MODULES for path in host.module_files(release, name)])
+    kernel = host.kernel()
+    return initramfs.modules([path for name in MODULES for path in host.module_files(kernel, name)])
 
 
 PREPARE = Step("prepare criu", "mkdir -p /run && mount -t tmpfs tmpfs /run && ip link set lo up")
