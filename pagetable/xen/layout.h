@@ -27,9 +27,9 @@
 #define XEN_SIZE_iommu_legacy_unmap	123
 #define XEN_PROLOGUE_iommu_legacy_unmap	0x41, 0x54, 0x31, 0xc9, 0x49, 0x89, 0xd4
 
-/* push %r14; push %r13; push %r12 */
-#define XEN_SIZE_do_xenoprof_op		2408
-#define XEN_PROLOGUE_do_xenoprof_op	0x41, 0x56, 0x41, 0x55, 0x41, 0x54
+/* push %rbx; sub $16,%rsp */
+#define XEN_SIZE_do_callback_op		348
+#define XEN_PROLOGUE_do_callback_op	0x53, 0x48, 0x83, 0xec, 0x10
 
 /* push %r15; movslq %ecx,%r15 */
 #define XEN_SIZE_do_mmu_update		5002

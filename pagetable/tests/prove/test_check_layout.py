@@ -140,9 +140,9 @@ def test_the_installed_hypervisor_is_accepted(tmp_path: Path, capsys: pytest.Cap
     for item in [*HEADER.values, *HEADER.declarations]:
         assert f"ok      {item}\n" in output
     assert HEADER.replaced == [
+        "do_callback_op",
         "do_mmu_update",
         "do_update_va_mapping",
-        "do_xenoprof_op",
         "domain_kill",
         "get_page_from_l4e",
         "iommu_legacy_map",
@@ -216,8 +216,8 @@ def test_a_missing_declaration_is_refused_by_name(
         ("0x41, 0x54, 0x49, 0x89, 0xcc", "0x41, 0x54, 0x49, 0x89, 0xcc, 0x55",
          "XEN_PROLOGUE_iommu_legacy_map"),
         ("0x49, 0x89, 0xd4", "0x49, 0x89", "XEN_PROLOGUE_iommu_legacy_unmap"),
-        ("XEN_SIZE_do_xenoprof_op\t\t2408", "XEN_SIZE_do_xenoprof_op 2400",
-         "XEN_SIZE_do_xenoprof_op"),
+        ("XEN_SIZE_do_callback_op\t\t348", "XEN_SIZE_do_callback_op 340",
+         "XEN_SIZE_do_callback_op"),
     ],
 )  # fmt: skip
 def test_a_change_of_the_header_is_refused_by_name(
@@ -292,10 +292,10 @@ def test_a_branch_into_a_prologue_is_refused(form: str, name: str, build: Varian
 def test_a_prologue_that_cannot_move_is_refused(code: str, why: str, build: Variant) -> None:
     """Header and hypervisor agree, but the bytes must not be copied."""
     data = bytes.fromhex(code)
-    build.poke(build.symbol("do_xenoprof_op").address, data)
+    build.poke(build.symbol("do_callback_op").address, data)
     values = ", ".join(f"{byte:#04x}" for byte in data)
-    header = re.sub(r"(XEN_PROLOGUE_do_xenoprof_op\s+).*", rf"\g<1>{values}", LAYOUT.read_text())
-    assert why in refusals(build, parse_header(header))["XEN_PROLOGUE_do_xenoprof_op"]
+    header = re.sub(r"(XEN_PROLOGUE_do_callback_op\s+).*", rf"\g<1>{values}", LAYOUT.read_text())
+    assert why in refusals(build, parse_header(header))["XEN_PROLOGUE_do_callback_op"]
 
 
 @pytest.mark.parametrize("name", [*sorted(proofs.SYMBOLS), *HEADER.replaced])
