@@ -11,6 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from .. import host
+
 Architecture = Literal["x86", "power", "arm64"]
 Emulator = Literal["qemu", "bochs"]
 Iommu = Literal["strict", "relaxed"]
@@ -41,7 +43,8 @@ class Machine:
     types, relaxed maps all memory once. ``cpu`` is QEMU's model; machines whose instruction counts are
     compared must have the same model, which determines the instructions that the kernel uses. With ``icount``
     (QEMU's alone) the guest's clock counts instructions (2 ns each) and is deterministic. ``image`` is
-    another build of Xen than the host's own; UEFI starts a .efi. ``kernel`` replaces the default kernel of
+    another build of Xen than the host's own; UEFI starts a .efi. ``xen_root`` is a folder with unpacked
+    packages of another release's Xen and its toolstack. ``kernel`` replaces the default kernel of
     the architecture. CPUs that take ``turns`` run one after another on one thread of the host, some thousand
     instructions each: QEMU 7.2's emulation of several CPUs at once may execute code that the guest has
     already replaced. Without ``kaslr`` Linux alone is booted from the unpacked ELF image of its package's
@@ -70,6 +73,7 @@ class Machine:
     exceptions: bool = False
     kaslr: bool = False
     image: Path | None = None
+    xen_root: Path = host.ROOT
     kernel: Path | None = None
     xen_args: tuple[str, ...] = ()
     linux_args: tuple[str, ...] = ()
@@ -92,6 +96,8 @@ class Machine:
             raise ValueError(f"machine {self.name}: Xen options without Xen")
         if self.image and not self.xen:
             raise ValueError(f"machine {self.name}: an image of Xen without Xen")
+        if self.xen_root != host.ROOT and not self.xen:
+            raise ValueError(f"machine {self.name}: packages of Xen without Xen")
         if self.kaslr and (self.xen or not self.pc):
             raise ValueError(f"machine {self.name}: only a PC's Linux without Xen can have a random address")
         if self.epml and self.xen:
@@ -135,6 +141,10 @@ class Machine:
     def with_image(self, image: Path) -> "Machine":
         """Return the same machine with this build of Xen."""
         return replace(self, image=image)
+
+    def with_xen(self, root: Path) -> "Machine":
+        """Return the same machine with the Xen and the toolstack of unpacked packages."""
+        return replace(self, xen_root=root)
 
     def with_disk(self) -> "Machine":
         """Return the same machine with an AHCI disk."""
