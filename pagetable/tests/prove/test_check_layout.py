@@ -638,6 +638,7 @@ def test_a_payload_that_xen_could_not_load_is_refused(
     source.write_text(STUB.replace(old, new))
     base = ["-O2", "-ffreestanding", "-fPIC", "-fcf-protection=branch", "-fno-stack-protector"]
     base += ["-fno-asynchronous-unwind-tables", "-mno-red-zone", f"-I{XEN_DIR}", "-w"]
+    base += ["-include", str(built / "layout.h")]
     compiled = tmp_path / "payload.o"
     linked = tmp_path / "payload.livepatch"
     subprocess.run(["gcc", *base, *flags, "-c", source, "-o", compiled], check=True)
