@@ -61,7 +61,7 @@ mutants: pagetable-mutants dirty-mutants arm64	## what only tests run, and copie
 
 pagetable-mutants:
 	@echo "build: pagetable: modules with deliberate mistakes"
-	@$(sub) $(jobs) -C pagetable mutants
+	@$(sub) $(jobs) -C pagetable mutants debian13
 
 dirty-mutants:
 	@echo "build: dirty: tests' modules, copies with deliberate mistakes"

@@ -43,8 +43,17 @@ def test_xen_is_unpacked(tmp_path: Path) -> None:
     image = tmp_path / "xen.gz"
     image.write_bytes(gzip.compress(b"hypervisor"))
     assert host.unpack_xen(tmp_path, image).read_bytes() == b"hypervisor"
-    with pytest.raises(LabError, match=host.XEN_PACKAGE):
-        host.unpack_xen(tmp_path, tmp_path / "none.gz")
+
+
+def test_the_newest_xen_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="install the Debian package xen-hypervisor"):
+        host.xen(tmp_path)
+    (tmp_path / "boot").mkdir()
+    for name in ("xen-4.9-amd64.gz", "xen-4.20-amd64.gz", "xen-4.21-amd64.efi", "xen-syms-4.22-amd64.gz"):
+        (tmp_path / "boot" / name).touch()
+    assert host.xen(tmp_path).version == "4.20"
+    with pytest.raises(LabError, match=r"install the Debian package xen-utils-4\.20"):
+        host.xen(tmp_path).tool("xen-livepatch")
 
 
 def test_module_dependencies_come_first() -> None:

@@ -205,16 +205,17 @@ def test_payload_is_placed_by_xens_jumps() -> None:
     assert unnamed is not None and unnamed[1] == "[payload]"
 
 
-def test_symbols_of_another_xen_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_symbols_of_another_xen_are_refused(tmp_path: Path) -> None:
     assert profile.hypervisor().area.find(XEN)[1] != "[xen]"
-    other = tmp_path / "xen.gz"
-    other.write_bytes(gzip.compress(bytes(4096)))
-    monkeypatch.setattr(host, "XEN_IMAGE", other)
+    (tmp_path / "boot").mkdir()
+    (tmp_path / "boot/xen-4.17-amd64.gz").write_bytes(gzip.compress(bytes(4096)))
+    with pytest.raises(LabError, match=r"install the Debian package xen-hypervisor-4\.17-amd64-dbg"):
+        profile.hypervisor(tmp_path)
+    symbols = host.xen(tmp_path).symbols
+    symbols.parent.mkdir(parents=True)
+    symbols.symlink_to(host.xen().symbols)
     with pytest.raises(LabError, match="not of one build"):
-        profile.hypervisor()
-    monkeypatch.setattr(profile, "XEN_SYMBOLS", tmp_path / "none")
-    with pytest.raises(LabError, match="install the Debian package xen-hypervisor"):
-        profile.hypervisor()
+        profile.hypervisor(tmp_path)
 
 
 def test_module_is_placed_by_its_sections() -> None:

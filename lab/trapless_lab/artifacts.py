@@ -32,9 +32,15 @@ def tests(system: str) -> Path:
     return _REPOSITORY / system / "tests"
 
 
-def payload(system: str, name: str) -> Path:
-    """Return a hypervisor live-patch payload."""
-    return _built(build_dir() / system / "xen" / f"{name}.livepatch", f"make -C {system}")
+def payload(system: str, name: str, xen: str = "") -> Path:
+    """Return a hypervisor live-patch payload: for the installed Xen, or for that of ``fetched_xen``."""
+    folder = f"{xen}-payload" if xen else "xen"
+    return _built(build_dir() / system / folder / f"{name}.livepatch", f"make -C {system} {xen}".rstrip())
+
+
+def fetched_xen(name: str) -> Path:
+    """Return a folder of unpacked packages of another release's Xen, as scripts/fetch-xen makes it."""
+    return _built(build_dir() / "pagetable" / name, f"make -C pagetable {name}")
 
 
 def module(system: str, part: str, name: str, linux: str = "6.1") -> Path:

@@ -9,6 +9,7 @@ import atexit
 import functools
 import gzip
 import lzma
+import os
 import re
 import shutil
 import struct
@@ -23,9 +24,7 @@ from .errors import LabError
 
 BOOT = Path("/boot")
 MODULES = Path("/lib/modules")
-XEN_IMAGE = BOOT / "xen-4.17-amd64.gz"
-XEN_TOOLS = Path("/usr/lib/xen-4.17/bin")
-XEN_PACKAGE = "xen-hypervisor-4.17-amd64"
+ROOT = Path("/")
 
 _EMULATORS = {
     "x86": ("qemu-system-x86_64", "qemu-system-x86"),
@@ -38,6 +37,36 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 # Only the plain flavour: "-cloud" and "-rt" kernels differ where the modules rely on them.
 _KERNEL = re.compile(r"vmlinuz-(?P<release>6\.1\.0-(?P<abi>\d+)-amd64)")
+
+
+_XEN = re.compile(r"xen-(?P<version>(?P<major>\d+)\.(?P<minor>\d+))-amd64\.gz")
+
+
+@dataclass(frozen=True)
+class Xen:
+    """A hypervisor and what belongs to it, of Debian's packages: installed, or unpacked in ``root``."""
+
+    version: str
+    root: Path
+
+    @property
+    def package(self) -> str:
+        """The package that the image is from; its symbols have another."""
+        return f"xen-hypervisor-{self.version}-amd64"
+
+    @property
+    def image(self) -> Path:
+        """The image that a multiboot loader boots."""
+        return self.root / "boot" / f"xen-{self.version}-amd64.gz"
+
+    @property
+    def symbols(self) -> Path:
+        """The image with its symbols, if their package is there."""
+        return self.root / "usr/lib/debug/boot" / f"xen-syms-{self.version}-amd64"
+
+    def tool(self, name: str) -> Path:
+        """Find a program of its toolstack: the one on the host's path is a script that selects a version."""
+        return file(self.root / "usr/lib" / f"xen-{self.version}" / "bin" / name, f"xen-utils-{self.version}")
 
 
 @dataclass(frozen=True)
@@ -93,10 +122,18 @@ def kernel(boot: Path = BOOT, modules: Path = MODULES) -> Kernel:
     return Kernel(newest["release"], boot / newest[0])
 
 
-def unpack_xen(directory: Path, image: Path = XEN_IMAGE) -> Path:
+def xen(root: Path = ROOT) -> Xen:
+    """Return the newest Xen of this host, or that of packages that are unpacked in a folder."""
+    boot = root / "boot"
+    found = [match for path in boot.glob("xen-*.gz") if (match := _XEN.fullmatch(path.name))]
+    if not found:
+        raise _missing(f"a hypervisor {boot}/xen-*-amd64.gz", "xen-hypervisor-4.17-amd64")
+    newest = max(found, key=lambda match: (int(match["major"]), int(match["minor"])))
+    return Xen(newest["version"], root)
+
+
+def unpack_xen(directory: Path, image: Path) -> Path:
     """Write the hypervisor, uncompressed as QEMU's multiboot loader wants it, into ``directory``."""
-    if not image.exists():
-        raise _missing(image, XEN_PACKAGE)
     target = directory / "xen"
     target.write_bytes(gzip.decompress(image.read_bytes()))
     return target
@@ -145,22 +182,16 @@ def vmlinux(image: Path) -> Path:
     return unpacked
 
 
-def xen_tool(name: str) -> Path:
-    """Find a program of Xen's toolstack itself: the one on the path is a script that selects a version."""
-    path = XEN_TOOLS / name
-    if not path.exists():
-        raise _missing(path, "xen-utils-4.17")
-    return path
+def shared_libraries(program: Path, root: Path = ROOT) -> list[Path]:
+    """List the shared libraries and the loader of a program; none for a static one.
 
-
-def xen_livepatch() -> Path:
-    """Find the tool that uploads payloads to Xen."""
-    return xen_tool("xen-livepatch")
-
-
-def shared_libraries(program: Path) -> list[Path]:
-    """List the shared libraries and the loader of a program; none for a static one."""
-    listed = subprocess.run([tool("ldd", "libc-bin"), program], capture_output=True, text=True, check=False)
+    Those of packages that are unpacked in ``root`` come before the host's.
+    """
+    own = root / "usr/lib/x86_64-linux-gnu"
+    environment = os.environ if root == ROOT else {**os.environ, "LD_LIBRARY_PATH": str(own)}
+    listed = subprocess.run(
+        [tool("ldd", "libc-bin"), program], capture_output=True, text=True, check=False, env=environment
+    )
     if "not found" in listed.stdout:
         raise LabError(f"{program} misses shared libraries:\n{listed.stdout}")
     return [Path(path) for path in re.findall(r"(?:=> |^\s*)(/\S+) \(0x", listed.stdout, re.MULTILINE)]
@@ -206,7 +237,7 @@ def versions() -> dict[str, str]:
     release = kernel().release
     return {
         "qemu": _package_version("qemu-system-x86"),
-        "xen": _package_version(XEN_PACKAGE),
+        "xen": _package_version(xen().package),
         "linux": f"{release} ({_package_version(f'linux-image-{release}')})",
         "busybox": _package_version("busybox-static"),
     }

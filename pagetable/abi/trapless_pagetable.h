@@ -3,8 +3,10 @@
  * trapless pagetable: the hypercall interface between the guest's page-table
  * cache and the hypervisor's semi-writable page type (PiBooster, section 3.4).
  *
- * Every operation is a sub-operation of xenoprof_op (hypercall 31), in a range
+ * Every operation is a sub-operation of callback_op (hypercall 30), in a range
  * Xen never uses; every other sub-operation number keeps its stock meaning.
+ * Until ABI 2 it was xenoprof_op (31), which Xen drops: either half refuses the
+ * other of another ABI as one that is not there.
  * Without the payload stock Xen answers these numbers with an error, which is
  * how a guest learns that the hypervisor half is missing.
  *
@@ -43,7 +45,7 @@ typedef unsigned long long tpt_u64;
 typedef int tpt_s32;
 #endif
 
-/* "TP" in the upper half: far outside xenoprof's own range of 0 to 17. */
+/* "TP" in the upper half: far outside callback_op's own range of 0 to 4. */
 #define TPT_OP_BASE		0x54500000u
 #define TPT_OP_MASK		0xffff0000u
 
@@ -72,7 +74,7 @@ typedef int tpt_s32;
 /* hardware domain only; no argument: MARK is admitted again */
 #define TPT_OP_ADMIT		(TPT_OP_BASE + 8)
 
-#define TPT_ABI_VERSION		2
+#define TPT_ABI_VERSION		3
 #define TPT_MAX_BATCH		512	/* pages a call */
 
 /* tpt_version.features */

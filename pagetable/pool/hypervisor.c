@@ -13,7 +13,7 @@
 
 static long call(unsigned int op, void *arg)
 {
-	return _hypercall2(long, xenoprof_op, op, arg);
+	return _hypercall2(long, callback_op, op, arg);
 }
 
 /* Without a hypervisor there is nothing to mark: report success. */

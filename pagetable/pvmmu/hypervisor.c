@@ -13,7 +13,7 @@
 
 static long call(unsigned int op, void *argument)
 {
-	return _hypercall2(long, xenoprof_op, op, argument);
+	return _hypercall2(long, callback_op, op, argument);
 }
 
 /* Return: 0, or -ENODEV: stock Xen refuses the number; the error depends on its version. */

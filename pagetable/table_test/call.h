@@ -9,7 +9,7 @@
 
 static inline long tpt_call(unsigned int op, void *arg)
 {
-	return _hypercall2(long, xenoprof_op, op, arg);
+	return _hypercall2(long, callback_op, op, arg);
 }
 
 /* One call; the caller sees rc and done as the hypervisor gave them. */

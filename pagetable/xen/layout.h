@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the payload assumes about the stock hypervisor's binary: Debian's Xen 4.17,
- * amd64. All of it is here and nowhere else.
+ * What the payload assumes about the stock hypervisor's binary, amd64. All of it is
+ * here and in families/, and nowhere else: here is what all versions of Xen have in
+ * common, in a family what some versions share. family.h stands for the one of the
+ * hypervisor's own version, which check_layout.py puts in its place.
  *
  * Every value stands in a #define of its own and every function or variable of
  * Xen in a declaration of its own. check_layout.py finds them by name, proves
@@ -16,7 +18,9 @@
  * The stock functions the payload replaces. Size as in the symbol table; the
  * prologue is the whole instructions that Xen's five-byte jump overwrites. It
  * guards the application (struct livepatch_expectation) and is repeated by the
- * trampolines of original.S, so it must mean the same at another address.
+ * trampolines of original.S, so it must mean the same at another address. The
+ * numbers are those of Debian's Xen 4.17.7; each rebuild moves some, and they are
+ * read anew for the build at hand.
  */
 
 /* push %r12; mov %rcx,%r12 */
@@ -27,9 +31,9 @@
 #define XEN_SIZE_iommu_legacy_unmap	123
 #define XEN_PROLOGUE_iommu_legacy_unmap	0x41, 0x54, 0x31, 0xc9, 0x49, 0x89, 0xd4
 
-/* push %r14; push %r13; push %r12 */
-#define XEN_SIZE_do_xenoprof_op		2408
-#define XEN_PROLOGUE_do_xenoprof_op	0x41, 0x56, 0x41, 0x55, 0x41, 0x54
+/* push %rbx; sub $16,%rsp */
+#define XEN_SIZE_do_callback_op		348
+#define XEN_PROLOGUE_do_callback_op	0x53, 0x48, 0x83, 0xec, 0x10
 
 /* push %r15; movslq %ecx,%r15 */
 #define XEN_SIZE_do_mmu_update		5002
@@ -78,11 +82,6 @@ typedef unsigned long u64;
 #define XEN_STACK_CURRENT		0x37
 /* From that byte back to the 32-bit CPU number. Seen in iommu_map. */
 #define XEN_STACK_PROCESSOR_ID		0x3f
-/* struct vcpu: its domain. Seen in iommu_map. */
-#define XEN_VCPU_DOMAIN			0x10
-
-/* struct vcpu: a table whose teardown was preempted. Seen in do_mmu_update. */
-#define XEN_VCPU_OLD_GUEST_TABLE	0xb10
 
 /* irq_stat[cpu]: log2 of the size of one entry. Seen in iommu_map. */
 #define XEN_IRQ_STAT_SHIFT		7
@@ -91,17 +90,10 @@ typedef unsigned long u64;
 #define XEN_DOMAIN_ID			0x0
 /* The highest id that a domain can have. Seen in iommu_domain_init. */
 #define XEN_DOMID_LAST			0x7fef
-/* struct domain: 32 bits of creation options. Seen in cleanup_page_mappings. */
-#define XEN_DOMAIN_OPTIONS		0x13c
 /* Option: not a PV domain. Seen in cleanup_page_mappings. */
 #define XEN_DOMAIN_OPTION_HVM		0x1
 /* Option: the domain has IOMMU tables. Seen in iommu_map. */
 #define XEN_DOMAIN_OPTION_IOMMU		0x20
-/* struct domain: byte, IOMMU follows page types. See cleanup_page_mappings. */
-#define XEN_DOMAIN_NEED_SYNC		0x1c9
-
-/* struct domain: 32 bits of paging mode, 0 if none. Seen in do_mmu_update. */
-#define XEN_DOMAIN_PAGING_MODE		0x440
 
 /* First struct page_info, that of PDX 0. Seen in cleanup_page_mappings. */
 #define XEN_FRAME_TABLE			0xffff82e000000000UL
@@ -113,9 +105,6 @@ typedef unsigned long u64;
 #define XEN_PAGE_INFO_TYPE_INFO		0x10
 /* struct page_info: the owner's frame, 0 if none. cleanup_page_mappings. */
 #define XEN_PAGE_INFO_OWNER		0x18
-
-/* count_info: Xen's own, or beyond the allocation. See cleanup_page_mappings. */
-#define PGC_special			0x4200000000000000UL
 
 /* type_info: which type the references are of. Seen in _get_page_type. */
 #define PGT_type_mask			0xe000000000000000UL
@@ -175,13 +164,12 @@ _Static_assert(offsetof(struct page_info, type_info) ==
 _Static_assert(offsetof(struct page_info, owner) == XEN_PAGE_INFO_OWNER,
 	       "page_info.owner");
 
+#include "family.h"
+
 extern struct domain *hardware_domain;
 extern u64 max_page;			/* frames */
 extern u64 max_pdx;
 extern u8 irq_stat[];			/* an array; XEN_IRQ_STAT_SHIFT */
-extern u64 pfn_pdx_bottom_mask;
-extern u64 pfn_top_mask;
-extern u32 pfn_pdx_hole_shift;
 
 /* A bool result defines %al only: it must not be declared as anything wider. */
 bool __mfn_valid(u64 mfn);
@@ -290,13 +278,6 @@ static inline bool domain_needs_iommu_sync(const struct domain *d)
 	return *((const volatile u8 *)d + XEN_DOMAIN_NEED_SYNC);
 }
 
-/* The index of a frame in the frame table; the frame must be valid. */
-static inline u64 mfn_to_pdx(u64 mfn)
-{
-	return (mfn & pfn_pdx_bottom_mask) |
-	       ((mfn & pfn_top_mask) >> pfn_pdx_hole_shift);
-}
-
 static inline struct page_info *pdx_to_page(u64 pdx)
 {
 	return (struct page_info *)XEN_FRAME_TABLE + pdx;
@@ -305,13 +286,6 @@ static inline struct page_info *pdx_to_page(u64 pdx)
 static inline struct page_info *mfn_to_page(u64 mfn)
 {
 	return pdx_to_page(mfn_to_pdx(mfn));
-}
-
-/* The frame with this index, which must be valid. */
-static inline u64 pdx_to_mfn(u64 pdx)
-{
-	return (pdx & pfn_pdx_bottom_mask) |
-	       ((pdx << pfn_pdx_hole_shift) & pfn_top_mask);
 }
 
 /* The domain whose allocation the page belongs to, NULL if none. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The part of Xen 4.17's livepatch payload format that this payload uses, from
+ * The part of Xen's livepatch payload format that this payload uses, from
  * Xen's docs/misc/livepatch.pandoc ("Binary interface", payload version 2).
  *
  * Include after layout.h, which has the sizes and prologues named here.

@@ -24,7 +24,7 @@ original_\name:
 
 	original iommu_legacy_map, iommu_legacy_map, XEN_PROLOGUE_iommu_legacy_map
 	original iommu_legacy_unmap, iommu_legacy_unmap, XEN_PROLOGUE_iommu_legacy_unmap
-	original do_xenoprof_op, do_xenoprof_op, XEN_PROLOGUE_do_xenoprof_op
+	original do_callback_op, do_callback_op, XEN_PROLOGUE_do_callback_op
 	original domain_kill, domain_kill, XEN_PROLOGUE_domain_kill
 	original do_mmu_update, do_mmu_update, XEN_PROLOGUE_do_mmu_update
 	original do_update_va_mapping, do_update_va_mapping, \

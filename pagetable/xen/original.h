@@ -9,7 +9,7 @@ int original_iommu_legacy_map(struct domain *d, u64 dfn, u64 mfn,
 			      unsigned long page_count, u32 flags);
 int original_iommu_legacy_unmap(struct domain *d, u64 dfn,
 				unsigned long page_count);
-long original_do_xenoprof_op(int op, void *arg);
+long original_do_callback_op(int op, void *arg);
 int original_domain_kill(struct domain *d);
 long original_do_mmu_update(const void *updates, u32 count, u32 *done,
 			    u32 foreigndom);

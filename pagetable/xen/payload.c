@@ -169,13 +169,13 @@ static long op_admit(void)
 	return 0;
 }
 
-static long new_do_xenoprof_op(int op, void *arg)
+static long new_do_callback_op(int op, void *arg)
 {
 	struct domain *d = current_domain();
 
 	/* copy_*_guest_pv are wrong for any other kind of caller. */
 	if (((u32)op & TPT_OP_MASK) != TPT_OP_BASE || !domain_is_pv(d))
-		return original_do_xenoprof_op(op, arg);
+		return original_do_callback_op(op, arg);
 
 	switch ((u32)op) {
 	case TPT_OP_VERSION:
@@ -235,4 +235,4 @@ LIVEPATCH_POSTREVERT_HOOK(after_revert);
 
 LIVEPATCH_FUNC(iommu_legacy_map);
 LIVEPATCH_FUNC(iommu_legacy_unmap);
-LIVEPATCH_FUNC(do_xenoprof_op);
+LIVEPATCH_FUNC(do_callback_op);

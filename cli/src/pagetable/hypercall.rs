@@ -13,7 +13,7 @@ use serde::Serialize;
 
 const XEN_VERSION: c_uint = 17;
 const XENVER_COMMANDLINE: u64 = 9;
-const XENOPROF: c_uint = 31;
+const CALLBACK: c_uint = 30;
 const TPT_VERSION: u64 = 0x5450_0001;
 const TPT_STATS: u64 = 0x5450_0004;
 const TPT_GET_SWITCHES: u64 = 0x5450_0005;
@@ -73,12 +73,12 @@ pub fn command_line() -> Result<String, Unasked> {
 /// # Errors
 /// When Xen cannot be queried. If stock Xen refuses the query, the answer is that there is no payload.
 pub fn payload() -> Result<Option<Payload>, Unasked> {
-    let Ok(version) = ask(XENOPROF, TPT_VERSION)? else { return Ok(None) };
+    let Ok(version) = ask(CALLBACK, TPT_VERSION)? else { return Ok(None) };
     let numbers = |answer: &[u8]| -> Vec<u64> {
         answer.chunks_exact(8).map(|chunk| u64::from_ne_bytes(chunk.try_into().unwrap_or_default())).collect()
     };
-    let statistics = ask(XENOPROF, TPT_STATS)?.ok().map(|answer| numbers(&answer));
-    let switches = ask(XENOPROF, TPT_GET_SWITCHES)?.ok();
+    let statistics = ask(CALLBACK, TPT_STATS)?.ok().map(|answer| numbers(&answer));
+    let switches = ask(CALLBACK, TPT_GET_SWITCHES)?.ok();
     Ok(Some(Payload {
         abi: number(&version, 0),
         iommu_follows: number(&version, 2) & TPT_FEAT_SYNC != 0,
@@ -113,7 +113,7 @@ pub struct Eviction {
 /// # Errors
 /// When Xen cannot be called, or refuses: a payload that is too old does.
 pub fn evict() -> Result<Eviction, Unasked> {
-    let (result, answer) = call(XENOPROF, TPT_EVICT)?;
+    let (result, answer) = call(CALLBACK, TPT_EVICT)?;
     let is_done = match result {
         Ok(()) => true,
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => false,
@@ -136,7 +136,7 @@ pub fn evict() -> Result<Eviction, Unasked> {
 /// # Errors
 /// When Xen cannot be called, or refuses.
 pub fn admit() -> Result<(), Unasked> {
-    let (result, _) = call(XENOPROF, TPT_ADMIT)?;
+    let (result, _) = call(CALLBACK, TPT_ADMIT)?;
     result.map_err(|error| format!("Xen refuses to admit pages again: {error}"))
 }
 

@@ -226,7 +226,7 @@ mod tests {
         };
         assert_eq!(follows().answer, Some(true));
         fake.kernel.borrow_mut().payload = Some(Payload {
-            abi: 2,
+            abi: 3,
             iommu_follows: false,
             is_evicted: false,
             parts: 7,

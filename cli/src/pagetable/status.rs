@@ -330,7 +330,7 @@ mod tests {
             skipped_unmap: 1000,
         };
         fake.kernel.borrow_mut().payload = Some(hypercall::Payload {
-            abi: 2,
+            abi: 3,
             iommu_follows: true,
             is_evicted: false,
             parts: 7,
@@ -361,7 +361,7 @@ mod tests {
         let fake = loaded();
         let answer = |parts| {
             Some(hypercall::Payload {
-                abi: 2,
+                abi: 3,
                 iommu_follows: true,
                 is_evicted: false,
                 parts,

@@ -256,7 +256,7 @@ mod tests {
             skipped_unmap: 0,
         };
         fake.kernel.borrow_mut().payload = Some(Payload {
-            abi: 2,
+            abi: 3,
             iommu_follows: true,
             is_evicted: false,
             parts: 7,

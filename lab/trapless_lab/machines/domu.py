@@ -162,11 +162,11 @@ def tree(*domus: DomU) -> Tree:
         _KERNEL: File(host.unpack_kernel(kernel.image)),
     }
     for name in _TOOLS:
-        files |= initramfs.program(host.xen_tool(name))
+        files |= initramfs.program(host.xen().tool(name))
     for name in _XENSTORE_TOOLS:
         files |= initramfs.program(host.tool(name, "xenstore-utils"))
     # xl does not look for its helper on the path, and cancels its threads with a library that is not linked.
-    files[str(host.xen_tool(_HELPER))] = Link(f"/bin/{_HELPER}")
+    files[str(host.xen().tool(_HELPER))] = Link(f"/bin/{_HELPER}")
     files[str(host.thread_library())] = File(host.thread_library(), 0o755)
     files["/etc/xen/xl.conf"] = File(b"")
     for domu in domus:

@@ -40,10 +40,15 @@ Tree = Mapping[str, File | Link]
 MOUNT_POINTS = ("proc", "sys", "dev", "tmp")
 
 
-def program(path: Path) -> dict[str, File | Link]:
-    """Return a program in /bin and its shared libraries where its loader looks for them."""
+def program(path: Path, root: Path = host.ROOT) -> dict[str, File | Link]:
+    """Return a program in /bin and its shared libraries where its loader looks for them.
+
+    ``root`` is a folder of unpacked packages that it is from, if not installed on the host.
+    """
     tree: dict[str, File | Link] = {f"/bin/{path.name}": File(path, 0o755)}
-    tree |= {str(library): File(library, 0o755) for library in host.shared_libraries(path)}
+    for library in host.shared_libraries(path, root):
+        place = library.relative_to(root if library.is_relative_to(root) else host.ROOT)
+        tree[f"/{place}"] = File(library, 0o755)
     return tree
 
 

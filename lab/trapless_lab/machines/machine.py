@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from .. import host
 from ..kernels import Linux
 
 Architecture = Literal["x86", "power", "arm64"]
@@ -43,15 +44,15 @@ class Machine:
     types, relaxed maps all memory once. ``cpu`` is QEMU's model; machines whose instruction counts are
     compared must have the same model, which determines the instructions that the kernel uses. With ``icount``
     (QEMU's alone) the guest's clock counts instructions (2 ns each) and is deterministic. ``image`` is
-    another build of Xen than the host's own; UEFI starts a .efi. ``linux`` is the stock kernel of a PC, one
-    of those of kernels.py; ``kernel`` replaces the default kernel of the architecture. CPUs that take
-    ``turns`` run one after another on one thread of the host, some thousand instructions each: QEMU 7.2's
-    emulation of several CPUs at once may execute code that the guest has already replaced. Without ``kaslr``
-    Linux alone is booted from the unpacked ELF image of its package's file, at the address for which it is
-    linked; with ``kaslr`` from that file, at a random address. With ``epml`` its processors are the model of
-    docs/epml.md. ``cable`` gives it two network cards with a cable between them: no packet leaves the
-    machine, so the host's speed has no influence on them. With ``exceptions`` QEMU's trace contains each
-    exception of the processor.
+    another build of Xen than the host's own; UEFI starts a .efi. ``xen_root`` is a folder with unpacked
+    packages of another release's Xen and its toolstack. ``linux`` is the stock kernel of a PC, one of those
+    of kernels.py; ``kernel`` replaces the default kernel of the architecture. CPUs that take ``turns`` run
+    one after another on one thread of the host, some thousand instructions each: QEMU 7.2's emulation of
+    several CPUs at once may execute code that the guest has already replaced. Without ``kaslr`` Linux alone
+    is booted from the unpacked ELF image of its package's file, at the address for which it is linked; with
+    ``kaslr`` from that file, at a random address. With ``epml`` its processors are the model of docs/epml.md. ``cable``
+    gives it two network cards with a cable between them: no packet leaves the machine, so the host's speed
+    has no influence on them. With ``exceptions`` QEMU's trace contains each exception of the processor.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Machine:
     kaslr: bool = False
     linux: Linux = "6.1"
     image: Path | None = None
+    xen_root: Path = host.ROOT
     kernel: Path | None = None
     xen_args: tuple[str, ...] = ()
     linux_args: tuple[str, ...] = ()
@@ -100,6 +102,8 @@ class Machine:
             raise ValueError(f"machine {self.name}: only a PC boots one of several stock kernels")
         if self.linux != "6.1" and self.kernel:
             raise ValueError(f"machine {self.name}: a stock kernel and another one")
+        if self.xen_root != host.ROOT and not self.xen:
+            raise ValueError(f"machine {self.name}: packages of Xen without Xen")
         if self.kaslr and (self.xen or not self.pc):
             raise ValueError(f"machine {self.name}: only a PC's Linux without Xen can have a random address")
         if self.epml and self.xen:
@@ -147,6 +151,10 @@ class Machine:
     def with_image(self, image: Path) -> "Machine":
         """Return the same machine with this build of Xen."""
         return replace(self, image=image)
+
+    def with_xen(self, root: Path) -> "Machine":
+        """Return the same machine with the Xen and the toolstack of unpacked packages."""
+        return replace(self, xen_root=root)
 
     def with_disk(self) -> "Machine":
         """Return the same machine with an AHCI disk."""

@@ -135,7 +135,7 @@ def _images(machine: Machine, kernel: Path, initramfs_image: Path, work_dir: Pat
     plain = qemu.Images(kernel, initramfs_image)
     if not machine.xen:
         return plain
-    xen = machine.image or host.XEN_IMAGE
+    xen = machine.image or host.xen(machine.xen_root).image
     if machine.efi:
         disk = efi.make_disk(machine, xen, kernel, initramfs_image, work_dir)
         return replace(plain, efi_disk=disk, firmware=efi.firmware())
@@ -194,5 +194,6 @@ def _guest_tree(machine: Machine, log: StepLog, modules: Sequence[str], files: T
         programs = [guest.MARK, *programs]
     tree |= guest.tree(*programs, architecture=machine.architecture)
     if machine.xen:
-        tree |= initramfs.program(host.xen_livepatch())
+        xen_livepatch = host.xen(machine.xen_root).tool("xen-livepatch")
+        tree |= initramfs.program(xen_livepatch, machine.xen_root)
     return {**tree, **render(log.steps, log.nonce), **files}

@@ -12,6 +12,7 @@ from capstone.x86 import X86_OP_IMM, X86_OP_REG
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from .. import host
 from ..errors import LabError
 from ..plugins.spans import Plan
 from ..profiler import profile
@@ -37,12 +38,13 @@ def plan() -> Plan:
 
 def _typing() -> Iterator[CsInsn]:
     """Disassemble the function that gives a page its type."""
-    with profile.XEN_SYMBOLS.open("rb") as file:
+    path = host.xen().symbols
+    with path.open("rb") as file:
         elf = ELFFile(file)
         table = elf.get_section_by_name(".symtab")
         symbols = table.get_symbol_by_name(_TYPING) if isinstance(table, SymbolTableSection) else None
         if symbols is None or len(symbols) != 1:
-            raise LabError(f"{profile.XEN_SYMBOLS} has not one {_TYPING}")
+            raise LabError(f"{path} has not one {_TYPING}")
         start, size = symbols[0]["st_value"], symbols[0]["st_size"]
         section = elf.get_section(symbols[0]["st_shndx"])
         code = section.data()[start - section["sh_addr"] :][:size]

@@ -29,8 +29,6 @@ from ..symbols import Area, Symbols
 from . import binaries, kallsyms
 from .attribution import Profile, adds_up, summarise
 
-XEN_SYMBOLS = Path("/usr/lib/debug/boot/xen-syms-4.17-amd64")
-
 TOLERANCE = 0.01
 """How far the count may differ from the guest's clock: one of them also counts faults and its reading."""
 
@@ -105,20 +103,19 @@ def resolved(request: Request, transcript: Transcript, counted: Counts, kernel: 
     kallsyms.require(kernel, transcript[kallsyms.PLACE.name])
     areas = [kernel, *_modules(transcript[_MODULES.name], request.files)]
     if request.machine.xen:
-        xen = hypervisor()
+        xen = hypervisor(request.machine.xen_root)
         areas += xen.around(_payload(request.files, xen, counted))
     profile = summarise(counted, Symbols(areas))
     profile.checks = (adds_up(profile), agrees(counted, intervals(transcript[_WORKLOAD])))
     return profile
 
 
-def hypervisor() -> binaries.Hypervisor:
-    """Return the installed Xen with its symbols."""
-    if not XEN_SYMBOLS.exists():
-        raise LabError(f"{XEN_SYMBOLS} is missing; install the Debian package {host.XEN_PACKAGE}-dbg")
-    found = binaries.hypervisor(XEN_SYMBOLS)
-    if found.build_id not in gzip.decompress(host.XEN_IMAGE.read_bytes()):
-        raise LabError(f"{XEN_SYMBOLS} and {host.XEN_IMAGE} are not of one build")
+def hypervisor(root: Path = host.ROOT) -> binaries.Hypervisor:
+    """Return the Xen of a machine with its symbols."""
+    xen = host.xen(root)
+    found = binaries.hypervisor(host.file(xen.symbols, f"{xen.package}-dbg"))
+    if found.build_id not in gzip.decompress(xen.image.read_bytes()):
+        raise LabError(f"{xen.symbols} and {xen.image} are not of one build")
     return found
 
 

@@ -31,7 +31,7 @@ long call_evict(struct tpt_evict *report)
 
 	memset(guest, 0x77, sizeof(*guest));
 	fake.evicting = true;
-	rc = payload_xenoprof(TPT_OP_EVICT, guest);
+	rc = payload_callback(TPT_OP_EVICT, guest);
 	fake.evicting = was_evicting;
 	*report = *guest;
 	ledger_follow_marks();
@@ -47,7 +47,7 @@ struct answer call_prepared(int op, const u64 *mfns, u32 count)
 
 	if (!fake_cpu())
 		memcpy(before, guest_memory[0], GUEST_BYTES);
-	a.rc = payload_xenoprof(op, batch);
+	a.rc = payload_callback(op, batch);
 	a.done = batch->done;
 	n = a.done <= count && mfns ? a.done : 0;
 	for (u32 i = 0; i < n; i++)

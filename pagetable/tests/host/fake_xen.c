@@ -425,12 +425,12 @@ int original_iommu_legacy_unmap(struct domain *d, u64 dfn,
 	return 0;
 }
 
-long original_do_xenoprof_op(int op, void *arg)
+long original_do_callback_op(int op, void *arg)
 {
 	fake.originals++;
 	fake.last_op = op;
 	fake.last_arg = arg;
-	return STOCK_XENOPROF;
+	return STOCK_CALLBACK;
 }
 
 /* --- references: get_page to _put_page_type, after Xen 4.17's mm.c --- */

@@ -118,7 +118,7 @@ extern struct fake fake;
 extern u32 fake_parts;	/* that the payload was built with */
 extern struct ledger owed[NR_PDX];
 
-#define STOCK_XENOPROF	0x5afe
+#define STOCK_CALLBACK	0x5afe
 
 /* A broken promise. Must not return. */
 void violation(const char *format, ...)

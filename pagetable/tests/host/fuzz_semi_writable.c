@@ -340,7 +340,7 @@ static void odd_call(u8 kind)
 	else if (kind & 16)
 		op ^= 1 << (16 + (kind >> 5));	/* stock's range */
 	if (fake.current == &dom_hvm || ((u32)op & TPT_OP_MASK) != TPT_OP_BASE)
-		want = STOCK_XENOPROF;
+		want = STOCK_CALLBACK;
 	else if (kind & 8)
 		want = -ENOSYS;
 	else if (batch->count > TPT_MAX_BATCH)
@@ -352,10 +352,10 @@ static void odd_call(u8 kind)
 	else
 		want = bad_list ? -EFAULT :
 		       closed && op == (int)TPT_OP_MARK ? -EACCES : -EINVAL;
-	got = payload_xenoprof(op, batch);
+	got = payload_callback(op, batch);
 	if (got != want)
 		violation("odd call %x: %ld, not %ld", op, got, want);
-	if (want == STOCK_XENOPROF &&
+	if (want == STOCK_CALLBACK &&
 	    (fake.last_op != op || fake.last_arg != batch))
 		violation("stock call changed on its way");
 	domu.sync = true;
@@ -396,15 +396,15 @@ static void info_ops(void)
 	struct tpt_version *v = (void *)guest_memory[0];
 	struct tpt_stats *s = (void *)guest_memory[0];
 
-	if (payload_xenoprof(TPT_OP_VERSION, v) || v->abi != TPT_ABI_VERSION ||
+	if (payload_callback(TPT_OP_VERSION, v) || v->abi != TPT_ABI_VERSION ||
 	    v->max_batch != TPT_MAX_BATCH ||
 	    v->features != (TPT_FEAT_SYNC | (closed ? TPT_FEAT_EVICTED : 0)) ||
 	    v->parts != TPT_SWITCH_ALL)
 		violation("version");
 	if (fake.current == &domu) {
-		if (payload_xenoprof(TPT_OP_STATS, s) != -EPERM)
+		if (payload_callback(TPT_OP_STATS, s) != -EPERM)
 			violation("a guest sees the host's statistics");
-	} else if (payload_xenoprof(TPT_OP_STATS, s) ||
+	} else if (payload_callback(TPT_OP_STATS, s) ||
 		   memcmp(s, &semi_writable_stats, sizeof(*s))) {
 		violation("statistics");
 	}
@@ -451,7 +451,7 @@ static void eviction(void)
 	long rc;
 
 	if (how >= 192) {
-		rc = payload_xenoprof(TPT_OP_ADMIT, NULL);
+		rc = payload_callback(TPT_OP_ADMIT, NULL);
 		if (rc != (is_guest ? -EPERM : 0))
 			violation("admit: %ld", rc);
 		closed &= is_guest;

@@ -29,9 +29,9 @@ int payload_unmap(struct domain *d, u64 dfn, unsigned long count)
 	return new_iommu_legacy_unmap(d, dfn, count);
 }
 
-long payload_xenoprof(int op, void *arg)
+long payload_callback(int op, void *arg)
 {
-	return new_do_xenoprof_op(op, arg);
+	return new_do_callback_op(op, arg);
 }
 
 int payload_domain_kill(struct domain *d)

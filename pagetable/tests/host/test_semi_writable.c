@@ -331,7 +331,7 @@ static void relaxed_domain_is_refused(void **state)
 	dom0.sync = false;
 	assert_answer(mark_1(F1), -EOPNOTSUPP, 0x77777777);
 	assert_answer(release_1(F0), -EOPNOTSUPP, 0x77777777);
-	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, v), 0);
+	assert_int_equal(payload_callback(TPT_OP_VERSION, v), 0);
 	assert_int_equal(v->features, 0);
 	dom0.sync = true;
 	assert_true(fake_bit(F0));
@@ -341,10 +341,10 @@ static void relaxed_domain_is_refused(void **state)
 
 static void unreadable_argument(void **state)
 {
-	assert_int_equal(payload_xenoprof(MARK, NULL), -EFAULT);
-	assert_int_equal(payload_xenoprof(RELEASE, (void *)~0UL), -EFAULT);
-	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, NULL), -EFAULT);
-	assert_int_equal(payload_xenoprof(TPT_OP_STATS, NULL), -EFAULT);
+	assert_int_equal(payload_callback(MARK, NULL), -EFAULT);
+	assert_int_equal(payload_callback(RELEASE, (void *)~0UL), -EFAULT);
+	assert_int_equal(payload_callback(TPT_OP_VERSION, NULL), -EFAULT);
+	assert_int_equal(payload_callback(TPT_OP_STATS, NULL), -EFAULT);
 }
 
 static void nth_copy_fails(int op, unsigned int nth, bool moved)
@@ -384,7 +384,7 @@ static void list_out_of_reach(void **state)
 {
 	guest_batch()->count = 2;
 	guest_batch()->mfns = (u64)guest_memory[0] + GUEST_BYTES - 8;
-	assert_int_equal(payload_xenoprof(MARK, guest_batch()), -EFAULT);
+	assert_int_equal(payload_callback(MARK, guest_batch()), -EFAULT);
 	assert_int_equal(guest_batch()->done, 0);
 }
 
@@ -523,9 +523,9 @@ static void domu_has_no_say_in_the_host(void **state)
 
 	as_domu();
 	for (unsigned int i = 0; i < sizeof(ops) / sizeof(ops[0]); i++)
-		assert_int_equal(payload_xenoprof(ops[i], guest_memory[0]),
+		assert_int_equal(payload_callback(ops[i], guest_memory[0]),
 				 -EPERM);
-	assert_int_equal(payload_xenoprof(TPT_OP_BASE, guest_memory[0]),
+	assert_int_equal(payload_callback(TPT_OP_BASE, guest_memory[0]),
 			 -ENOSYS);
 	assert_int_equal(fake.originals, 0);
 	as_dom0();
@@ -539,11 +539,11 @@ static void domu_without_devices_is_refused(void **state)
 	domu.sync = false;
 	assert_answer(call_batch(MARK, &(u64){ U0 }, 1), -EOPNOTSUPP,
 		      0x77777777);
-	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, v), 0);
+	assert_int_equal(payload_callback(TPT_OP_VERSION, v), 0);
 	assert_int_equal(v->features, 0);
 	assert_false(payload_has_map());
 	domu.sync = true;
-	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, v), 0);
+	assert_int_equal(payload_callback(TPT_OP_VERSION, v), 0);
 	assert_int_equal(v->features, TPT_FEAT_SYNC);
 	as_dom0();
 }
@@ -551,8 +551,8 @@ static void domu_without_devices_is_refused(void **state)
 static void hvm_reaches_stock(void **state)
 {
 	fake.current = &dom_hvm;
-	assert_int_equal(payload_xenoprof(MARK, guest_batch()),
-			 STOCK_XENOPROF);
+	assert_int_equal(payload_callback(MARK, guest_batch()),
+			 STOCK_CALLBACK);
 	assert_int_equal(fake.last_op, MARK);
 	assert_ptr_equal(fake.last_arg, guest_batch());
 	fake.current = &dom0;
@@ -561,8 +561,8 @@ static void hvm_reaches_stock(void **state)
 static void hvm_hardware_domain_is_not_served(void **state)
 {
 	dom0.pv = false;
-	assert_int_equal(payload_xenoprof(MARK, guest_batch()),
-			 STOCK_XENOPROF);
+	assert_int_equal(payload_callback(MARK, guest_batch()),
+			 STOCK_CALLBACK);
 	dom0.pv = true;
 }
 
@@ -572,8 +572,8 @@ static void other_numbers_reach_stock(void **state)
 			    TPT_OP_BASE + 0x10000, 0x5450, (int)0xd4500002 };
 
 	for (unsigned int i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
-		assert_int_equal(payload_xenoprof(ops[i], (void *)(u64)i),
-				 STOCK_XENOPROF);
+		assert_int_equal(payload_callback(ops[i], (void *)(u64)i),
+				 STOCK_CALLBACK);
 		assert_int_equal(fake.last_op, ops[i]);
 		assert_ptr_equal(fake.last_arg, (void *)(u64)i);
 	}
@@ -581,9 +581,9 @@ static void other_numbers_reach_stock(void **state)
 
 static void unknown_numbers_in_range(void **state)
 {
-	assert_int_equal(payload_xenoprof(TPT_OP_BASE, NULL), -ENOSYS);
-	assert_int_equal(payload_xenoprof(TPT_OP_BASE + 9, NULL), -ENOSYS);
-	assert_int_equal(payload_xenoprof(TPT_OP_BASE | 0xffff, NULL), -ENOSYS);
+	assert_int_equal(payload_callback(TPT_OP_BASE, NULL), -ENOSYS);
+	assert_int_equal(payload_callback(TPT_OP_BASE + 9, NULL), -ENOSYS);
+	assert_int_equal(payload_callback(TPT_OP_BASE | 0xffff, NULL), -ENOSYS);
 }
 
 static u32 switches(void)
@@ -591,7 +591,7 @@ static u32 switches(void)
 	u32 on;
 
 	memset(guest_memory[0], 0xff, sizeof(on));
-	assert_int_equal(payload_xenoprof(TPT_OP_GET_SWITCHES, guest_memory[0]),
+	assert_int_equal(payload_callback(TPT_OP_GET_SWITCHES, guest_memory[0]),
 			 0);
 	memcpy(&on, guest_memory[0], sizeof(on));
 	return on;
@@ -600,7 +600,7 @@ static u32 switches(void)
 static long set_switches(u32 on)
 {
 	memcpy(guest_memory[0], &on, sizeof(on));
-	return payload_xenoprof(TPT_OP_SET_SWITCHES, guest_memory[0]);
+	return payload_callback(TPT_OP_SET_SWITCHES, guest_memory[0]);
 }
 
 static void switches_as_asked(void **state)
@@ -614,8 +614,8 @@ static void switches_as_asked(void **state)
 		assert_int_equal(set_switches(~0u), -EINVAL);
 		assert_int_equal(switches(), on);
 	}
-	assert_int_equal(payload_xenoprof(TPT_OP_GET_SWITCHES, NULL), -EFAULT);
-	assert_int_equal(payload_xenoprof(TPT_OP_SET_SWITCHES, NULL), -EFAULT);
+	assert_int_equal(payload_callback(TPT_OP_GET_SWITCHES, NULL), -EFAULT);
+	assert_int_equal(payload_callback(TPT_OP_SET_SWITCHES, NULL), -EFAULT);
 	assert_int_equal(switches(), TPT_SWITCH_ALL);
 }
 
@@ -627,7 +627,7 @@ static void a_part_that_is_left_out(void **state)
 
 	assert_int_equal(set_switches(0), 0);
 	for (fake_parts = 0; fake_parts <= TPT_SWITCH_ALL; fake_parts++) {
-		assert_int_equal(payload_xenoprof(TPT_OP_VERSION,
+		assert_int_equal(payload_callback(TPT_OP_VERSION,
 						  guest_memory[0]), 0);
 		memcpy(&v, guest_memory[0], sizeof(v));
 		assert_int_equal(v.parts, fake_parts);
@@ -649,7 +649,7 @@ static void version_and_statistics(void **state)
 	struct tpt_stats s;
 
 	memset(guest_memory[0], 0xff, sizeof(v));
-	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, guest_memory[0]), 0);
+	assert_int_equal(payload_callback(TPT_OP_VERSION, guest_memory[0]), 0);
 	memcpy(&v, guest_memory[0], sizeof(v));
 	assert_int_equal(v.abi, TPT_ABI_VERSION);
 	assert_int_equal(v.max_batch, TPT_MAX_BATCH);
@@ -659,7 +659,7 @@ static void version_and_statistics(void **state)
 	marked_before(F0);
 	marked_before(F1);
 	assert_answer(release_1(F0), 0, 1);
-	assert_int_equal(payload_xenoprof(TPT_OP_STATS, guest_memory[0]), 0);
+	assert_int_equal(payload_callback(TPT_OP_STATS, guest_memory[0]), 0);
 	memcpy(&s, guest_memory[0], sizeof(s));
 	assert_int_equal(s.semi_writable, 1);
 	assert_int_equal(s.marked, 2);
@@ -1125,7 +1125,7 @@ static u32 features(void)
 	struct tpt_version v;
 
 	fake_begin();
-	assert_int_equal(payload_xenoprof(TPT_OP_VERSION, guest_memory[0]), 0);
+	assert_int_equal(payload_callback(TPT_OP_VERSION, guest_memory[0]), 0);
 	memcpy(&v, guest_memory[0], sizeof(v));
 	return v.features;
 }
@@ -1133,7 +1133,7 @@ static u32 features(void)
 static void admitted(void)
 {
 	fake_begin();
-	assert_int_equal(payload_xenoprof(TPT_OP_ADMIT, NULL), 0);
+	assert_int_equal(payload_callback(TPT_OP_ADMIT, NULL), 0);
 }
 
 /* Frames in all states that a guest can leave them in, for as long as it likes. */
@@ -1234,7 +1234,7 @@ static void evict_is_of_the_hardware_domain(void **state)
 	assert_int_equal(features(), TPT_FEAT_SYNC);
 	evicted();
 	as_domu();
-	assert_int_equal(payload_xenoprof(TPT_OP_ADMIT, NULL), -EPERM);
+	assert_int_equal(payload_callback(TPT_OP_ADMIT, NULL), -EPERM);
 	as_dom0();
 	assert_answer(mark_1(F1), -EACCES, 0);
 }
@@ -1242,7 +1242,7 @@ static void evict_is_of_the_hardware_domain(void **state)
 static void evict_without_room_for_the_result(void **state)
 {
 	marked_before(F0);
-	assert_int_equal(payload_xenoprof(TPT_OP_EVICT, NULL), -EFAULT);
+	assert_int_equal(payload_callback(TPT_OP_EVICT, NULL), -EFAULT);
 	fake.fail_at[FAULT_COPY] = 1;
 	assert_int_equal(call_evict(&report), -EFAULT);
 	assert_int_equal(features(), TPT_FEAT_SYNC);

@@ -10,7 +10,7 @@
 int payload_map(struct domain *d, u64 dfn, u64 mfn, unsigned long count,
 		u32 flags);
 int payload_unmap(struct domain *d, u64 dfn, unsigned long count);
-long payload_xenoprof(int op, void *arg);
+long payload_callback(int op, void *arg);
 int payload_domain_kill(struct domain *d);
 bool payload_has_map(void);
 bool payload_holds(u64 mfn);

@@ -14,7 +14,7 @@ from trapless_lab.pagetable import parts as pagetable
 
 pytestmark = pytest.mark.machine
 
-IMAGE = host.XEN_IMAGE.with_suffix(".efi")
+IMAGE = host.xen().image.with_suffix(".efi")
 OTHER = f"{GUEST}/other.livepatch"
 SPAWN = "spawn fork-exec -n 40"
 STOCK_FLUSHES = 15 * 40  # at least, for SPAWN

@@ -22,6 +22,7 @@
 #include <linux/slab.h>
 
 #include <asm/xen/page.h>
+#include <xen/interface/callback.h>
 #include <xen/xen.h>
 
 #include "call.h"
@@ -110,16 +111,28 @@ static bool case_switches(void)
 	return ok;
 }
 
-/* Numbers outside our range keep their stock meaning: none of these exist. */
+/* Numbers outside our range keep their stock meaning: but for the last none exist. */
 static bool case_other_operations(void)
 {
 	u64 scratch[64] = { };
 
-	return EXPECT("below", tpt_call(TPT_OP_BASE - 1, scratch), -EINVAL) &&
+	return EXPECT("below", tpt_call(TPT_OP_BASE - 1, scratch), -ENOSYS) &&
 	       EXPECT("above", tpt_call(TPT_OP_BASE + 0x10000, scratch),
-		      -EINVAL) &&
+		      -ENOSYS) &&
 	       EXPECT("signed", tpt_call(TPT_OP_MARK | 1u << 31, scratch),
-		      -EINVAL);
+		      -ENOSYS) &&
+	       EXPECT("register at 0", tpt_call(CALLBACKOP_register, NULL),
+		      -EFAULT);
+}
+
+/* A module of ABI 2 asks xenoprof_op, where it must find no hypervisor half. */
+static bool case_older_module(void)
+{
+	struct tpt_version v = { };
+	long rc = _hypercall2(long, xenoprof_op, TPT_OP_VERSION, &v);
+
+	return EXPECT("rc", rc == -EINVAL || rc == -ENOSYS, true) &&
+	       EXPECT("abi", v.abi, 0);
 }
 
 static const struct tpt_batch read_only_batch = { .count = 1, .done = 77 };
@@ -449,6 +462,7 @@ static const struct {
 	{ "unknown_operation", case_unknown_operation },
 	{ "switches", case_switches },
 	{ "other_operations", case_other_operations },
+	{ "older_module", case_older_module },
 	{ "bad_pointer", case_bad_pointer },
 	{ "bad_count", case_bad_count },
 	{ "not_ours", case_not_ours },

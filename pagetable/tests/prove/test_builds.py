@@ -12,13 +12,14 @@ import pytest
 XEN_DIR = Path(__file__).resolve().parents[2] / "xen"
 sys.path.insert(0, str(XEN_DIR / "prove"))
 
-from check_layout import DEFAULT_IMAGE, DEFAULT_LAYOUT, DEFAULT_SYMBOLS, main  # noqa: E402
+from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS, main  # noqa: E402
 from layout_checker.efi import EfiHypervisor, open_hypervisor  # noqa: E402
 from layout_checker.facts import check_all  # noqa: E402
 from layout_checker.fit import fit  # noqa: E402
 from layout_checker.header import parse_header  # noqa: E402
 from layout_checker.hypervisor import Hypervisor  # noqa: E402
 from layout_checker.report import Refused, UnusableInput  # noqa: E402
+from variants import LAYOUT_TEXT  # noqa: E402
 
 EFI = DEFAULT_IMAGE.with_suffix(".efi")
 LIST = DEFAULT_SYMBOLS.with_name(f"{EFI.name}.map")
@@ -43,7 +44,7 @@ def efi() -> EfiHypervisor:
 
 
 def fitted(old: str, new: str, hypervisor: Hypervisor) -> tuple[str, list[str]]:
-    text = DEFAULT_LAYOUT.read_text()
+    text = LAYOUT_TEXT
     assert old in text
     text = text.replace(old, new, 1)
     return fit(text, parse_header(text), hypervisor)
@@ -51,7 +52,7 @@ def fitted(old: str, new: str, hypervisor: Hypervisor) -> tuple[str, list[str]]:
 
 def test_nothing_is_fitted_for_the_build_of_layout_h(gz: Hypervisor) -> None:
     text, changes = fitted("", "", gz)
-    assert text == DEFAULT_LAYOUT.read_text() and not changes
+    assert text == LAYOUT_TEXT and not changes
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_nothing_is_fitted_for_the_build_of_layout_h(gz: Hypervisor) -> None:
 )
 def test_what_moves_is_fitted(old: str, new: str, gz: Hypervisor) -> None:
     text, changes = fitted(old, new, gz)
-    assert text == DEFAULT_LAYOUT.read_text()
+    assert text == LAYOUT_TEXT
     assert len(changes) == 1
 
 

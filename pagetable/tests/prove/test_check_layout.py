@@ -30,17 +30,16 @@ from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS, main  # noqa: E402
 from layout_checker import hypervisor as hypervisor_module  # noqa: E402
 from layout_checker import payload, proofs  # noqa: E402
 from layout_checker.facts import check_all, same_build  # noqa: E402
-from layout_checker.header import Header, parse_header, read_header  # noqa: E402
+from layout_checker.header import FAMILIES, Header, family, parse_header, read_layout  # noqa: E402
 from layout_checker.hypervisor import Hypervisor, near_branches, relative_pointers  # noqa: E402
 from layout_checker.loops import read_loops  # noqa: E402
 from layout_checker.report import Refused, Report, UnusableInput  # noqa: E402
 from layout_checker.witness import Witness  # noqa: E402
-from variants import Variant, installed  # noqa: E402
+from variants import HEADER, LAYOUT_TEXT, Variant, installed  # noqa: E402
 
 LAYOUT = XEN_DIR / "layout.h"
 PROVEN = XEN_DIR.parents[1] / "build/pagetable/xen"
 SITES = PROVEN / "zero_run_sites.h"
-HEADER = read_header(LAYOUT)
 
 needs_xen = pytest.mark.skipif(
     not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
@@ -124,7 +123,7 @@ def with_layout() -> Callable[[str, str], set[str]]:
     hypervisor = installed()
 
     def change(old: str, new: str) -> set[str]:
-        text = LAYOUT.read_text()
+        text = LAYOUT_TEXT
         assert old in text
         report = check_all(parse_header(text.replace(old, new, 1)), hypervisor)
         return {item.removeprefix("assumption: ") for item in report.refused}
@@ -140,9 +139,9 @@ def test_the_installed_hypervisor_is_accepted(tmp_path: Path, capsys: pytest.Cap
     for item in [*HEADER.values, *HEADER.declarations]:
         assert f"ok      {item}\n" in output
     assert HEADER.replaced == [
+        "do_callback_op",
         "do_mmu_update",
         "do_update_va_mapping",
-        "do_xenoprof_op",
         "domain_kill",
         "get_page_from_l4e",
         "iommu_legacy_map",
@@ -172,7 +171,7 @@ def test_no_build_id_is_written_when_something_is_refused(files: Files, tmp_path
 def test_a_changed_value_is_refused_by_name(
     item: str, change: int, with_layout: Callable[[str, str], set[str]]
 ) -> None:
-    define = re.search(rf"#define {item}\s+\S+", LAYOUT.read_text())
+    define = re.search(rf"#define {item}\s+\S+", LAYOUT_TEXT)
     assert define
     value = (HEADER.values[item] + change) % (1 << 64)
     names = with_layout(define[0], f"#define {item} {value:#x}UL")
@@ -189,9 +188,10 @@ def test_a_missing_value_is_refused_by_name(item: str, with_layout: Callable[[st
 def test_a_missing_declaration_is_refused_by_name(
     name: str, with_layout: Callable[[str, str], set[str]]
 ) -> None:
-    declaration = re.search(rf"^(extern|\w[^\n]*)[ *]{name}\b[^;{{}}]*;", LAYOUT.read_text(), flags=re.M)
+    declaration = re.search(rf"^(extern|\w[^\n]*)[ *]{name}\b[^;{{}}]*;", LAYOUT_TEXT, flags=re.M)
     assert declaration
-    assert name in with_layout(declaration[0], "")
+    item = "pdx" if name in proofs.FAMILY_SYMBOLS else name
+    assert item in with_layout(declaration[0], "")
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def test_a_missing_declaration_is_refused_by_name(
         ("0x41, 0x54, 0x49, 0x89, 0xcc", "0x41, 0x54, 0x49, 0x89, 0xcc, 0x55",
          "XEN_PROLOGUE_iommu_legacy_map"),
         ("0x49, 0x89, 0xd4", "0x49, 0x89", "XEN_PROLOGUE_iommu_legacy_unmap"),
-        ("XEN_SIZE_do_xenoprof_op\t\t2408", "XEN_SIZE_do_xenoprof_op 2400",
-         "XEN_SIZE_do_xenoprof_op"),
+        ("XEN_SIZE_do_callback_op\t\t348", "XEN_SIZE_do_callback_op 340",
+         "XEN_SIZE_do_callback_op"),
     ],
 )  # fmt: skip
 def test_a_change_of_the_header_is_refused_by_name(
@@ -292,10 +292,10 @@ def test_a_branch_into_a_prologue_is_refused(form: str, name: str, build: Varian
 def test_a_prologue_that_cannot_move_is_refused(code: str, why: str, build: Variant) -> None:
     """Header and hypervisor agree, but the bytes must not be copied."""
     data = bytes.fromhex(code)
-    build.poke(build.symbol("do_xenoprof_op").address, data)
+    build.poke(build.symbol("do_callback_op").address, data)
     values = ", ".join(f"{byte:#04x}" for byte in data)
-    header = re.sub(r"(XEN_PROLOGUE_do_xenoprof_op\s+).*", rf"\g<1>{values}", LAYOUT.read_text())
-    assert why in refusals(build, parse_header(header))["XEN_PROLOGUE_do_xenoprof_op"]
+    header = re.sub(r"(XEN_PROLOGUE_do_callback_op\s+).*", rf"\g<1>{values}", LAYOUT_TEXT)
+    assert why in refusals(build, parse_header(header))["XEN_PROLOGUE_do_callback_op"]
 
 
 @pytest.mark.parametrize("name", [*sorted(proofs.SYMBOLS), *HEADER.replaced])
@@ -307,6 +307,25 @@ def test_a_missing_symbol_is_refused_by_name(name: str, build: Variant) -> None:
 def test_a_duplicate_symbol_is_refused(build: Variant) -> None:
     build.rename("panic", "max_page")
     assert "max_page" in refusals(build)
+
+
+@pytest.mark.parametrize(
+    ("version", "name"), [((4, 17), "4.17"), ((4, 18), "4.18-4.20"), ((4, 20), "4.18-4.20")]
+)
+def test_a_version_has_the_header_of_its_family(version: tuple[int, int], name: str) -> None:
+    assert family(LAYOUT.parent / FAMILIES, version).stem == name
+
+
+@pytest.mark.parametrize("version", [(4, 16), (4, 21), (5, 17)])
+def test_a_version_of_no_known_family_is_refused(version: tuple[int, int]) -> None:
+    with pytest.raises(UnusableInput, match="of no family that is known"):
+        read_layout(LAYOUT, version)
+
+
+def test_another_familys_header_is_refused() -> None:
+    """A frame table that leaves holes out, read as one that does not, would mark other frames."""
+    other = check_all(parse_header(read_layout(LAYOUT, (4, 20))), installed()).refused
+    assert {"assumption: pdx", "PGC_special"} <= set(other)
 
 
 # Function, instruction, offset of the byte from its end, new byte, items that detect it.
@@ -416,7 +435,7 @@ def test_a_garbage_image_is_one_clear_line(
     path = tmp_path / "xen.gz"
     path.write_bytes(content)
     assert check(path, DEFAULT_SYMBOLS, LAYOUT) == 2
-    one_clear_line(capsys, path, "xen-hypervisor-4.17-amd64)")
+    one_clear_line(capsys, path, "xen-hypervisor-VERSION-amd64)")
 
 
 @pytest.mark.parametrize("source", [None, "/bin/true", "/dev/null", str(DEFAULT_IMAGE)])
@@ -427,7 +446,7 @@ def test_a_garbage_symbol_file_is_one_clear_line(
     if source:
         path.write_bytes(Path(source).read_bytes())
     assert check(DEFAULT_IMAGE, path, LAYOUT) == 2
-    one_clear_line(capsys, path, "xen-hypervisor-4.17-amd64-dbg)")
+    one_clear_line(capsys, path, "xen-hypervisor-VERSION-amd64-dbg)")
 
 
 def test_an_unreadable_header_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -510,7 +529,7 @@ def test_mutated_gzip_never_gives_a_traceback(tmp_path: Path) -> None:
 
 def test_mutated_layouts_never_give_a_traceback() -> None:
     chance = random.Random(2022)
-    text = LAYOUT.read_text()
+    text = LAYOUT_TEXT
     for _ in range(400):
         changed = list(text)
         for _ in range(chance.randint(1, 6)):
@@ -619,6 +638,7 @@ def test_a_payload_that_xen_could_not_load_is_refused(
     source.write_text(STUB.replace(old, new))
     base = ["-O2", "-ffreestanding", "-fPIC", "-fcf-protection=branch", "-fno-stack-protector"]
     base += ["-fno-asynchronous-unwind-tables", "-mno-red-zone", f"-I{XEN_DIR}", "-w"]
+    base += ["-include", str(built / "layout.h")]
     compiled = tmp_path / "payload.o"
     linked = tmp_path / "payload.livepatch"
     subprocess.run(["gcc", *base, *flags, "-c", source, "-o", compiled], check=True)

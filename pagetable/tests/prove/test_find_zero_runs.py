@@ -25,7 +25,7 @@ from find_zero_runs import find_all, main  # noqa: E402
 from layout_checker.hypervisor import Hypervisor  # noqa: E402
 from layout_checker.loops import Loop, read_loops  # noqa: E402
 from layout_checker.report import Refused, Report  # noqa: E402
-from variants import Variant, installed  # noqa: E402
+from variants import HEADER, Variant, installed  # noqa: E402
 from zero_run_finder.emulation import Emulator, compare, differences, random_case  # noqa: E402
 from zero_run_finder.finder import NAMES, Site, find  # noqa: E402
 from zero_run_finder.flow import Program  # noqa: E402
@@ -305,7 +305,7 @@ def loop_of(sites: dict[str, Site], name: str) -> Loop:
 def test_trampolines_do_what_the_loops_do(
     name: str, sites: dict[str, Site], hypervisor: Hypervisor, assemble: Callable[..., Trampolines]
 ) -> None:
-    compare(hypervisor, assemble(), loop_of(sites, name), CASES, seed=2)
+    compare(hypervisor, HEADER, assemble(), loop_of(sites, name), CASES, seed=2)
 
 
 @pytest.mark.parametrize("name", ["promote_l2", "demote_l4"])
@@ -313,7 +313,7 @@ def test_switched_off_they_do_nothing(
     name: str, sites: dict[str, Site], hypervisor: Hypervisor, assemble: Callable[..., Trampolines]
 ) -> None:
     """The number of checks for pending events is the same, too."""
-    stock, boosted = Emulator(hypervisor), Emulator(hypervisor, assemble(enabled=False))
+    stock, boosted = Emulator(hypervisor, HEADER), Emulator(hypervisor, HEADER, assemble(enabled=False))
     choose = random.Random(name)
     for case in (random_case(choose, name) for _ in range(10)):
         outcomes = stock.run(case, 1), boosted.run(case, 1)
@@ -330,7 +330,7 @@ def test_negative_control_seven_of_eight(
     skip_unchecked: Path,
 ) -> None:
     with pytest.raises(Refused, match="differ"):
-        compare(hypervisor, assemble(skip_unchecked), loop_of(sites, name), CASES, 1)
+        compare(hypervisor, HEADER, assemble(skip_unchecked), loop_of(sites, name), CASES, 1)
 
 
 @pytest.mark.parametrize(
@@ -356,4 +356,4 @@ def test_negative_controls(
     if old not in header(list(sites.values()), hypervisor):
         pytest.skip("another build: other registers")
     with pytest.raises(Refused, match=why):
-        compare(hypervisor, assemble(old=old, new=new), loop_of(sites, name), 4 * CASES, seed=3)
+        compare(hypervisor, HEADER, assemble(old=old, new=new), loop_of(sites, name), 4 * CASES, seed=3)

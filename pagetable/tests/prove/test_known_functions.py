@@ -16,17 +16,17 @@ import pytest
 XEN_DIR = Path(__file__).resolve().parents[2] / "xen"
 sys.path.insert(0, str(XEN_DIR / "prove"))
 
-from check_layout import DEFAULT_IMAGE, DEFAULT_LAYOUT, DEFAULT_SYMBOLS, main  # noqa: E402
+from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS, main  # noqa: E402
 from layout_checker import known_functions as known  # noqa: E402
 from layout_checker.efi import EfiHypervisor  # noqa: E402
 from layout_checker.facts import check_all  # noqa: E402
 from layout_checker.fit import fit  # noqa: E402
-from layout_checker.header import parse_header, read_header  # noqa: E402
+from layout_checker.header import parse_header  # noqa: E402
 from layout_checker.hypervisor import Instruction  # noqa: E402
 from layout_checker.loops import read_loops  # noqa: E402
 from layout_checker.payload import check_payload  # noqa: E402
 from layout_checker.report import Report, UnusableInput  # noqa: E402
-from variants import Variant, installed  # noqa: E402
+from variants import HEADER, LAYOUT_TEXT, Variant, installed  # noqa: E402
 
 EFI = DEFAULT_IMAGE.with_suffix(".efi")
 KNOWN = known.read_known() if known.KNOWN.exists() else []
@@ -164,7 +164,7 @@ def test_a_stricter_mask_is_not_made_lax_again() -> None:
 
 def test_negative_control_offsets_alone_accept_most_flips() -> None:
     """What the checker did before: a jump can be flipped and every item still holds."""
-    text = DEFAULT_LAYOUT.read_text()
+    text = LAYOUT_TEXT
     accepted = tried = 0
     for jump in conditional_jumps("get_page_from_l1e")[::8]:
         build = Variant()
@@ -250,5 +250,5 @@ def test_a_payload_with_an_unproven_part_is_refused(missing: tuple[str, ...]) ->
         pytest.skip("the payload is not built")
     report = Report()
     loops = read_loops(built.with_name("zero_run_sites.h"))
-    check_payload(report, built, read_header(DEFAULT_LAYOUT), installed(), loops, missing)
+    check_payload(report, built, HEADER, installed(), loops, missing)
     assert report.refused == (["payload: parts"] if missing else [])

@@ -12,20 +12,26 @@ item holds, 1 if one is refused, 2 if a file cannot be read.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
 from layout_checker.efi import open_hypervisor
 from layout_checker.facts import check_all
 from layout_checker.fit import fit
-from layout_checker.header import parse_header, read_header
+from layout_checker.header import parse_header, read_layout
 from layout_checker.known_functions import left_out, lists, parts_header, read_known
 from layout_checker.loops import read_loops
 from layout_checker.payload import check_payload
-from layout_checker.report import UnusableInput
+from layout_checker.report import Refused, UnusableInput
 
-DEFAULT_IMAGE = Path("/boot/xen-4.17-amd64.gz")
-DEFAULT_SYMBOLS = Path("/usr/lib/debug/boot/xen-syms-4.17-amd64")
+# The newest that is installed.
+DEFAULT_IMAGE = max(
+    Path("/boot").glob("xen-*-amd64.gz"),
+    key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)],
+    default=Path("/boot/xen-VERSION-amd64.gz"),
+)
+DEFAULT_SYMBOLS = Path("/usr/lib/debug/boot") / DEFAULT_IMAGE.stem.replace("xen-", "xen-syms-", 1)
 DEFAULT_LAYOUT = Path(__file__).resolve().parents[1] / "layout.h"
 
 
@@ -34,7 +40,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--xen", type=Path, default=DEFAULT_IMAGE, help="the image that boots")
     parser.add_argument("--syms", type=Path, default=DEFAULT_SYMBOLS, help="Xen with its symbols")
-    parser.add_argument("--layout", type=Path, default=DEFAULT_LAYOUT, help="the header to prove")
+    parser.add_argument(
+        "--layout",
+        type=Path,
+        default=DEFAULT_LAYOUT,
+        help="layout.h, with families/ beside it, or a fitted one",
+    )
     parser.add_argument("--fit", type=Path, metavar="FILE", help="write the header fitted to this build")
     parser.add_argument("--payload", type=Path, help="a built payload to check as well")
     parser.add_argument("--loops", type=Path, help="the payload's zero_run_sites.h")
@@ -52,7 +63,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Check, print the report, return the exit status."""
     options = parse(arguments)
     try:
-        header = read_header(options.layout)
         hypervisor = open_hypervisor(options.xen, options.syms)
         if options.build_id:
             print(hypervisor.image.build_id.hex())
@@ -60,8 +70,10 @@ def main(arguments: list[str] | None = None) -> int:
         if options.functions:
             print("\n".join(lists(hypervisor)))
             return 0
+        text = read_layout(options.layout, hypervisor.version)
+        header = parse_header(text)
         if options.fit:
-            text, changes = fit(options.layout.read_text(encoding="ascii"), header, hypervisor)
+            text, changes = fit(text, header, hypervisor)
             header = parse_header(text)
             for change in changes:
                 print(f"FITTED  {change}")
@@ -70,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.payload:
             loops = read_loops(options.loops) if options.loops else []
             check_payload(report, options.payload, header, hypervisor, loops, missing)
-    except UnusableInput as error:
+    except (UnusableInput, Refused) as error:
         print(f"check_layout: {error}", file=sys.stderr)
         return 2
     for line in report.lines():

@@ -12,8 +12,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS
+from check_layout import DEFAULT_IMAGE, DEFAULT_LAYOUT, DEFAULT_SYMBOLS
 from layout_checker.efi import open_hypervisor
+from layout_checker.header import parse_header, read_layout
 from layout_checker.loops import read_loops
 from layout_checker.report import Refused, Report, UnusableInput
 from zero_run_finder.emulation import compare
@@ -25,6 +26,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--xen", type=Path, default=DEFAULT_IMAGE, help="the image that boots")
     parser.add_argument("--syms", type=Path, default=DEFAULT_SYMBOLS, help="Xen with its symbols")
+    parser.add_argument("--layout", type=Path, default=DEFAULT_LAYOUT, help="layout.h, proven for them")
     parser.add_argument("--payload", type=Path, required=True, help="what has the trampolines")
     parser.add_argument("--loops", type=Path, required=True, help="the payload's zero_run_sites.h")
     parser.add_argument("--cases", type=int, default=30, help="how many tables for each loop")
@@ -40,10 +42,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         hypervisor = open_hypervisor(options.xen, options.syms)
         loops = read_loops(options.loops)
+        layout = parse_header(read_layout(options.layout, hypervisor.version))
         trampolines = Trampolines(hypervisor, options.payload, loops)
         for loop in loops:
             try:
-                compare(hypervisor, trampolines, loop, options.cases, options.seed)
+                compare(hypervisor, layout, trampolines, loop, options.cases, options.seed)
             except Refused as refusal:
                 verdicts.refuse(loop.name, str(refusal))
             else:

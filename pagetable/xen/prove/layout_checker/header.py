@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""layout.h as a list of items: the values it defines and the symbols it declares."""
+"""layout.h as a list of items: the values it defines and the symbols it declares.
+
+In layout.h a line stands for the family of versions that the hypervisor belongs to. families/ has a header
+for each, named after its versions: 4.17.h, 4.18-4.20.h.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,13 @@ from .report import UnusableInput
 FIELD_SIZES = {"u8": 1, "u32": 4, "u64": 8}
 PLAIN_DIRECTIVES = {"ifndef", "endif", "include", "pragma"}
 INTEGER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)(?:[uU]?[lL]{0,2})")
+
+
+FAMILIES = "families"
+FAMILY_LINE = '#include "family.h"\n'
+FAMILY_NAME = re.compile(r"(\d+)\.(\d+)(?:-(\d+)\.(\d+))?")
+
+Version = tuple[int, int]
 
 
 @dataclass
@@ -31,15 +42,38 @@ class Header:
         return sorted(self.prologues.keys() | self.sizes.keys())
 
 
-def read_header(path: Path) -> Header:
-    """Read layout.h from a file."""
+def read_layout(path: Path, version: Version) -> str:
+    """The text of layout.h for a version of Xen; of a fitted one as it is."""
+    text = _read(path)
+    if FAMILY_LINE not in text:
+        return text
+    return text.replace(FAMILY_LINE, _read(family(path.parent / FAMILIES, version)))
+
+
+def family(folder: Path, version: Version) -> Path:
+    """The header of the family that a version of Xen belongs to."""
+    known = {}
+    for path in sorted(folder.glob("*.h")):
+        if named := FAMILY_NAME.fullmatch(path.stem):
+            first, last = (
+                (int(named[1]), int(named[2])),
+                (int(named[3] or named[1]), int(named[4] or named[2])),
+            )
+            if first <= version <= last:
+                return path
+            known[path.stem] = path
+    raise UnusableInput(
+        f"Xen {version[0]}.{version[1]} is of no family that is known: {', '.join(known) or 'none is'}"
+    )
+
+
+def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="ascii")
+        return path.read_text(encoding="ascii")
     except OSError as error:
         raise UnusableInput(f"{path}: {error.strerror} (part of the source tree)") from error
     except UnicodeDecodeError as error:
         raise UnusableInput(f"{path}: not a C header: {error.reason}") from error
-    return parse_header(text)
 
 
 def parse_header(text: str) -> Header:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The installed hypervisor: the image that boots and the symbols that describe it.
 
-Debian ships Xen's image without symbols (``xen-hypervisor-4.17-amd64``) and the file it was made
-from with them (``xen-hypervisor-4.17-amd64-dbg``). All that is read here is read from the image;
+Debian ships Xen's image without symbols (``xen-hypervisor-VERSION-amd64``) and the file it was made
+from with them (``xen-hypervisor-VERSION-amd64-dbg``). All that is read here is read from the image;
 the other file gives names to its addresses, once both have been shown to be the same build.
 """
 
@@ -27,8 +27,8 @@ from elftools.elf.sections import SymbolTableSection
 
 from .report import Refused, UnusableInput
 
-IMAGE_PACKAGE = "xen-hypervisor-4.17-amd64"
-SYMBOLS_PACKAGE = "xen-hypervisor-4.17-amd64-dbg"
+IMAGE_PACKAGE = "xen-hypervisor-VERSION-amd64"
+SYMBOLS_PACKAGE = "xen-hypervisor-VERSION-amd64-dbg"
 BUILD_ID_SIZE = 20
 LARGEST_FILE = 64 << 20
 LARGEST_TABLE = 1 << 20
@@ -228,6 +228,21 @@ class Hypervisor:
                 f"{self.image.path} is {self.image.build_id.hex()}, "
                 f"{self.symbols_path} is {self.build_id.hex()}"
             )
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Which Xen it is, such as (4, 17): what its own code tells a guest that asks."""
+        return self._constant("xen_major_version"), self._constant("xen_minor_version")
+
+    def _constant(self, function: str) -> int:
+        """What a function returns that returns a number and does nothing else."""
+        code = self.text(function)
+        found = re.fullmatch(
+            r"(?:endbr64\n)?mov eax, (0x[0-9a-f]+|\d+)\n(?:ret|jmp __x86_return_thunk)\n", code
+        )
+        if not found:
+            raise Refused(f"{function} does not return a number")
+        return int(found[1], 0)
 
     @cached_property
     def _names(self) -> dict[int, str]:

@@ -40,6 +40,7 @@ CLEANUP = Witness(
     lfence
     ...
     mov edx, 1
+    ...
     mov rdi, {domain}
     ...
     call iommu_legacy_unmap
@@ -59,6 +60,19 @@ RETYPE = Witness(
     mov r8d, {IOMMUF_rw}
     mov ecx, 1
     mov rdx, rsi
+    call iommu_legacy_map
+    """,
+    """
+    cmp byte ptr [{domain} + {XEN_DOMAIN_NEED_SYNC}], 0
+    je {_}
+    test byte ptr [{domain} + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_HVM}
+    jne {_}
+    lfence
+    ...
+    mov r8d, {IOMMUF_rw}
+    mov ecx, 1
+    mov rdx, rsi
+    mov qword ptr [rsp], {_}
     call iommu_legacy_map
     """,
 )
@@ -95,6 +109,15 @@ PAGE_TO_PDX = Witness(
     mov {_}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
     sar {index}, {XEN_PAGE_INFO_SIZE:log2}
     """,
+    """
+    movabs {index}, {XEN_FRAME_TABLE:negated}
+    ...
+    add {index}, rdi
+    ...
+    sar {index}, {XEN_PAGE_INFO_SIZE:log2}
+    ...
+    mov {_}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    """,
 )
 
 WRITABLE = Witness(
@@ -106,6 +129,15 @@ WRITABLE = Witness(
     mov {masked}, {type}
     and {masked}, {writable}
     cmp {masked}, {writable}
+    je {_}
+    """,
+    """
+    movabs {writable}, {PGT_writable_page}
+    ...
+    mov {type}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    mov {cleared}, {type}
+    not {cleared}
+    test {cleared}, {writable}
     je {_}
     """,
 )
@@ -132,6 +164,15 @@ UNLOCK = Witness(
     ...
     lock cmpxchg qword ptr [rdi], {new}
     """,
+    """
+    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    lea {word}, [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    movabs {addend}, {PGT_locked:complement}
+    ...
+    lea {new}, [{old} + {addend}]
+    mov {_}, {old}
+    lock cmpxchg qword ptr [{word}], {new}
+    """,
 )
 
 OWNER = Witness(
@@ -144,6 +185,17 @@ OWNER = Witness(
     shl r{owner}, {XEN_PAGE_SHIFT}
     lea {domain}, [r{owner} + {map}]
     cmp {_}, {domain}
+    """,
+    """
+    mov e{owner}, dword ptr [rbx + {XEN_PAGE_INFO_OWNER}]
+    test e{owner}, e{owner}
+    je {_}
+    movabs {map}, {XEN_DIRECTMAP}
+    mov {copy}d, e{owner}
+    mov r{owner}, {copy}
+    shl r{owner}, {XEN_PAGE_SHIFT}
+    add r{owner}, {map}
+    cmp {_}, r{owner}
     """,
 )
 
@@ -182,6 +234,18 @@ SAME_TYPE = Witness(
     mov {type}, {old}
     mov {_}, {old}
     and {type}, {mask}
+    ...
+    cmp {wanted}, {type}
+    jne {_}
+    """,
+    """
+    mov {wanted}, rsi
+    ...
+    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
+    ...
+    movabs {type}, {PGT_type_mask}
+    mov {_}, {old}
+    and {type}, {old}
     ...
     cmp {wanted}, {type}
     jne {_}
@@ -228,6 +292,14 @@ DESCRIPTORS = Witness(
     mov rdi, {_}
     call validate_segdesc_page
     """,
+    """
+    movabs {type}, {PGT_seg_desc_page}
+    cmp {_}, {type}
+    jne {_}
+    mov rdi, {_}
+    mov qword ptr [rsp], {_}
+    call validate_segdesc_page
+    """,
 )
 
 # A reference that is held already is not taken again.
@@ -236,6 +308,12 @@ PARTIAL = Witness(
     """
     test {_}, {PTF_partial_set}
     jne {_}
+    call __mfn_valid
+    """,
+    """
+    test {_}, {PTF_partial_set}
+    jne {_}
+    mov {_}, ecx
     call __mfn_valid
     """,
 )
@@ -253,6 +331,17 @@ MFN_TO_PDX = Witness(
     """,
 )
 
+# The same where the frame table has an entry for each frame: the index of its group is no other.
+MFN_IS_PDX = Witness(
+    "__mfn_valid",
+    """
+    lfence
+    shr rdi, 0x10
+    bt dword ptr [pdx_group_valid], edi
+    setb al
+    """,
+)
+
 # A list of updates goes on only while no teardown of a table waits to be continued.
 OLD_TABLE = Witness(
     "do_mmu_update",
@@ -266,8 +355,8 @@ OLD_TABLE = Witness(
 PAGING_MODE = Witness(
     "do_mmu_update",
     """
-    mov edx, dword ptr [{domain} + {XEN_DOMAIN_PAGING_MODE}]
-    test dh, 8
+    mov e{mode}x, dword ptr [{domain} + {XEN_DOMAIN_PAGING_MODE}]
+    test {mode}h, 8
     jne {_}
     """,
 )
@@ -284,7 +373,7 @@ ADJUST = Witness(
         or {{new}}, {{bits}}
         ...
         mov {{user}}, {{new}}
-        or {{user}}, {{XEN_L1_USER_BITS}}
+        or {{user}}, {{#}}
         and {{_}}, 0x1000
         cmove {{new}}, {{user}}
         movabs {{mask}}, {{XEN_L1_REVALIDATED}}
@@ -295,6 +384,35 @@ ADJUST = Witness(
         """
         for first, second in (("{_}", "{new}"), ("{new}", "{_}"))
     ),
+    """
+    and {_}, 4
+    jne {_}
+    movabs {bits}, {XEN_L1_KERNEL_BITS}
+    or {new}, {bits}
+    movabs {mask}, {XEN_L1_REVALIDATED}
+    mov {changed}, {_}
+    xor {changed}, {new}
+    test {changed}, {mask}
+    je {_}
+    """,
+)
+
+# The bits of the user are for an entry that does not have those of the kernel: bit 52 of an entry,
+# bit 12 of its flags.
+ADJUST_USER = Witness(
+    "mod_l1_entry",
+    """
+    mov {user}, {new}
+    or {user}, {XEN_L1_USER_BITS}
+    and {_}, 0x1000
+    cmove {new}, {user}
+    """,
+    """
+    bt {new}, 0x34
+    jb {_}
+    or {new}, {XEN_L1_USER_BITS}
+    jmp {_}
+    """,
 )
 
 # What the toolstack gets about a domain begins with its id.
@@ -303,6 +421,14 @@ DOMAIN_INFO = Witness(
     """
     mov {d}, rdi
     ...
+    movzx eax, word ptr [{d}{XEN_DOMAIN_ID:plus}]
+    ...
+    mov word ptr [rsi], ax
+    """,
+    """
+    mov {d}, rdi
+    ...
+    rep stosq qword ptr [rdi], rax
     movzx eax, word ptr [{d}{XEN_DOMAIN_ID:plus}]
     ...
     mov word ptr [rsi], ax
@@ -346,7 +472,7 @@ VALUES: dict[str, tuple[Witness, ...]] = {
     "XEN_DIRECTMAP": (OWNER,),
     "XEN_PAGE_SHIFT": (OWNER,),
     "XEN_L1_KERNEL_BITS": (ADJUST,),
-    "XEN_L1_USER_BITS": (ADJUST,),
+    "XEN_L1_USER_BITS": (ADJUST_USER,),
     "XEN_L1_REVALIDATED": (ADJUST,),
     "XEN_FRAME_TABLE": (PAGE_TO_PDX,),
     "XEN_PAGE_INFO_SIZE": (PAGE_TO_PDX,),
@@ -403,7 +529,7 @@ SYMBOLS: dict[str, Declared] = {
     ),
     "max_pdx": Declared(
         "extern u64 max_pdx",
-        (Witness("arch_iommu_hwdom_init", "mov {_}, qword ptr [max_pdx]"),),
+        (Witness("init_frametable", "mov {_}, qword ptr [max_pdx]"),),
         size=8,
     ),
     "irq_stat": Declared("extern u8 irq_stat[]", (PREEMPTION,), size=256 << 7),
@@ -412,13 +538,20 @@ SYMBOLS: dict[str, Declared] = {
     "pfn_pdx_hole_shift": Declared("extern u32 pfn_pdx_hole_shift", (MFN_TO_PDX,), size=4),
     "__mfn_valid": Declared(
         "bool __mfn_valid(u64 mfn)",
-        (MFN_TO_PDX, Witness("__mfn_valid", "setb al\njmp __x86_return_thunk")),
+        (
+            Witness("__mfn_valid", "cmp rdi, qword ptr [max_page]\njb {_}"),
+            Witness("__mfn_valid", "setb al\njmp __x86_return_thunk"),
+        ),
     ),
     "get_page": Declared(
         "bool get_page(struct page_info *page, const struct domain *d)",
         (
             OWNER,
-            Witness("get_page", "mov {d}, rsi\n...\nmov {page}, rdi"),
+            Witness(
+                "get_page",
+                "mov {d}, rsi\n...\nmov {page}, rdi",
+                "mov {page}, rdi\nmov {d}, rsi",
+            ),
             Witness("get_page", "mov eax, 1\npop {_}\npop {_}\njmp __x86_return_thunk"),
         ),
     ),
@@ -446,7 +579,7 @@ SYMBOLS: dict[str, Declared] = {
         (
             Witness(
                 "do_mmu_update",
-                "mov rdi, qword ptr [rsp + {#}]\ncall map_domain_page\nmov qword ptr [rsp + {#}], rax",
+                "mov rdi, {_}\ncall map_domain_page\nmov qword ptr [rsp + {#}], rax",
                 """
                 mov rdi, qword ptr [rsp + {#}]
                 mov dword ptr [rsp + {slot}], {kept}
@@ -480,6 +613,16 @@ SYMBOLS: dict[str, Declared] = {
                 test rax, rax
                 je {_}
                 mov rdi, qword ptr [rsp + {#}]
+                """,
+                """
+                mov rdi, qword ptr [rsp]
+                lea rsi, [rsp + {slot}]
+                call map_guest_l1e
+                mov {_}, rax
+                test rax, rax
+                je {_}
+                movabs {_}, {#}
+                mov rdi, qword ptr [rsp + {slot}]
                 """,
             ),
             Witness("map_guest_l1e", "mov qword ptr [rsi], rdi\ncall map_domain_page\nadd rax, {_}"),
@@ -560,7 +703,7 @@ SYMBOLS: dict[str, Declared] = {
         "void *_xmalloc(unsigned long size, unsigned long align)",
         (
             Witness("_xmalloc", "test rdi, rdi\nje {_}\njmp _xmalloc.part.0"),
-            Witness("_xmalloc.part.0", "mov edx, 0x10\n...\ncmp rsi, rdx\ncmovae rdx, rsi"),
+            Witness("_xmalloc.part.0", "mov e{least}, 0x10\n...\ncmp rsi, r{least}\ncmovae r{least}, rsi"),
         ),
     ),
     "xfree": Declared("void xfree(void *p)", (Witness("xfree", "test rdi, rdi\nje {_}\n...\ncmp rdi, {_}"),)),
@@ -574,6 +717,12 @@ SYMBOLS: dict[str, Declared] = {
                 mov edx, 0x10
                 lea rdi, [rsp + {#}]
                 mov rsi, {_}
+                call copy_from_guest_ll
+                """,
+                """
+                mov rsi, {_}
+                mov rdi, qword ptr [rsp + {#}]
+                mov edx, 0x10
                 call copy_from_guest_ll
                 """,
             ),
@@ -632,10 +781,21 @@ SYMBOLS: dict[str, Declared] = {
                 "domain_pause_except_self",
                 """
                 call _spin_trylock
-                test eax, eax
+                test {tried}, {tried}
                 je {_}
                 ...
                 cmp {current}, {v}
+                je {_}
+                lock inc dword ptr [{v} + {#}]
+                mov rdi, {v}
+                call vcpu_sleep_sync
+                """,
+                """
+                call _spin_trylock
+                test {tried}, {tried}
+                je {_}
+                ...
+                cmp {v}, {current}
                 je {_}
                 lock inc dword ptr [{v} + {#}]
                 mov rdi, {v}
@@ -673,6 +833,10 @@ SYMBOLS: dict[str, Declared] = {
     ),
 }
 
+# The symbols that only some families of versions declare, and what must be seen with each set of them.
+FAMILY_SYMBOLS = frozenset({"pfn_pdx_bottom_mask", "pfn_top_mask", "pfn_pdx_hole_shift"})
+PDX = {FAMILY_SYMBOLS: MFN_TO_PDX, frozenset[str](): MFN_IS_PDX}
+
 # livepatch.h: 13 words of 8 bytes an entry, the old address in the third.
 FUNC_ENTRY = Witness(
     "revert_payload",
@@ -681,6 +845,12 @@ FUNC_ENTRY = Witness(
     lea {thirteen}, [{index} + {three}*4]
     ...
     lea {func}, [{_} + {thirteen}*8]
+    ...
+    cmp qword ptr [{func} + 0x10], 0
+    """,
+    """
+    imul {func}, {index}, 0x68
+    add {func}, qword ptr [{_}]
     ...
     cmp qword ptr [{func} + 0x10], 0
     """,
@@ -732,11 +902,34 @@ DEATH = (
         ...
         mov dword ptr [{d} + {#}], 2
         """,
+        """
+        mov rdi, {d}
+        call domain_relinquish_resources
+        test eax, eax
+        jne {_}
+        ...
+        call cpupool_move_domain
+        ...
+        call unmap_guest_area
+        ...
+        call unmap_guest_area
+        ...
+        mov dword ptr [{d} + {#}], 2
+        """,
     ),
     Witness(
         "do_domctl",
         """
         call domain_kill
+        movsxd {_}, eax
+        cmp eax, -0x55
+        jne {_}
+        ...
+        call hypercall_create_continuation
+        """,
+        """
+        call domain_kill
+        xor {other}, {other}
         movsxd {_}, eax
         cmp eax, -0x55
         jne {_}

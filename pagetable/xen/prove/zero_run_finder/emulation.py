@@ -22,6 +22,8 @@ from typing import Any
 import unicorn
 from unicorn import x86_const as x86
 
+from layout_checker.clobbers import graph
+from layout_checker.header import Header
 from layout_checker.hypervisor import Hypervisor
 from layout_checker.loops import Loop
 from layout_checker.report import Refused
@@ -87,8 +89,11 @@ class Outcome:
 class Emulator:
     """The hypervisor in an emulated processor."""
 
-    def __init__(self, hypervisor: Hypervisor, trampolines: Trampolines | None = None) -> None:
+    def __init__(
+        self, hypervisor: Hypervisor, layout: Header, trampolines: Trampolines | None = None
+    ) -> None:
         self.hypervisor = hypervisor
+        self.at = layout.values
         self.engine = engine = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
         engine.ctl_set_tlb_mode(unicorn.UC_TLB_VIRTUAL)
         engine.hook_add(unicorn.UC_HOOK_TLB_FILL, self._translate)
@@ -106,7 +111,9 @@ class Emulator:
             for address, data in trampolines.pieces():
                 self._write(address, data)
         self.names: dict[int, str] = {}
+        self.writes: dict[str, list[str]] = {}
         for name in self._callees():
+            self.writes[name] = self._written_by(name)
             address = hypervisor.symbol(name).address
             self.names[address] = name
             engine.hook_add(unicorn.UC_HOOK_CODE, self._play, begin=address, end=address)
@@ -114,11 +121,29 @@ class Emulator:
     def _callees(self) -> set[str]:
         """Everything that the functions with the loops call, and the level's functions."""
         names = set(CALLEE_ARGUMENTS)
-        for name in ("_get_page_type", "devalidate_page"):
+        loops = ("_get_page_type", "devalidate_page")
+        # A compiler may put what is unlikely into a part of its own.
+        for name in (
+            *loops,
+            *(f"{name}.cold" for name in loops if f"{name}.cold" in self.hypervisor.symbols),
+        ):
             for instruction in self.hypervisor.function(name):
                 if instruction.mnemonic == "call" and instruction.target is not None:
                     names.add(self.hypervisor.function_at(instruction.target))
         return names
+
+    def _written_by(self, name: str) -> list[str]:
+        """The caller-saved registers that a function may write.
+
+        Of one that calls no other these are the ones in its code: by -fipa-ra its callers may know that.
+        """
+        function = graph(self.hypervisor, self.hypervisor.symbol(name))
+        if any(function.callee(address) is not None for address in function.code):
+            return list(CALLER_SAVED)
+        written = {
+            part.partition(".")[0] for address in function.code for part in function.effects(address)[1]
+        }
+        return [register for register in CALLER_SAVED if register in written]
 
     # -- memory: the emulator has 40 bits of physical address, Xen's addresses are wider -----------
 
@@ -150,7 +175,7 @@ class Emulator:
         result = self._answer(name)
         # What the callee leaves of the other registers; looks at pending events may differ in number.
         noise = (self.case.seed ^ address ^ len(self.outcome.calls)) * MIX
-        left = {register: noise * odd & WORD for odd, register in enumerate(CALLER_SAVED, 3)}
+        left = {register: noise * odd & WORD for odd, register in enumerate(self.writes[name], 3)}
         left["rax"] = result & WORD
         left["rsp"] = stack + 8
         engine.reg_write_batch([(REGISTERS[register], value) for register, value in left.items()])
@@ -209,13 +234,15 @@ class Emulator:
         noise = random.Random(case.seed)
         self._write(TABLE, struct.pack(f"<{ENTRIES}Q", *case.table))
         owner = bytearray(noise.randbytes(PAGE))
-        owner[0x13C] = owner[0x13C] & 0xFE | case.hvm
-        owner[0x440:0x444] = bytes(4) if noise.random() < 0.5 else b"\1\0\0\0"
+        options, mode = self.at["XEN_DOMAIN_OPTIONS"], self.at["XEN_DOMAIN_PAGING_MODE"]
+        owner[options] = owner[options] & 0xFE | case.hvm
+        owner[mode : mode + 4] = bytes(4) if noise.random() < 0.5 else b"\1\0\0\0"
         self._write(OWNER, bytes(owner))
         pending, masked = noise.choice(((0, 0), (0, 1), (1, 1)))
         self._write(EVENTS, bytes((pending, masked)))
         vcpu = bytearray(PAGE)
-        vcpu[8:24] = struct.pack("<QQ", EVENTS, OWNER)
+        domain = self.at["XEN_VCPU_DOMAIN"]  # behind the pointer to what the guest sees of its events
+        vcpu[domain - 8 : domain + 8] = struct.pack("<QQ", EVENTS, OWNER)
         self._write(VCPU, bytes(vcpu))
         kind = case.level << TYPE_SHIFT
         state = noise.getrandbits(5) << 10
@@ -230,8 +257,8 @@ class Emulator:
         self.info = info
         top = STACK + STACK_SIZE - 1
         self._write(STACK, bytes(STACK_SIZE))
-        self._write(top - 0x3F, bytes(4))
-        self._write(top - 0x37, struct.pack("<Q", VCPU))
+        self._write(top - self.at["XEN_STACK_PROCESSOR_ID"], bytes(4))
+        self._write(top - self.at["XEN_STACK_CURRENT"], struct.pack("<Q", VCPU))
 
     def _call(self) -> int:
         case, engine = self.case, self.engine
@@ -358,10 +385,12 @@ def differences(case: Case, stock: Outcome, boosted: Outcome) -> Iterator[str]:
         )
 
 
-def compare(hypervisor: Hypervisor, trampolines: Trampolines, loop: Loop, cases: int, seed: int) -> None:
+def compare(
+    hypervisor: Hypervisor, layout: Header, trampolines: Trampolines, loop: Loop, cases: int, seed: int
+) -> None:
     """Run random cases of one loop on both; raises Refused at the first difference."""
     choose = random.Random(f"{loop.name} {seed}")
-    stock, boosted = Emulator(hypervisor), Emulator(hypervisor, trampolines)
+    stock, boosted = Emulator(hypervisor, layout), Emulator(hypervisor, layout, trampolines)
     for _ in range(cases):
         case = random_case(choose, loop.name)
         seeds = (1, 2) if case.preempted else (1, 1)
