@@ -50,9 +50,10 @@ class Machine:
     one after another on one thread of the host, some thousand instructions each: QEMU 7.2's emulation of
     several CPUs at once may execute code that the guest has already replaced. Without ``kaslr`` Linux alone
     is booted from the unpacked ELF image of its package's file, at the address for which it is linked; with
-    ``kaslr`` from that file, at a random address. With ``epml`` its processors are the model of docs/epml.md. ``cable``
-    gives it two network cards with a cable between them: no packet leaves the machine, so the host's speed
-    has no influence on them. With ``exceptions`` QEMU's trace contains each exception of the processor.
+    ``kaslr`` from that file, at a random address. With ``epml`` its processors are the model of
+    docs/epml.md. ``cable`` gives it two network cards with a cable between them: no packet leaves the
+    machine, so the host's speed has no influence on them. With ``exceptions`` QEMU's trace contains each
+    exception of the processor.
     """
 
     name: str

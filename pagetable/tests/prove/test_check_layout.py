@@ -345,7 +345,7 @@ CHANGED_CODE = [
     ("iommu_map", r"test byte ptr \[rdi \+ 0x13c\], 0x20", -1, 0x40, {"XEN_DOMAIN_OPTION_IOMMU"}),
     ("put_page", r"mov rdx, qword ptr \[rdi \+ 8\]", -1, 0x10, {"XEN_PAGE_INFO_COUNT_INFO"}),
     ("__mfn_valid", r"setb al", -1, 0xC1, {"__mfn_valid"}),
-    ("__mfn_valid", r"shr rax, cl", -1, 0xE0, {"__mfn_valid", "pfn_top_mask"}),
+    ("__mfn_valid", r"shr rax, cl", -1, 0xE0, {"pdx", "pfn_top_mask"}),
     ("get_page_from_l2e", r"movabs rsi, 0x2000000000000000", -1, 0x40, {"PGT_l1_page_table"}),
     ("revert_payload", r"lea rcx, \[rax \+ rdx\*4\]", -1, 0x50, {"livepatch-func"}),
     ("vzalloc", r"call clear_page_sse2", -5, 0xE9, {"vzalloc"}),
