@@ -10,7 +10,7 @@ sub		= $(MAKE) --no-print-directory
 jobs		:= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTEST		= .venv/bin/python -m pytest
 TESTED		= lab $(systems) packaging scripts
-UNIT_TESTS	= $(PYTEST) -q -m "not machine and not long" $(workers) $(TESTED)
+UNIT_TESTS	= $(PYTEST) -q -m "not machine and not long$(if $(unless), and not $(unless))" $(workers) $(TESTED)
 HOURS		?= 8
 systems		:= pagetable dirty power
 # What no system's own lint looks at: dirty's is for any Linux.
@@ -75,8 +75,8 @@ arm64:
 # Two commands side by side, for each leaves a processor idle at times. $(1), $(2):
 # their targets, which must not build the same thing.
 beside = failed=; $(sub) $(1) & lane=$$!; trap 'kill $$lane; exit 130' INT TERM; \
-	$(sub) $(2) || failed="$(2)"; \
-	wait $$lane || failed="$(1)$${failed:+, $$failed}"; \
+	$(sub) $(2) || failed='$(2)'; \
+	wait $$lane || failed='$(1)'"$${failed:+, $$failed}"; \
 	[ -z "$$failed" ] || { echo "check: failed: one of $$failed" >&2; exit 1; }
 
 # The summary of the last command is what is read: a test runner's own.
@@ -88,7 +88,7 @@ check:				## install what is missing, build, run every test but the long ones
 	@$(PYTEST) -n 2 -m "machine and not long" $(TESTED)
 
 check-fast: setup		## linters and unit tests; no machine is booted
-	@$(call beside,lint host-tests dirty-unit-tests,unit-tests workers="-n 2")
+	@$(call beside,lint host-tests dirty-unit-tests,unit-tests workers="-n 2" unless=not_fast)
 
 check-long: 			## what takes minutes each: experiments and machine tests left out of check
 	@scripts/setup --long

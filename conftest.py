@@ -22,6 +22,8 @@ settings.load_profile("busy-host")
 # Those that take more than a minute, by what they took: each starts before all that take less.
 DEAREST = (
     "test_oracle_guest.py",
+    "test_debian13_xen.py",
+    "test_later_kernels.py",
     "test_arm64.py",
     "test_epml.py",
     "test_pvmmu.py",
@@ -37,6 +39,8 @@ DEAREST = (
     "test_criu_guest.py",
     "test_accounting.py",
     "test_module.py",
+    "test_tool.py",
+    "test_verify.py",
 )
 
 
@@ -63,9 +67,10 @@ class _Groups(LoadScopeScheduling):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the dearest first. What is left out of make check must say why."""
     for item in items:
-        mark = item.get_closest_marker("long")
-        if mark and not mark.args:
-            raise pytest.UsageError(f"{item.nodeid}: long without a reason")
+        for name in ("long", "not_fast"):
+            mark = item.get_closest_marker(name)
+            if mark and not mark.args:
+                raise pytest.UsageError(f"{item.nodeid}: {name} without a reason")
     items.sort(key=_rank)
 
 

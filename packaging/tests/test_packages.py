@@ -20,7 +20,10 @@ CONTROL = (ROOT / "packaging/debian/control").read_text()
 NAMES = tuple(re.findall(r"^Package: (\S+)", CONTROL, re.M))
 LIBDIRTY = ("libdirty1", "libdirty-dev", "libdirty-tools")
 QUICK = {"DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
-pytestmark = pytest.mark.skipif(not shutil.which("dh_dkms"), reason="no debhelper, dh-dkms, dh-python")
+pytestmark = [
+    pytest.mark.not_fast("builds the packages: 15 s of a processor"),
+    pytest.mark.skipif(not shutil.which("dh_dkms"), reason="no debhelper, dh-dkms, dh-python"),
+]
 
 
 def run(command: Sequence[str | Path], **more: str | Path) -> str:

@@ -16,6 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "packaging/sbom.py"
 
 
+pytestmark = pytest.mark.not_fast("resolves all crates several times: 6 s of a processor")
+
+
 def write(file: Path) -> dict[str, Any]:
     subprocess.run([sys.executable, SCRIPT, file], check=True, capture_output=True)
     bill: dict[str, Any] = json.loads(file.read_text())

@@ -605,6 +605,7 @@ def check_payload(path: Path, sites: Path | None = None) -> int:
     return check(DEFAULT_IMAGE, DEFAULT_SYMBOLS, LAYOUT, "--payload", str(path), *more)
 
 
+@pytest.mark.not_fast("builds a payload for each of its mistakes: 30 s of a processor")
 @pytest.mark.parametrize(("name", "item"), VARIANTS.items())
 def test_built_payloads(name: str, item: str | None, built: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = check_payload(built / f"{name}.livepatch", built / SITES.name)

@@ -116,6 +116,7 @@ def test_a_patch_that_does_not_apply_is_named(power: Path, output: Path) -> None
     assert f"{first.name} does not apply" in build(power, output)
 
 
+@pytest.mark.not_fast("configures the kernel: 10 s of a processor")
 def test_a_symbol_that_does_not_hold_is_named(power: Path, output: Path) -> None:
     config = power / "kernel" / "e500.config"
     config.write_text(
