@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 import tables
-from machines import GUEST, helper_file, insmod
+from machines import GUEST, helper_file, insmod, table_test_file
 from trapless_lab import artifacts
 from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import File
@@ -72,7 +72,7 @@ def boot() -> Transcript:
             **pagetable.files([pagetable.POOL_PART]),
             pagetable.PAYLOAD_PART.guest_path: File(artifacts.payload("pagetable", NAME, DEBIAN13)),
             OTHER: File(artifacts.payload("pagetable", NAME)),
-            **helper_file(tables.MODULE),
+            **table_test_file(),
             **helper_file("hypercall_test"),
             **dma.files(),
         },
