@@ -57,7 +57,9 @@ def test_the_newest_xen_is_taken(tmp_path: Path) -> None:
 
 
 def test_module_dependencies_come_first() -> None:
-    names = [path.name for path in host.module_files(host.kernel(), "ahci")]
+    paths = host.module_files(host.kernel(), "ahci")
+    assert all(path.is_relative_to("/lib/modules") for path in paths)
+    names = [path.name for path in paths]
     assert names.index("libata.ko") < names.index("libahci.ko") < names.index("ahci.ko")
     with pytest.raises(LabError, match="no module nonsense"):
         host.module_files(host.kernel(), "nonsense")

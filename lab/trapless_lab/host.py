@@ -217,7 +217,8 @@ def module_files(kernel: Kernel, name: str) -> list[Path]:
     )
     if shown.returncode:
         raise LabError(f"kernel {kernel.release} has no module {name}: {shown.stderr.strip()}")
-    return [Path(path) for path in re.findall(r"^insmod (\S+)", shown.stdout, re.MULTILINE)]
+    # Below the root of this host it prints two slashes, which Path keeps apart from one.
+    return [Path(path) for path in re.findall(r"^insmod /*(/\S+)", shown.stdout, re.MULTILINE)]
 
 
 def _package_version(package: str) -> str:
