@@ -146,7 +146,8 @@ def _follow(
     machine: Machine, argv: Sequence[str], log: Log, outputs: qemu.Outputs, progress: Progress
 ) -> session.Session:
     """Run the machine to its end. With several CPUs QEMU's emulation of stock Xen and Linux sometimes hangs
-    before the first step; such a boot is repeated, a few times at most; later failures are never retried.
+    or meets a breakpoint that is gone, before the first step; such a boot is repeated, a few times at most;
+    later failures are never retried.
     """
     left = _BOOTS if machine.cpus > 1 else 1
     while True:
@@ -166,7 +167,7 @@ def _follow(
                 session.process([*argv, *wires.argv], outputs.complaints, wires.descriptors) as running,
             ):
                 watched.follow(running, powers_off=machine.emulator == "qemu")
-        except session.BootTimeout as error:
+        except session.BootError as error:
             left -= 1
             if not left:
                 raise
