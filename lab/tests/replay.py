@@ -4,12 +4,13 @@
 The steps are those that the experiment has now, so that a recording that no longer fits is an error.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from recorded import DATA
-from trapless_lab.experiment.experiment import Context
+from trapless_lab.experiment.experiment import Context, Result
 from trapless_lab.experiment.plots import Album
 from trapless_lab.machines.machine import Machine
 from trapless_lab.machines.script import Step, StepLog
@@ -43,3 +44,23 @@ class Replay(Context):
 def quick(experiment: str, forge: Forge = lambda _step, output: output, plots: Album | None = None) -> Replay:
     """Return the context of the experiment's recorded quick run."""
     return Replay(quick=True, progress=Progress(), plots=plots, experiment=experiment, forge=forge)
+
+
+def changed(step: str, pattern: str, new: str) -> Forge:
+    """Return what puts ``new`` in place of the first match of a pattern in one step's output; the output must
+    have one.
+    """
+
+    def forge(name: str, output: str) -> str:
+        if name != step:
+            return output
+        other = re.sub(pattern, new, output, count=1, flags=re.MULTILINE)
+        assert other != output
+        return other
+
+    return forge
+
+
+def failing(result: Result) -> list[str]:
+    """Return the names of the checks that do not hold."""
+    return [check.name for check in result.checks if not check.holds]

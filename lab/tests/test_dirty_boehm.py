@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """dirty-boehm on its machines' output: a recorded quick run, and the same with changes."""
 
-import re
-
 import pytest
 
 import replay
@@ -27,13 +25,9 @@ def _run(forge: replay.Forge = lambda _step, output: output, plots: Album | None
     return boehm.dirty_boehm(replay.quick("dirty-boehm", forge, plots))
 
 
-def _failing(result: Result) -> list[str]:
-    return [check.name for check in result.checks if not check.holds]
-
-
 def test_the_recording_holds() -> None:
     result = _run(plots=(album := Album()))
-    assert _failing(result) == []
+    assert replay.failing(result) == []
     contract = {
         *("program", "size", "technique", "tracker_ms", "tracked_ms", "untracked_ms", "checksum_ok"),
     }
@@ -51,36 +45,25 @@ def test_a_model_is_labelled_as_one() -> None:
     assert names and all("(model)" in name for name in names)
 
 
-def _changed(step: str, pattern: str, new: str) -> replay.Forge:
-    def forge(name: str, output: str) -> str:
-        if name != step:
-            return output
-        changed = re.sub(pattern, new, output, count=1)
-        assert changed != output
-        return changed
-
-    return forge
-
-
 @pytest.mark.parametrize(
     ("forge", "failing"),
     [
-        (_changed(f"{GCBENCH}, dbit", "sum=.{16}", f"sum={0:016x}"), FREED),
-        (_changed(f"{GCBENCH}, malloc", "sum=.{16}", f"sum={0:016x}"), FREED),
-        (_changed("spml", "sum=.{16}", f"sum={0:016x}"), FREED),
-        (_changed(f"{GCBENCH}, /proc", "incremental=1", "incremental=0"), ASKED),
-        (_changed(f"{GCBENCH}, dbit", "tracked by dbit", "tracked by spml"), ASKED),
-        (_changed(f"{GCBENCH}, mprotect", r"clears=\d+", "clears=7"), ASKED),
+        (replay.changed(f"{GCBENCH}, dbit", "sum=.{16}", f"sum={0:016x}"), FREED),
+        (replay.changed(f"{GCBENCH}, malloc", "sum=.{16}", f"sum={0:016x}"), FREED),
+        (replay.changed("spml", "sum=.{16}", f"sum={0:016x}"), FREED),
+        (replay.changed(f"{GCBENCH}, /proc", "incremental=1", "incremental=0"), ASKED),
+        (replay.changed(f"{GCBENCH}, dbit", "tracked by dbit", "tracked by spml"), ASKED),
+        (replay.changed(f"{GCBENCH}, mprotect", r"clears=\d+", "clears=7"), ASKED),
     ],
 )
 def test_each_claim_can_fail(forge: replay.Forge, failing: str) -> None:
-    assert _failing(_run(forge)) == [failing]
+    assert replay.failing(_run(forge)) == [failing]
 
 
 def test_a_tracker_that_is_dearer_misses_its_target() -> None:
     name = "dbit: tracker of gcbench, % of that of /proc"
     assert [target.name for target in _run().targets].count(name) == 1
-    dear = _run(_changed(f"{GCBENCH}, dbit", r"read_ns=\d+", "read_ns=900000000000"))
+    dear = _run(replay.changed(f"{GCBENCH}, dbit", r"read_ns=\d+", "read_ns=900000000000"))
     assert [target.reached for target in dear.targets if target.name == name] == [False]
 
 

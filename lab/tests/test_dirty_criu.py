@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """dirty-criu on its machines' output: a recorded quick run, and the same with changes."""
 
-import re
-
 import pytest
 
 import replay
@@ -29,13 +27,9 @@ def _run(forge: replay.Forge = lambda _step, output: output, plots: Album | None
     return criu.dirty_criu(replay.quick("dirty-criu", forge, plots))
 
 
-def _failing(result: Result) -> list[str]:
-    return [check.name for check in result.checks if not check.holds]
-
-
 def test_the_recording_holds() -> None:
     result = _run(plots=(album := Album()))
-    assert _failing(result) == []
+    assert replay.failing(result) == []
     contract = {
         *("program", "size", "technique", "memory_dump_ms", "memory_write_ms", "frozen_ms", "questions_ms"),
         *("tracked_ms", "untracked_ms", "overhead_percent", "result_ok"),
@@ -71,43 +65,37 @@ def test_the_formulas_are_of_parts() -> None:
     more = row["tked"] + row["tker estimated"] + row["a fault"] * row["faults"]
     assert row["tked_tker estimated"] == pytest.approx(more, abs=0.05)
     # Slower questions change the measurement and C_x alike, and no other technique's C_p.
-    slow = _run(_changed(f"{TINY}, dbit", r"(passes two reads=\d+ read_ns=)", r"\g<1>9"))
+    slow = _run(replay.changed(f"{TINY}, dbit", r"(passes two reads=\d+ read_ns=)", r"\g<1>9"))
     after = {(row["technique"], row["program"]): row for row in slow.keys["formulas"]}
     assert after["dbit", "tiny"]["p"] == found["dbit", "tiny"]["p"]
     assert after["dbit", "tiny"]["x"] > found["dbit", "tiny"]["x"]
 
 
-def _changed(step: str, pattern: str, new: str) -> replay.Forge:
-    def forge(name: str, output: str) -> str:
-        if name != step:
-            return output
-        changed = re.sub(pattern, new, output, count=1, flags=re.MULTILINE)
-        assert changed != output
-        return changed
-
-    return forge
-
-
 @pytest.mark.parametrize(
     ("forge", "failing"),
     [
-        (_changed(f"{TINY}, dbit", r"^(restored: .*num_records=)\d+", r"\g<1>7"), RIGHT),
-        (_changed(f"{TINY}, /proc", r"^(program: .*num_records=)\d+", r"\g<1>7"), RIGHT),
-        (_changed("spml", r"^(restored: .*num_records=)\d+", r"\g<1>7"), RIGHT),
-        (_changed(f"{TINY}, dbit", r"^(two: Memory pages skipped from parent: )\d+", r"\g<1>0"), INCREMENT),
+        (replay.changed(f"{TINY}, dbit", r"^(restored: .*num_records=)\d+", r"\g<1>7"), RIGHT),
+        (replay.changed(f"{TINY}, /proc", r"^(program: .*num_records=)\d+", r"\g<1>7"), RIGHT),
+        (replay.changed("spml", r"^(restored: .*num_records=)\d+", r"\g<1>7"), RIGHT),
         (
-            _changed(f"{TINY}, dbit", r"^timed two", "libdirty: all of process 5 reads dirty: x\ntimed two"),
+            replay.changed(f"{TINY}, dbit", r"^(two: Memory pages skipped from parent: )\d+", r"\g<1>0"),
+            INCREMENT,
+        ),
+        (
+            replay.changed(
+                f"{TINY}, dbit", r"^timed two", "libdirty: all of process 5 reads dirty: x\ntimed two"
+            ),
             INCREMENT,
         ),
     ],
 )
 def test_each_claim_can_fail(forge: replay.Forge, failing: str) -> None:
-    assert _failing(_run(forge)) == [failing]
+    assert replay.failing(_run(forge)) == [failing]
 
 
 def test_a_program_that_became_slower_misses_its_target() -> None:
     name = "dbit: tiny over untracked, %"
-    slow = _run(_changed(f"{TINY}, dbit", r"^(timed tracked wall_ns=\d+ cpu_ns=)", r"\g<1>9"))
+    slow = _run(replay.changed(f"{TINY}, dbit", r"^(timed tracked wall_ns=\d+ cpu_ns=)", r"\g<1>9"))
     assert [target.reached for target in slow.targets if target.name == name] == [False]
 
 
@@ -121,4 +109,4 @@ def test_a_program_that_became_slower_misses_its_target() -> None:
 )
 def test_a_run_that_is_not_whole_is_an_error(pattern: str, new: str, said: str) -> None:
     with pytest.raises(LabError, match=f"tiny, small, dbit.*{said}"):
-        _run(_changed(f"{TINY}, dbit", pattern, new))
+        _run(replay.changed(f"{TINY}, dbit", pattern, new))

@@ -22,13 +22,9 @@ def _run(forge: replay.Forge = lambda _step, output: output, plots: Album | None
     return dirty_guest.dirty_guest(replay.quick("dirty-guest", forge, plots))
 
 
-def _failing(result: Result) -> list[str]:
-    return [check.name for check in result.checks if not check.holds]
-
-
 def test_the_recording_holds() -> None:
     result = _run(plots=(album := Album()))
-    assert _failing(result) == []
+    assert replay.failing(result) == []
     contract = {"backend", "tracked_insns_per_page", "collect_insns_per_page", "missed", "spurious"}
     assert all(contract <= set(row) for row in result.rows)
     assert {row["backend"] for row in result.rows} == {*dirty_guest.BACKENDS, "epml"}
@@ -87,7 +83,7 @@ def _parts(mechanism: str, old: str, new: str) -> replay.Forge:
     ],
 )
 def test_each_claim_can_fail(forge: replay.Forge, failing: str) -> None:
-    assert _failing(_run(forge)) == [failing]
+    assert replay.failing(_run(forge)) == [failing]
 
 
 @pytest.mark.parametrize("printed", ["", "trapless: no memory\n", '{"rows":[]}'])

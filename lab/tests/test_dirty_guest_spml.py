@@ -25,13 +25,9 @@ def _run(old: str = "", new: str = "") -> Result:
     return dirty_guest_spml.dirty_guest_spml(replay.quick("dirty-guest-spml", forge))
 
 
-def _failing(result: Result) -> list[str]:
-    return [check.name for check in result.checks if not check.holds]
-
-
 def test_the_recording_holds() -> None:
     result = _run()
-    assert _failing(result) == []
+    assert replay.failing(result) == []
     contract = {"backend", "tracked_insns_per_page", "collect_insns_per_page", "missed", "spurious"}
     assert all(contract <= set(row) for row in result.rows)
     assert [row["density"] for row in result.rows] == [1, 0.1, 0.01]
@@ -65,7 +61,7 @@ def test_the_mapping_is_per_gib() -> None:
     ],
 )
 def test_each_claim_can_fail(old: str, new: str, failing: str) -> None:
-    assert _failing(_run(old, new)) == [failing]
+    assert replay.failing(_run(old, new)) == [failing]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ..errors import LabError
 from . import guest, initramfs
 from .initramfs import File, Tree
 from .machine import MACHINES, Machine
-from .script import Step
+from .script import Step, StepResult
 
 # QEMU emulates only AMD's virtualisation. TCG must support all features of the model.
 OUTER_CPU = "EPYC,+svm,+npt"
@@ -107,3 +107,20 @@ def output(printed: str) -> str:
     if found is None or found[2] != "0":
         raise LabError(f"the inner guest's script failed or did not end:\n{text}")
     return found[1]
+
+
+_SECTION = "section: "
+
+
+def section(name: str) -> str:
+    """Return the shell's line that begins a part of an inner guest's script."""
+    return f"echo '{_SECTION}{name}'"
+
+
+def sections(result: StepResult) -> dict[str, StepResult]:
+    """Return what each part of an inner guest's script printed, as results of steps."""
+    parts = re.split(rf"^{_SECTION}(.*)\n", output(result.output), flags=re.MULTILINE)
+    return {
+        name: StepResult(Step(name, ""), text.encode(), 0, 0)
+        for name, text in zip(parts[1::2], parts[2::2], strict=True)
+    }

@@ -31,16 +31,14 @@ from ...experiment.plots import Album
 from ...experiment.workload import NS_PER_INSTRUCTION
 from ...machines import nested
 from ...machines.initramfs import File, Tree, program
-from ...machines.machine import MACHINES, Machine
+from ...machines.machine import Machine
 from ...machines.nested import Inner
 from ...machines.script import Step, StepResult
 from .. import workloads
 from ..workloads import SIZES, WORKLOADS, Size, Workload
 from .guest import EPML, MODULE
 from .guest_spml import OUTER, SPML
-
-# Addresses, and so collisions in the collector's tables, are the same in every run.
-STOCK = replace(MACHINES["bare"], linux_args=("norandmaps",)).with_icount()
+from .trackers import LOAD, SMALL_PAGES, STOCK, bars, run_name, run_nested, shown, tracked_targets, which
 
 _SHIM = "/lib/trapless/libdirty_softdirty.so"
 # A collection ends by work done, and not by the clock.
@@ -92,10 +90,6 @@ PAPER = [
     *({"program": workload.name, "sizes": workload.paper} for workload in WORKLOADS),
 ]
 
-_LOAD = f"insmod /lib/trapless/{MODULE}.ko"
-# A huge page is dirty as a whole, for every technique of a page table.
-_SMALL_PAGES = "echo never >/sys/kernel/mm/transparent_hugepage/enabled"
-
 
 def files() -> Tree:
     """Return the guest files besides the lab's own programs."""
@@ -110,20 +104,16 @@ def files() -> Tree:
     }
 
 
-def _name(workload: Workload, size: Size, technique: str) -> str:
-    return f"{workload.name}, {size}, {technique}"
-
-
 def _steps(sizes: Iterable[Size], techniques: Sequence[Technique], *, malloc: bool) -> list[Step]:
-    steps = [Step("prepare", f"{_SMALL_PAGES} && {_LOAD}")]
+    steps = [Step("prepare", f"{SMALL_PAGES} && {LOAD}")]
     for size in sizes:
         for workload in WORKLOADS:
             if malloc:
                 command = workload.command(size, collected=False)
-                steps.append(Step(_name(workload, size, "malloc"), command, 900))
+                steps.append(Step(run_name(workload, size, "malloc"), command, 900))
             collected = workload.command(size, collected=True)
             steps += [
-                Step(_name(workload, size, technique.name), technique.line(collected), 1800)
+                Step(run_name(workload, size, technique.name), technique.line(collected), 1800)
                 for technique in (UNTRACKED, *techniques)
             ]
     return steps
@@ -201,33 +191,22 @@ def _rows(
     rows = []
     for size in sizes:
         for workload in (workload for workload in WORKLOADS if workload.name in names):
-            untracked = parse(results[_name(workload, size, UNTRACKED.name)])
+            untracked = parse(results[run_name(workload, size, UNTRACKED.name)])
             for technique in techniques:
-                run = parse(results[_name(workload, size, technique.name)])
-                checksum = checksums[_name(workload, size, "malloc")]
+                run = parse(results[run_name(workload, size, technique.name)])
+                checksum = checksums[run_name(workload, size, "malloc")]
                 rows.append(row(workload, size, technique, run, untracked, checksum))
     return rows
 
 
-_BEGIN = "section: "
-
-
 def inner(size: Size) -> Inner:
     """Return the inner guest that runs what SPML's table has."""
-    lines = ["set -e", f"{_SMALL_PAGES} || true", _LOAD]
+    lines = ["set -e", f"{SMALL_PAGES} || true", LOAD]
     for workload in (workload for workload in WORKLOADS if workload.name in NESTED):
         command = workload.command(size, collected=True)
         for technique in (UNTRACKED, PROC, BY_SPML):
-            lines += [f"echo '{_BEGIN}{_name(workload, size, technique.name)}'", technique.line(command)]
+            lines += [nested.section(run_name(workload, size, technique.name)), technique.line(command)]
     return Inner(SPML, "\n".join(lines) + "\n", files())
-
-
-def _inner_results(result: StepResult) -> dict[str, StepResult]:
-    parts = re.split(rf"^{_BEGIN}(.*)\n", nested.output(result.output), flags=re.MULTILINE)
-    return {
-        name: StepResult(Step(name, ""), text.encode(), 0, 0)
-        for name, text in zip(parts[1::2], parts[2::2], strict=True)
-    }
 
 
 def of_proc(rows: Sequence[Row], technique: str) -> dict[str, float]:
@@ -246,60 +225,38 @@ def _is(found: Row, technique: Technique) -> bool:
 
 def checks(rows: Sequence[Row]) -> list[Check]:
     """Check the rows, those of the nested guest among them."""
-
-    def where(key: str) -> str:
-        bad = [found for found in rows if not found[key]]
-        names = [f"{found['program']}, {found['size']}, {found['technique']}" for found in bad]
-        return f"not {'; '.join(names)}" if names else f"all of {len(rows)} runs"
-
     return [
         Check(
             "nothing in use was freed",
             all(found["checksum_ok"] for found in rows),
-            f"checksums as with malloc: {where('checksum_ok')}",
+            f"checksums as with malloc: {which(rows, 'checksum_ok')}",
         ),
         Check(
             "each technique is what it is called",
             all(found["asked"] for found in rows),
-            f"incremental, and asked whom it should: {where('asked')}",
+            f"incremental, and asked whom it should: {which(rows, 'asked')}",
         ),
     ]
 
 
 def _targets(rows: Sequence[Row], size: Size) -> list[Target]:
     targets = []
-    for technique, cheaper, word in ((DBIT, DBIT_CHEAPER, "dbit"), (BY_EPML, EPML_CHEAPER, "epml (model)")):
-        own = [found for found in rows if found["technique"] == technique.name and found["size"] == size]
+    for technique, cheaper in ((DBIT, DBIT_CHEAPER), (BY_EPML, EPML_CHEAPER)):
         share = 100 * of_proc(rows, technique.name)[f"gcbench, {size}"]
-        name = f"{word}: tracker of gcbench, % of that of /proc"
+        name = f"{shown(technique.name)}: tracker of gcbench, % of that of /proc"
         targets.append(Target(name, round(share, 1), round(100 / cheaper, 1)))
-        targets += [
-            Target(f"{word}: {one['program']} over untracked, %", one["overhead_percent"], TRACKED_PERCENT)
-            for one in own
-        ]
+        targets += tracked_targets(rows, size, technique.name, TRACKED_PERCENT)
     return targets
 
 
 def _plot(album: Album, rows: Sequence[Row], size: Size) -> None:
-    names = [workload.name for workload in WORKLOADS]
+    techniques = [technique.name for technique in (*TECHNIQUES, BY_EPML)]
     for who, key, y in (
         ("tracker", "tracker_ms", "ms to learn which pages are dirty"),
         ("tracked", "overhead_percent", "% over untracked"),
     ):
-        album.bars(
-            f"dirty-boehm-{who}.png",
-            names,
-            {
-                f"{technique.name} (model)" if technique == BY_EPML else technique.name: [
-                    found[key]
-                    for found in rows
-                    if found["technique"] == technique.name and found["size"] == size
-                ]
-                for technique in (*TECHNIQUES, BY_EPML)
-            },
-            y=y,
-            title=f"Boehm, {size}, on the {who}",
-        )
+        file, title = f"dirty-boehm-{who}.png", f"Boehm, {size}, on the {who}"
+        bars(album, file, rows, size, techniques, key=key, y=y, title=title)
 
 
 def _summary(rows: Sequence[Row], size: Size) -> list[BeforeAfter]:
@@ -349,12 +306,7 @@ def dirty_boehm(context: Context) -> Result:
     rows = _rows(stock, checksums, sizes, TECHNIQUES, names)
     modelled = _run(context, "epml model", model, (BY_EPML,), malloc=False)
     rows += _rows(modelled, checksums, sizes, (BY_EPML,), names)
-    machine = inner(sizes[0])
-    transcript = context.run(
-        "nested", OUTER, [machine.step(3000)], nested.files(machine), modules=nested.OUTER_MODULES
-    )
-    found = _inner_results(transcript[machine.name])
-    spml = _rows(found, checksums, sizes[:1], (PROC, BY_SPML), NESTED)
+    spml = _rows(run_nested(context, inner(sizes[0])), checksums, sizes[:1], (PROC, BY_SPML), NESTED)
     if context.plots:
         _plot(context.plots, rows, sizes[-1])
     return Result(

@@ -17,7 +17,7 @@ criu's three runs, which is spent on these faults. What one processor does in al
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ... import host
 from ...errors import LabError
@@ -35,7 +35,6 @@ from ...experiment.plots import Album
 from ...experiment.workload import NS_PER_INSTRUCTION
 from ...machines import nested
 from ...machines.initramfs import File, Tree
-from ...machines.machine import MACHINES
 from ...machines.nested import Inner
 from ...machines.script import Step, StepResult
 from ...machines.transcript import Transcript
@@ -43,11 +42,9 @@ from .. import criu, formulas, workloads
 from ..formulas import Parts
 from ..workloads import CHECKPOINTED, SIZES, Size, Workload
 from . import guest
-from .guest import EPML, MODULE
+from .guest import EPML
 from .guest_spml import OUTER, SPML
-
-# Addresses are the same in every run.
-STOCK = replace(MACHINES["bare"], linux_args=("norandmaps",)).with_icount()
+from .trackers import LOAD, SMALL_PAGES, STOCK, bars, run_name, run_nested, shown, tracked_targets, which
 
 UNTRACKED = "untracked"
 PROC = "/proc"
@@ -80,9 +77,6 @@ PAPER = [
     *({"program": workload.name, "sizes": workload.paper} for workload in CHECKPOINTED),
 ]
 
-_LOAD = f"insmod /lib/trapless/{MODULE}.ko"
-# A huge page is dirty as a whole, for every technique of a page table.
-_SMALL_PAGES = "echo never >/sys/kernel/mm/transparent_hugepage/enabled"
 # criu-rounds starts dirtytimed; a machine carries the programs that its steps name. And the first who wants
 # random numbers of a kernel that has just booted takes a second of its processor to make them.
 _READY = "dirtytimed ready head -c 1 /dev/random >/dev/null"
@@ -101,10 +95,6 @@ def files() -> Tree:
             f'#!/bin/sh\nexport LD_PRELOAD="{workloads.TIMER}:$LD_PRELOAD"\nexec criu "$@"\n'.encode(), 0o755
         ),
     }
-
-
-def _name(workload: Workload, size: Size, technique: str) -> str:
-    return f"{workload.name}, {size}, {technique}"
 
 
 def _line(workload: Workload, size: Size, technique: str) -> str:
@@ -126,11 +116,11 @@ def _fault_step(technique: str) -> Step:
 
 def _steps(names: Iterable[str], sizes: Iterable[Size], techniques: Sequence[str]) -> list[Step]:
     return [
-        Step("prepare", f"{_READY} && {_SMALL_PAGES} && {_LOAD}"),
+        Step("prepare", f"{_READY} && {SMALL_PAGES} && {LOAD}"),
         criu.PREPARE,
         *(_fault_step(name) for name in techniques if name in (PROC, DBIT, EPML)),
         *(
-            Step(_name(workload, size, technique), _line(workload, size, technique), 1800)
+            Step(run_name(workload, size, technique), _line(workload, size, technique), 1800)
             for size in sizes
             for workload in CHECKPOINTED
             if workload.name in names
@@ -248,9 +238,9 @@ def _rows(
     rows = []
     for size in sizes:
         for workload in (workload for workload in CHECKPOINTED if workload.name in names):
-            untracked = parse(results[_name(workload, size, UNTRACKED)])
+            untracked = parse(results[run_name(workload, size, UNTRACKED)])
             rows += [
-                row(workload, size, name, parse(results[_name(workload, size, name)]), untracked)
+                row(workload, size, name, parse(results[run_name(workload, size, name)]), untracked)
                 for name in techniques
             ]
     return rows
@@ -305,13 +295,10 @@ def _formulas(results: Mapping[str, StepResult], names: Iterable[str], size: Siz
         fault_ms = parts["a fault"] * NS_PER_INSTRUCTION / 1e6
         for workload in (workload for workload in CHECKPOINTED if workload.name in names):
             run, untracked, besides = (
-                parse(results[_name(workload, size, name)]) for name in (technique, UNTRACKED, other)
+                parse(results[run_name(workload, size, name)]) for name in (technique, UNTRACKED, other)
             )
             rows.append(formula_row(workload, technique, run, untracked, besides, fault_ms))
     return rows
-
-
-_BEGIN = "section: "
 
 
 def inner(size: Size) -> Inner:
@@ -320,22 +307,14 @@ def inner(size: Size) -> Inner:
         "set -e",
         criu.LOAD_MODULES,
         _READY,
-        f"{_SMALL_PAGES} || true",
+        f"{SMALL_PAGES} || true",
         criu.PREPARE.command,
-        _LOAD,
+        LOAD,
     ]
     for workload in (workload for workload in CHECKPOINTED if workload.name in NESTED):
         for technique in (UNTRACKED, PROC, SPML):
-            lines += [f"echo '{_BEGIN}{_name(workload, size, technique)}'", _line(workload, size, technique)]
+            lines += [nested.section(run_name(workload, size, technique)), _line(workload, size, technique)]
     return Inner(SPML, "\n".join(lines) + "\n", {**files(), **criu.module_files()}, memory=criu.INNER_MEMORY)
-
-
-def _inner_results(result: StepResult) -> dict[str, StepResult]:
-    parts = re.split(rf"^{_BEGIN}(.*)\n", nested.output(result.output), flags=re.MULTILINE)
-    return {
-        name: StepResult(Step(name, ""), text.encode(), 0, 0)
-        for name, text in zip(parts[1::2], parts[2::2], strict=True)
-    }
 
 
 def of_proc(rows: Sequence[Row], technique: str, size: Size, key: str) -> float:
@@ -349,68 +328,39 @@ def of_proc(rows: Sequence[Row], technique: str, size: Size, key: str) -> float:
 
 def checks(rows: Sequence[Row]) -> list[Check]:
     """Check the rows, those of the nested guest among them."""
-
-    def where(key: str) -> str:
-        bad = [found for found in rows if not found[key]]
-        names = [f"{found['program']}, {found['size']}, {found['technique']}" for found in bad]
-        return f"not {'; '.join(names)}" if names else f"all of {len(rows)} runs"
-
     return [
         Check(
             "what was restored is right",
             all(found["result_ok"] for found in rows),
-            f"dumped and restored programs end like one that was left alone: {where('result_ok')}",
+            f"dumped and restored programs end like one that was left alone: {which(rows, 'result_ok')}",
         ),
         Check(
             "each dump is an increment",
             all(found["incremental"] for found in rows),
-            f"pages were left to the images before, and nobody complained: {where('incremental')}",
+            f"pages were left to the images before, and nobody complained: {which(rows, 'incremental')}",
         ),
     ]
-
-
-def _shown(technique: str) -> str:
-    return f"{technique} (model)" if technique == EPML else technique
 
 
 def _targets(rows: Sequence[Row], size: Size) -> list[Target]:
     targets = []
     for technique, cheaper in ((DBIT, DBIT_CHEAPER), (EPML, EPML_CHEAPER)):
         share = 100 * of_proc(rows, technique, size, "questions_ms")
-        name = f"{_shown(technique)}: tracker's questions, % of those to /proc"
+        name = f"{shown(technique)}: tracker's questions, % of those to /proc"
         targets.append(Target(name, round(share, 1), round(100 / cheaper, 1)))
-        targets += [
-            Target(
-                f"{_shown(technique)}: {found['program']} over untracked, %",
-                found["overhead_percent"],
-                TRACKED_PERCENT,
-            )
-            for found in rows
-            if found["technique"] == technique and found["size"] == size
-        ]
+        targets += tracked_targets(rows, size, technique, TRACKED_PERCENT)
     return targets
 
 
 def _plot(album: Album, rows: Sequence[Row], size: Size) -> None:
-    names = list(dict.fromkeys(found["program"] for found in rows))
     for what, key, y, title in (
         ("tracker", "memory_dump_ms", "ms of memory dump, an increment", "on the tracker"),
         ("questions", "questions_ms", "ms to learn which pages are dirty, an increment", "on the tracker"),
         ("frozen", "frozen_ms", "ms frozen, an increment", "how long the program stands still"),
         ("tracked", "overhead_percent", "% over untracked", "on the tracked"),
     ):
-        album.bars(
-            f"dirty-criu-{what}.png",
-            names,
-            {
-                _shown(technique): [
-                    found[key] for found in rows if found["technique"] == technique and found["size"] == size
-                ]
-                for technique in (*TECHNIQUES, EPML)
-            },
-            y=y,
-            title=f"CRIU, {size}, {title}",
-        )
+        file, titled = f"dirty-criu-{what}.png", f"CRIU, {size}, {title}"
+        bars(album, file, rows, size, (*TECHNIQUES, EPML), key=key, y=y, title=titled)
 
 
 def _summary(rows: Sequence[Row], size: Size) -> list[BeforeAfter]:
@@ -434,7 +384,7 @@ def _summary(rows: Sequence[Row], size: Size) -> list[BeforeAfter]:
     return lines
 
 
-def _by_name(transcript: Transcript) -> dict[str, StepResult]:
+def _byrun_name(transcript: Transcript) -> dict[str, StepResult]:
     return {result.step.name: result for result in transcript.results}
 
 
@@ -453,15 +403,11 @@ def dirty_criu(context: Context) -> Result:
     found = []
     for label, machine, techniques in (("stock", STOCK, TECHNIQUES), ("epml model", model, (EPML,))):
         steps = _steps(names, sizes, techniques)
-        found.append(_by_name(context.run(label, machine, steps, files(), modules=criu.MODULES)))
+        found.append(_byrun_name(context.run(label, machine, steps, files(), modules=criu.MODULES)))
     stock, modelled = found
     rows = _rows(stock, names, sizes, TECHNIQUES) + _rows(modelled, names, sizes, (EPML,))
     together = {**stock, **{name: result for name, result in modelled.items() if name.endswith(EPML)}}
-    within = inner(sizes[0])
-    transcript = context.run(
-        "nested", OUTER, [within.step(3000)], nested.files(within), modules=nested.OUTER_MODULES
-    )
-    spml = _rows(_inner_results(transcript[within.name]), NESTED, sizes[:1], (PROC, SPML))
+    spml = _rows(run_nested(context, inner(sizes[0])), NESTED, sizes[:1], (PROC, SPML))
     if context.plots:
         _plot(context.plots, rows, sizes[-1])
     return Result(

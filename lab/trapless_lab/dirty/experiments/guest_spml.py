@@ -25,7 +25,7 @@ from ...experiment.experiment import (
 from ...experiment.workload import NS_PER_INSTRUCTION
 from ...machines import nested
 from ...machines.nested import Inner
-from ...machines.script import Step, StepResult
+from ...machines.script import StepResult
 from . import guest as dirty_guest
 from .guest import DENSITIES, MODULE, PARTS_MIB, REPEAT, SMALLEST
 
@@ -59,18 +59,13 @@ _SECTIONS = {
 
 def _script() -> str:
     # Without set -e only a failure of the last part would be noticed.
-    sections = "".join(f"echo 'section: {name}'\n{{ {lines}; }}\n" for name, lines in _SECTIONS.items())
+    sections = "".join(f"{nested.section(name)}\n{{ {lines}; }}\n" for name, lines in _SECTIONS.items())
     return f"set -e\n{_INSMOD}\n{sections}"
 
 
 def sections(result: StepResult) -> dict[str, StepResult]:
     """Return the output of each part of the inner guest's script, as that of a step."""
-    printed = nested.output(result.output)
-    found = re.split(r"^section: (.*)\n", printed, flags=re.MULTILINE)
-    parts = {
-        name: StepResult(Step(name, _SECTIONS.get(name, "")), text.encode(), 0, 0)
-        for name, text in zip(found[1::2], found[2::2], strict=True)
-    }
+    parts = nested.sections(result)
     if set(parts) != set(_SECTIONS):
         raise LabError(f"the inner guest ran {sorted(parts)}, not {sorted(_SECTIONS)}")
     return parts
