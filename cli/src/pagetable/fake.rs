@@ -272,7 +272,7 @@ fn fresh(semi_writable: u64) -> Payload {
         skipped_unmap: 0,
     };
     Payload {
-        abi: 2,
+        abi: 3,
         iommu_follows: true,
         is_evicted: false,
         parts: 7,
