@@ -94,7 +94,7 @@ check-long: 			## what takes minutes each: experiments and machine tests left ou
 	@scripts/setup --long
 	@$(sub) $(systems) mutants
 	@$(sub) $(jobs) -C dirty/tests/mutants long
-	@$(sub) $(jobs) -C pagetable later-kernels
+	@$(sub) $(jobs) -C pagetable later-kernels debian13-efi
 	@$(sub) -C power smp
 	@$(sub) -C dirty check-long
 	@$(PYTEST) -m long $(TESTED)

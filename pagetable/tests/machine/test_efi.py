@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Xen's image for UEFI: it has a build-id and a payload of its own, with which there is no flush."""
 
+from dataclasses import replace
+
 import pytest
 
 from machines import GUEST
@@ -14,7 +16,7 @@ from trapless_lab.pagetable import parts as pagetable
 
 pytestmark = pytest.mark.machine
 
-IMAGE = host.xen().image.with_suffix(".efi")
+DEBIAN13 = "debian13"
 OTHER = f"{GUEST}/other.livepatch"
 SPAWN = "spawn fork-exec -n 40"
 STOCK_FLUSHES = 15 * 40  # at least, for SPAWN
@@ -22,15 +24,23 @@ STOCK_FLUSHES = 15 * 40  # at least, for SPAWN
 BOOSTED_FLUSHES = STOCK_FLUSHES // 20
 
 
-@pytest.fixture(scope="module")
-def boot() -> Transcript:
+LATER = pytest.param(DEBIAN13, marks=pytest.mark.long("another boot; make check has Debian 12's image"))
+
+
+@pytest.fixture(scope="module", params=["", LATER])
+def boot(request: pytest.FixtureRequest) -> Transcript:
+    release: str = request.param
+    root = artifacts.fetched_xen(release) if release else host.ROOT
+    machine = replace(MACHINES["xen-strict"], name=f"UEFI {release}".strip()).with_xen(root)
     files = {
         **pagetable.files(),
-        pagetable.PAYLOAD_PART.guest_path: File(artifacts.payload("pagetable", f"efi/{pagetable.NAME}")),
-        OTHER: File(artifacts.payload("pagetable", pagetable.NAME)),
+        pagetable.PAYLOAD_PART.guest_path: File(
+            artifacts.payload("pagetable", f"efi/{pagetable.NAME}", release)
+        ),
+        OTHER: File(artifacts.payload("pagetable", pagetable.NAME, release)),
     }
     return runner.run(
-        MACHINES["xen-strict"].with_image(IMAGE),
+        machine.with_image(host.xen(root).image.with_suffix(".efi")),
         [
             Step("stock", SPAWN),
             Step("the other image's", f"xen-livepatch load {OTHER}", expect=None),

@@ -110,6 +110,39 @@ def test_one_other_instruction_is_another_build(efi: EfiHypervisor) -> None:
         efi.demand_one_build()
 
 
+NEWER = Path(__file__).resolve().parents[3] / "build/pagetable/debian13"
+
+
+@pytest.fixture
+def newer() -> EfiHypervisor:
+    """Xen 4.20, whose boot code has addresses as distances from Xen's base."""
+    if not (NEWER / "versions").exists():
+        pytest.skip("no Xen of Debian 13: make -C pagetable debian13")
+    (image,) = NEWER.glob("boot/xen-*.efi")
+    return EfiHypervisor(image, NEWER / f"usr/lib/debug/boot/xen-syms-{image.stem.removeprefix('xen-')}")
+
+
+def test_numbers_that_moved_with_what_they_name_are_addresses(newer: EfiHypervisor) -> None:
+    newer.demand_one_build()
+    assert max(section.address for section in newer.sections) < newer.symbol("_end").address, "debugging data"
+
+
+@pytest.mark.parametrize("wrong", [1, 0x1000, 1 << 30])
+def test_a_number_that_moved_otherwise_is_another_build(newer: EfiHypervisor, wrong: int) -> None:
+    (section,) = (section for section in newer.sections if section.name == ".init.text")
+    at = newer.symbol("early_error").address - section.address
+    code = bytearray(section.data)
+    # mov ecx, IMMEDIATE: a message
+    at = code.index(0xB9, at) + 1
+    number = int.from_bytes(code[at : at + 4], "little") + wrong
+    code[at : at + 4] = number.to_bytes(4, "little")
+    newer.sections[newer.sections.index(section)] = type(section)(
+        section.name, section.address, bytes(code), True
+    )
+    with pytest.raises(Refused, match="early_error of"):
+        newer.demand_one_build()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [

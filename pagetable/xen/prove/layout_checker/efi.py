@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The image that UEFI starts (xen-4.17-amd64.efi): the same objects as the other image, linked once more.
+"""The image that UEFI starts (xen-VERSION-amd64.efi): the same objects as the other image, linked once more.
 
 It is a PE file, and neither image has a symbol table: Debian ships a list of its addresses
-(xen-4.17-amd64.efi.map), while sizes and kinds stand only in the ELF file of the other link. So:
+(xen-VERSION-amd64.efi.map), while sizes and kinds stand only in the ELF file of the other link. So:
 
  1. In each section with code all symbols are as far from their place in the ELF file as any other. Hence
     a function's size there is its size here.
- 2. The code is the same, instruction by instruction, but for addresses.
+ 2. The code is the same, instruction by instruction, but for addresses. Code that runs before paging has
+    them as distances from Xen's base; such a number may differ by as much as the last symbol before it.
  3. A symbol outside of code is known only if the list names it; its address is the list's.
 
 The build-id is the CodeView record's: 16 bytes, where the other image has a GNU note of 20. Xen itself
@@ -15,7 +16,9 @@ takes it from there, and prints it as it boots.
 
 from __future__ import annotations
 
+import bisect
 import copy
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -40,6 +43,9 @@ CODEVIEW = b"RSDS"
 GUID_SIZE = 16
 # What a link decides: displacements to other sections, and addresses.
 ADDRESS = re.compile(r"rip [+-] (?:0x[0-9a-f]+|\d+)|0xffff82d[0-9a-f]{9}")
+NUMBER = re.compile(r"(0x[0-9a-f]+)")
+# Relocations, and with Xen 4.20 all debugging information: no part of the running hypervisor.
+DISCARDABLE = pefile.SECTION_CHARACTERISTICS["IMAGE_SCN_MEM_DISCARDABLE"]
 
 
 class EfiImage(Image):
@@ -58,7 +64,7 @@ class EfiImage(Image):
                     data[s.PointerToRawData :][: min(s.SizeOfRawData, s.Misc_VirtualSize)],
                 )
                 for s in file.sections
-                if s.SizeOfRawData and not s.Name.startswith(b".reloc")
+                if s.SizeOfRawData and not s.Characteristics & DISCARDABLE
             ]
         except (pefile.PEFormatError, UnicodeDecodeError) as error:
             raise UnusableInput(f"{path}: no PE image (Debian package {IMAGE_PACKAGE}): {error}") from error
@@ -85,7 +91,8 @@ class EfiHypervisor(Hypervisor):
         self.list_path = symbols.with_name(f"{image.name}.map")
         self.linked_symbols, self.linked_sections = self.symbols, self.sections
         self.base, self.build_id = self.image.base, self.image.build_id
-        self._move(self._read_list())
+        self.listed = self._read_list()
+        self._move()
 
     @property
     def compared(self) -> list[str]:
@@ -139,9 +146,35 @@ class EfiHypervisor(Hypervisor):
         ):
             if not one or not other or one[1:3] != other[1:3]:
                 return False
-            if ADDRESS.sub("@", one[3]) != ADDRESS.sub("@", other[3]):
+            if not self._same_operands(ADDRESS.sub("@", one[3]), ADDRESS.sub("@", other[3])):
                 return False
         return True
+
+    def _same_operands(self, old: str, new: str) -> bool:
+        if old == new:
+            return True
+        numbers = zip(NUMBER.split(old), NUMBER.split(new), strict=False)
+        return NUMBER.sub("@", old) == NUMBER.sub("@", new) and all(
+            one == other or self._moved_by(self.base + int(one, 16)) == int(other, 16) - int(one, 16)
+            for one, other in numbers
+        )
+
+    def _moved_by(self, address: int) -> int | None:
+        """How far the last symbol before an address of the ELF file has moved; None outside of sections."""
+        if not any(0 <= address - s.address < len(s.data) for s in self.linked_sections):
+            return None
+        last = bisect.bisect(self._moves, address, key=lambda move: move[0]) - 1
+        return self._moves[last][1] if last >= 0 else None
+
+    @functools.cached_property
+    def _moves(self) -> list[tuple[int, int]]:
+        """Address in the ELF file and distance from there, of each symbol that the list has once."""
+        everything = [symbol for found in self.linked_symbols.values() for symbol in found]
+        return sorted(
+            (symbol.address, self.listed[symbol.xen_name] - symbol.address)
+            for symbol in everything
+            if symbol.xen_name in self.listed
+        )
 
     def _read_list(self) -> dict[str, int]:
         """Address of each symbol that the list has once, under Xen's own name for it."""
@@ -154,8 +187,9 @@ class EfiHypervisor(Hypervisor):
             listed.setdefault(found[2], []).append(int(found[1], 16))
         return {name: places[0] for name, places in listed.items() if len(places) == 1}
 
-    def _move(self, listed: dict[str, int]) -> None:
+    def _move(self) -> None:
         """Symbols and sections where the image has them."""
+        listed = self.listed
         code = [section for section in self.sections if section.executable]
         distances: dict[str, int] = {}
         symbols: dict[str, list[Symbol]] = {}
