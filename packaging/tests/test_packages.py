@@ -204,10 +204,13 @@ def test_lintian_has_nothing_to_say(packages: Mapping[str, Path]) -> None:
     assert said == ""
 
 
+@pytest.mark.parametrize("release", ["bookworm", "trixie"])
 @pytest.mark.long("a Debian root for each package, from the network: 15 minutes")
 @pytest.mark.timeout(5400)
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mmdebstrap"), reason="not root, or no mmdebstrap")
-def test_apt_installs_each_into_a_clean_root(packages: Mapping[str, Path], tmp_path: Path) -> None:
+def test_apt_installs_each_into_a_clean_root(
+    release: str, packages: Mapping[str, Path], tmp_path: Path
+) -> None:
     folder = packages["trapless"].parent
-    said = run([ROOT / "packaging/tests/clean-roots", folder, tmp_path])
+    said = run([ROOT / "packaging/tests/clean-roots", release, folder, tmp_path])
     assert all(f"{name}: installed, used, purged" in said for name in NAMES), said

@@ -136,6 +136,27 @@ def test_an_image_without_an_id_is_refused(host: Host) -> None:
     assert not host.stored()
 
 
+def test_each_release_is_proven_with_its_own_symbols(host: Host) -> None:
+    """As after an upgrade of the distribution: the old Xen is still there, and a link to the new one."""
+    host.write("boot/xen-4.20-amd64.gz", "bbbb")
+    host.write("boot/xen-4.20-amd64.efi", "eeee")
+    host.write("debug/xen-syms-4.20-amd64", "other symbols")
+    (host.root / "boot/xen-amd64.gz").symlink_to("xen-4.20-amd64.gz")
+    (host.root / "boot/xen-4-amd64.gz").symlink_to("xen-4.20-amd64.gz")
+    host.write("boot/xen-4.20-amd64.config", "no image")
+    assert host.run("build").returncode == 0 and host.builds() == 3
+    listed = host.run("list").stdout
+    for release, identity in (("4.17", "aaaa"), ("4.20", "bbbb")):
+        report = (host.root / f"store/{identity}/report.txt").read_text()
+        assert f"xen-{release}-amd64.gz\n" in report and f"xen-syms-{release}-amd64\n" in report
+        assert f"package: xen-hypervisor-{release}-amd64 " in report and report.split("\n\n")[0] in listed
+    # Without the symbols of one, the other still has its payload.
+    (host.root / "debug/xen-syms-4.20-amd64").unlink()
+    ran = host.run("build", "--force")
+    assert ran.returncode == 0 and host.builds() == 4
+    assert "apt install xen-hypervisor-4.20-amd64-dbg" in ran.stderr and "4.17-amd64-dbg" not in ran.stderr
+
+
 def test_no_xen_is_no_error(host: Host) -> None:
     (host.root / "boot/xen-4.17-amd64.gz").unlink()
     assert host.run("build").returncode == 0 and host.builds() == 0
