@@ -5,12 +5,13 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::host::{Kernel, NotInserted};
 use super::hypercall::{self, Eviction, Payload, Unasked};
+use super::module_file;
 use crate::stop::{Stop, Woken};
 
 /// The kernel under us.
@@ -33,6 +34,20 @@ impl Linux {
     }
 }
 
+/// A plain file goes to the kernel as it is, so that security modules can judge where it is from.
+fn insert(file: &Path, parameters: &str) -> io::Result<()> {
+    let parameters = CString::new(parameters)?;
+    let plain = File::open(file)?;
+    let mut start = [0; 8];
+    let length = plain.read_at(&mut start, 0)?;
+    if module_file::is_packed(&start[..length]) {
+        rustix::system::init_module(&module_file::read(file)?, &parameters)?;
+    } else {
+        rustix::system::finit_module(&plain, &parameters, 0)?;
+    }
+    Ok(())
+}
+
 impl Kernel for Linux {
     fn is_root(&self) -> bool {
         rustix::process::geteuid().is_root()
@@ -44,11 +59,7 @@ impl Kernel for Linux {
 
     fn insert(&self, name: &str, file: &Path, parameters: &str) -> Result<(), NotInserted> {
         let mut log = Log::from_now(Path::new(LOG));
-        let inserted = File::open(file).and_then(|file| {
-            let parameters = CString::new(parameters)?;
-            Ok(rustix::system::finit_module(&file, &parameters, 0)?)
-        });
-        inserted.map_err(|error| NotInserted {
+        insert(file, parameters).map_err(|error| NotInserted {
             error,
             said: log.as_mut().map(|log| log.of(name)).unwrap_or_default(),
         })

@@ -13,6 +13,7 @@ mod image;
 mod linux;
 mod livepatch;
 mod load;
+mod module_file;
 mod part;
 mod plan;
 mod platform;

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::host::Host;
+use super::module_file::SUFFIXES;
 
 /// The output while parts are loaded and unloaded, one line each.
 pub type Say<'a> = &'a mut dyn FnMut(String);
@@ -83,7 +84,7 @@ impl Sources {
         versions.sort();
         folders.push(installed);
         folders.extend(versions);
-        existing(folders, &name)
+        existing(folders.into_iter().map(|folder| folder.join(&name))).collect()
     }
 
     /// Files that could be this module, those that exist.
@@ -98,10 +99,14 @@ impl Sources {
         }
         let installed = host.path(Path::new("/lib/modules").join(host.kernel.release()));
         folders.extend(["updates/dkms", "updates", "extra"].map(|folder| installed.join(folder)));
-        existing(folders, &format!("{name}.ko"))
+        let names = SUFFIXES.map(|suffix| format!("{name}.{suffix}"));
+        folders
+            .iter()
+            .filter_map(|folder| existing(names.iter().map(|name| folder.join(name))).next())
+            .collect()
     }
 }
 
-fn existing(folders: Vec<PathBuf>, name: &str) -> Vec<PathBuf> {
-    folders.into_iter().map(|folder| folder.join(name)).filter(|file| file.is_file()).collect()
+fn existing(files: impl Iterator<Item = PathBuf>) -> impl Iterator<Item = PathBuf> {
+    files.filter(|file| file.is_file())
 }

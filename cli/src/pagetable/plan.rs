@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::host::Host;
 use super::image;
 use super::livepatch::{Livepatch, State};
+use super::module_file;
 use super::part::{PARTS, PAYLOAD, Part, Sources};
 use super::platform::{Follows, Guest, Platform, Xen};
 
@@ -180,7 +181,8 @@ pub fn choose_module(host: &Host, sources: &Sources, name: &str) -> Result<PathB
     let release = host.kernel.release();
     let mut others = Vec::new();
     for file in sources.modules(host, name) {
-        match read(&file).and_then(|bytes| image::module(&bytes).map_err(|why| format!("{why:#}"))) {
+        let read = module_file::read(&file).map_err(|error| error.to_string());
+        match read.and_then(|bytes| image::module(&bytes).map_err(|why| format!("{why:#}"))) {
             // Another of the files that the operator named is this module.
             Ok(module) if module.name != name => {}
             Ok(module) if module.release == release => return Ok(file),
@@ -207,6 +209,7 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::super::fake::{BUILD_ID, Fake, RELEASE, module_file, payload_file};
+    use super::super::module_file::packed_by_xz;
     use super::*;
 
     fn refusals(fake: &Fake, wanted: &Wanted) -> Vec<String> {
@@ -274,6 +277,17 @@ mod tests {
         fake.write(&report, b"the reasons");
         refuses(&fake, &["its checker refused this build", "searched in /lib/modules"]);
         fake.remove(&report);
+        // Debian 13's DKMS packs modules: the file is found, and its contents are looked at.
+        let packed = format!("{module}.xz");
+        fake.write(&packed, b"\xfd7zXZ\0 and no more");
+        refuses(&fake, &["searched below", "trapless_pvmmu.ko.xz: "]);
+        fake.write(&packed, &packed_by_xz(&module_file("trapless_pvmmu", "6.1.0-55-amd64")));
+        refuses(&fake, &["searched below", "is for kernel 6.1.0-55-amd64"]);
+        fake.write(payload, &payload_file(&BUILD_ID));
+        fake.write(&packed, &packed_by_xz(&module_file("trapless_pvmmu", RELEASE)));
+        assert!(plan(&fake.host(), &Wanted::default()).is_ok());
+        fake.remove(payload);
+        fake.remove(&packed);
         // The matching file is used, whatever its position.
         fake.write("/usr/lib/trapless/4.17.6-1/trapless_pagetable.livepatch", &payload_file(&[7; 20]));
         fake.write("/usr/lib/trapless/z/trapless_pagetable.livepatch", &payload_file(&BUILD_ID));
