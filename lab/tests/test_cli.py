@@ -206,6 +206,31 @@ def test_terminal_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(part in shown for part in ("1,234", "0.50", "In the paper", "holds  enough"))
 
 
+def test_a_run_is_of_the_pair_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def run(context: Context) -> Result:
+        ran.append(context.pair.name)
+        return result()
+
+    both = replace(fake(result()), run=run, pairs=("debian12", "debian13"))
+    monkeypatch.setattr(catalogue, "experiments", lambda: {"apples": both})
+    for arguments in ([], ["--pair", "debian13"]):
+        assert CliRunner().invoke(cli.main, ["run", "apples", *arguments]).exit_code == 0
+    assert ran == ["debian12", "debian13"]
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [("debian13", "apples runs on debian12 only"), ("debian11", "'debian11' is not one of 'debian12'")],
+)
+def test_a_pair_that_it_does_not_run_on_is_refused(
+    monkeypatch: pytest.MonkeyPatch, pair: str, said: str
+) -> None:
+    code, output = invoke(monkeypatch, AssertionError("it ran"), "--pair", pair)
+    assert code == 2 and said in output
+
+
 # Plots are tested in test_plots.py; here, that a run saves them, and loses no result by them.
 
 

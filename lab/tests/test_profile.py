@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import plugin_mutants
 from trapless_lab import artifacts, cli, compiler, host
 from trapless_lab.errors import LabError
-from trapless_lab.machines import guest, qemu, runner
+from trapless_lab.machines import guest, pair, qemu, runner
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step, StepResult
 from trapless_lab.pagetable import parts as pagetable
@@ -432,7 +432,7 @@ def test_machine(tmp_path: Path) -> None:
     assert found.holds, found.checks
 
     modules = [
-        binaries.module(part.name, part.built().read_bytes(), {".text": at << 32})
+        binaries.module(part.name, part.built(pair.DEFAULT).read_bytes(), {".text": at << 32})
         for at, part in enumerate(pagetable.everything(request.machine))
         if part.guest_path.endswith(".ko")
     ]

@@ -21,7 +21,9 @@ from .errors import LabError
 from .experiment import experiment, report
 from .experiment.claim import Part
 from .experiment.plots import Album
+from .machines import pair
 from .machines.machine import MACHINES, Machine
+from .machines.pair import PAIRS
 from .pagetable import parts as pagetable
 from .profiler import flame, profile, profile_report
 
@@ -130,14 +132,32 @@ def _known(_ctx: click.Context, _param: click.Parameter, name: str) -> experimen
 @click.option(
     "--keep", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Keep the machines' logs."
 )
+@click.option(
+    "--pair",
+    "pair_name",
+    type=click.Choice(list(PAIRS)),
+    default=pair.DEFAULT.name,
+    show_default=True,
+    help="The Xen and the Linux that it runs on.",
+)
 def run(
-    chosen: experiment.Experiment, quick: bool, json_path: Path | None, plots: Path | None, keep: Path | None
+    chosen: experiment.Experiment,
+    quick: bool,
+    json_path: Path | None,
+    plots: Path | None,
+    keep: Path | None,
+    pair_name: str,
 ) -> None:
     """Run the experiment NAME."""
+    if pair_name not in chosen.pairs:
+        raise click.UsageError(f"--pair: {chosen.name} runs on {', '.join(chosen.pairs)} only")
     _require_writable((json_path,), (plots, keep))
     album = Album() if plots else None
     with progress.for_terminal() as shown:
-        result = chosen.run(experiment.Context(quick=quick, progress=shown, plots=album, keep=keep))
+        context = experiment.Context(
+            quick=quick, progress=shown, plots=album, keep=keep, pair=PAIRS[pair_name]
+        )
+        result = chosen.run(context)
     console = _console(json_path)
     report.show(console, chosen, result)
     with _Saving() as saving:

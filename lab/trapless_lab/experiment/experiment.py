@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from .. import host
 from ..errors import LabError
-from ..machines import runner
+from ..machines import pair, runner
 from ..machines.initramfs import Tree
 from ..machines.machine import Machine
+from ..machines.pair import Pair
 from ..machines.qemu import Plugin
 from ..machines.script import Step
 from ..machines.transcript import Transcript
@@ -78,12 +80,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Context:
-    """How an experiment is to run."""
+    """How an experiment is to run: also, on which Xen and Linux."""
 
     quick: bool
     progress: Progress
     plots: Album | None = None
     keep: Path | None = None
+    pair: Pair = pair.DEFAULT
 
     def run(
         self,
@@ -103,8 +106,8 @@ class Context:
         work_dir = self.keep / label.replace(" ", "-") if self.keep else None
         named = replace(machine, name=f"{machine.name} ({label})")
         transcript = runner.run(
-            named,
-            steps,
+            named if self.pair == pair.DEFAULT else self.pair.machine(named),
+            [*self.pair.settling, *steps],
             files=files,
             modules=modules,
             make_disk=make_disk,
@@ -115,6 +118,10 @@ class Context:
         if warnings := transcript.kernel_warnings():
             raise LabError(f"the kernel complained during {label}:\n" + "\n".join(warnings))
         return transcript
+
+    def facts(self, machines: Iterable[Machine]) -> dict[str, Any]:
+        """Return the JSON's ``machine`` object for a run of this pair."""
+        return machine_facts(machines, host.versions() | self.pair.versions())
 
 
 @dataclass(frozen=True)
@@ -127,20 +134,28 @@ class Experiment:
     reproduces: str
     minutes: int
     run: Callable[[Context], Result]
+    pairs: tuple[str, ...] = (pair.DEFAULT.name,)
+    """Those that it runs on."""
 
 
 _registry: dict[str, Experiment] = {}
 
 
 def experiment(
-    *, name: str, accelerator: str, title: str, reproduces: str, minutes: int
+    *,
+    name: str,
+    accelerator: str,
+    title: str,
+    reproduces: str,
+    minutes: int,
+    pairs: Iterable[str] = (pair.DEFAULT.name,),
 ) -> Callable[[Callable[[Context], Result]], Callable[[Context], Result]]:
     """Register the decorated function."""
 
     def register(run: Callable[[Context], Result]) -> Callable[[Context], Result]:
         if name in _registry:
             raise ValueError(f"two experiments are called {name}")
-        _registry[name] = Experiment(name, accelerator, title, reproduces, minutes, run)
+        _registry[name] = Experiment(name, accelerator, title, reproduces, minutes, run, tuple(pairs))
         return run
 
     return register

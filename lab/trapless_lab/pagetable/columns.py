@@ -40,7 +40,8 @@ def take(context: Context, machines: Sequence[Machine], steps: Sequence[Step]) -
     """Run the steps on each machine; return a column for each state of each machine."""
     for machine in machines:
         if machine in _PV:
-            pagetable.files(pagetable.everything(machine))  # fails before the first boot if one is missing
+            # Fails before the first boot if one is missing.
+            pagetable.files(pagetable.everything(machine), context.pair)
     columns: dict[str, Column] = {}
     for machine in machines:
         if machine in _PV:
@@ -59,7 +60,8 @@ def _before_and_after(
     names = [f"{prefix}{state}" for state in ("stock", "boosted")]
     stock, boosted = ([replace(step, name=f"{name}: {step.name}") for step in steps] for name in names)
     script = [*stock, *pagetable.load_steps(parts), *boosted]
-    transcript = context.run(f"{prefix}stock and boosted", machine, script, pagetable.files(parts))
+    files = pagetable.files(parts, context.pair)
+    transcript = context.run(f"{prefix}stock and boosted", machine, script, files)
     return {name: {step.name: transcript[f"{name}: {step.name}"] for step in steps} for name in names}
 
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import artifacts
+from ..machines import pair
 from ..machines.initramfs import File
 from ..machines.machine import Machine
+from ..machines.pair import Pair
 from ..machines.script import Step, StepResult
 
 NAME = "trapless_pagetable"
@@ -35,7 +36,7 @@ class Part:
 
     name: str
     guest_path: str
-    built: Callable[[], Path]
+    built: Callable[[Pair], Path]
     load: tuple[Step, ...]
     unload: tuple[Step, ...]
 
@@ -51,7 +52,7 @@ def _payload_part() -> Part:
     return Part(
         "payload",
         path,
-        lambda: artifacts.payload("pagetable", NAME),
+        lambda of: of.payload("pagetable", NAME),
         (Step("load pagetable payload", f"xen-livepatch load {path}"),),
         (Step("unload pagetable payload", _UNLOAD),),
     )
@@ -63,7 +64,7 @@ def pool_part(parameters: str = "") -> Part:
     return Part(
         "pool",
         path,
-        lambda: artifacts.module("pagetable", "pool", NAME),
+        lambda of: of.module("pagetable", "pool", NAME),
         (Step(LOAD_MODULE, f"insmod {path} {parameters}".rstrip()),),
         (Step("unload pagetable module", f"rmmod {NAME}"),),
     )
@@ -74,7 +75,7 @@ def _pvmmu_part() -> Part:
     return Part(
         "pvmmu",
         path,
-        lambda: artifacts.module("pagetable", "pvmmu", PVMMU),
+        lambda of: of.module("pagetable", "pvmmu", PVMMU),
         (Step("load pvmmu module", f"insmod {path}"),),
         (Step("unload pvmmu module", f"rmmod {PVMMU}"),),
     )
@@ -109,9 +110,9 @@ def everything(machine: Machine) -> tuple[Part, ...]:
     return (PAYLOAD_PART, *((POOL_PART,) if machine.iommu == "strict" else ()), PVMMU_PART)
 
 
-def files(parts: Sequence[Part] = PIBOOSTER) -> dict[str, File]:
-    """Return the guest files that the load steps need."""
-    return {part.guest_path: File(part.built()) for part in parts}
+def files(parts: Sequence[Part] = PIBOOSTER, of: Pair = pair.DEFAULT) -> dict[str, File]:
+    """Return the guest files that the load steps need, built for a pair."""
+    return {part.guest_path: File(part.built(of)) for part in parts}
 
 
 def load_steps(parts: Sequence[Part] = PIBOOSTER) -> list[Step]:

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ... import host
 from ...errors import LabError
 from ...experiment import plots
-from ...experiment.experiment import BeforeAfter, Check, Context, Result, Row, experiment, machine_facts
+from ...experiment.experiment import BeforeAfter, Check, Context, Result, Row, experiment
 from ...experiment.workload import tick_ns
 from ...machines.machine import MACHINES
+from ...machines.pair import PAIRS
 from ...machines.script import Step, StepResult
 from ...machines.trace import TICK, Counts
 from ...machines.transcript import Transcript
@@ -145,7 +145,7 @@ def _run_pre(context: Context, steady: int) -> tuple[Series, Row]:
         "pre",
         MACHINE,
         [*pagetable.load_steps(pagetable.PIBOOSTER_ALONE), workload, *_tail_steps()],
-        pagetable.files(pagetable.PIBOOSTER_ALONE),
+        pagetable.files(pagetable.PIBOOSTER_ALONE, context.pair),
     )
     found = series(
         transcript, workload="workload", report=transcript["workload"], enabled_by=pagetable.LOAD_MODULE
@@ -165,7 +165,7 @@ def _run_dyn(context: Context, steady: int) -> tuple[Series, Row]:
         Step("let it run boosted", "read -r _ </tmp/done; cat /tmp/workload", timeout_s=900),
         *_tail_steps(),
     ]
-    transcript = context.run("dyn", MACHINE, steps, pagetable.files(pagetable.PIBOOSTER_ALONE))
+    transcript = context.run("dyn", MACHINE, steps, pagetable.files(pagetable.PIBOOSTER_ALONE, context.pair))
     found = series(
         transcript,
         workload="start the workload",
@@ -264,10 +264,11 @@ def _plot(album: plots.Album, curves: Mapping[str, Mapping[str, list[float]]]) -
     title="IOTLB flushes",
     reproduces="PiBooster, Figure 8 and Table 1",
     minutes=3,
+    pairs=PAIRS,
 )
 def pagetable_flushes(context: Context) -> Result:
     """Count flushes stock, boosted before the workload, and boosted while it runs."""
-    pagetable.files(pagetable.PIBOOSTER_ALONE)  # or the first boot would be for nothing
+    pagetable.files(pagetable.PIBOOSTER_ALONE, context.pair)  # or the first boot would be for nothing
     steady = QUICK_STEADY if context.quick else STEADY
     stock = _run_baseline(context, steady)
     pre, pre_pool = _run_pre(context, steady)
@@ -292,7 +293,7 @@ def pagetable_flushes(context: Context) -> Result:
             *_checks("pre", pre, pre_pool, steady),
             *_checks("dyn", dyn, dyn_pool, steady),
         ],
-        machine=machine_facts([MACHINE], host.versions()),
+        machine=context.facts([MACHINE]),
         keys={
             "stock": {"flushes_per_process": stock_flushes},
             "boosted": {"flushes_per_process": pre.flushes.flushes / pre.processes},

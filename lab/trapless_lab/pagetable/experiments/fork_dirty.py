@@ -7,9 +7,9 @@ Invariant: guest/forkdirty.c says what is timed; every column is that program wi
 from collections.abc import Mapping
 from statistics import linear_regression
 
-from ... import host
-from ...experiment.experiment import BeforeAfter, Context, Result, Row, Target, experiment, machine_facts
+from ...experiment.experiment import BeforeAfter, Context, Result, Row, Target, experiment
 from ...experiment.workload import FORK_DIRTY, NS_PER_INSTRUCTION, fork_dirty_ns
+from ...machines.pair import PAIRS
 from ...machines.script import Step
 from .. import columns
 from ..columns import BARE, RELAXED, STRICT, Column
@@ -66,6 +66,7 @@ def _row(operation: str, column: str, costs: Costs) -> Row:
     title="A parent with dirty pages",
     reproduces="nothing of the papers: what fork costs beside their benchmarks",
     minutes=3,
+    pairs=PAIRS,
 )
 def fork_dirty(context: Context) -> Result:
     """Measure fork and the writes after it on bare metal, and on a PV dom0 stock and boosted."""
@@ -109,7 +110,7 @@ def fork_dirty(context: Context) -> Result:
             )
             for stock, boosted in columns.pairs(taken)
         ],
-        machine=machine_facts(machines, host.versions()),
+        machine=context.facts(machines),
         keys={
             **{name: {str(pages): dict(costs[pages]) for pages in PAGES} for name, costs in taken.items()},
             "slope": slopes,

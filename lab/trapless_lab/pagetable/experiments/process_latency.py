@@ -7,9 +7,9 @@ Invariant: every column is the same program on the same clock, which counts inst
 from collections.abc import Mapping
 from statistics import median
 
-from ... import host
-from ...experiment.experiment import BeforeAfter, Context, Result, Row, Target, experiment, machine_facts
+from ...experiment.experiment import BeforeAfter, Context, Result, Row, Target, experiment
 from ...experiment.workload import MODES, NS_PER_INSTRUCTION, ns_per_process
+from ...machines.pair import PAIRS
 from ...machines.script import Step
 from .. import columns
 from ..columns import BARE, PVH, RELAXED, STRICT, Column
@@ -104,6 +104,7 @@ def _targets(medians: Medians) -> list[Target]:
     title="Instructions a process",
     reproduces="PiBooster, Figure 12",
     minutes=4,
+    pairs=PAIRS,
 )
 def process_latency(context: Context) -> Result:
     """Measure on bare metal, on a PV dom0 stock and boosted, and on a PVH dom0."""
@@ -131,7 +132,7 @@ def process_latency(context: Context) -> Result:
             columns.no_slower(boosted, {m: (medians[stock][m], medians[boosted][m]) for m in MODES})
             for stock, boosted in columns.pairs(medians)
         ],
-        machine=machine_facts(machines, host.versions()),
+        machine=context.facts(machines),
         keys=medians,
         summary=[
             BeforeAfter(

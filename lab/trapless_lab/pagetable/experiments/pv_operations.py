@@ -7,10 +7,10 @@ Invariant: guest/pvops.c names the operations; every column has all of them.
 from collections.abc import Mapping
 from statistics import median
 
-from ... import host
 from ...errors import LabError
-from ...experiment.experiment import Context, Result, experiment, machine_facts
+from ...experiment.experiment import Context, Result, experiment
 from ...experiment.workload import NS_PER_INSTRUCTION, operations_ns
+from ...machines.pair import PAIRS
 from ...machines.script import Step
 from .. import columns
 from ..columns import BARE, RELAXED, STRICT, Column
@@ -50,6 +50,7 @@ def changes(taken: Mapping[str, Mapping[str, float]], operation: str) -> dict[st
     title="What else a PV guest does",
     reproduces="nothing of the papers: what must not become slower",
     minutes=3,
+    pairs=PAIRS,
 )
 def pv_operations(context: Context) -> Result:
     """Measure on bare metal, and on a PV dom0 stock and boosted."""
@@ -79,6 +80,6 @@ def pv_operations(context: Context) -> Result:
             )
             for stock, boosted in columns.pairs(taken)
         ],
-        machine=machine_facts(machines, host.versions()),
+        machine=context.facts(machines),
         keys=taken,
     )
