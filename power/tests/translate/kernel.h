@@ -28,6 +28,7 @@ typedef u64 kvm_pfn_t;
 #define __ASSEMBLY__
 #include <asm/reg.h>
 #include <asm/ppc-opcode.h>
+#include <asm/nohash/mmu-e500.h>
 #undef __ASSEMBLY__
 
 #define ARRAY_SIZE(a)		(sizeof(a) / sizeof((a)[0]))
