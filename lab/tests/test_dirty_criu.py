@@ -31,7 +31,7 @@ def test_the_recording_holds() -> None:
     result = _run(plots=(album := Album()))
     assert replay.failing(result) == []
     contract = {
-        *("program", "size", "technique", "memory_dump_ms", "memory_write_ms", "frozen_ms", "questions_ms"),
+        *("program", "size", "technique", "memory_dump_ms", "memory_write_ms", "frozen_ms", "tracker_ms"),
         *("tracked_ms", "untracked_ms", "overhead_percent", "result_ok"),
     }
     assert all(contract <= set(row) for row in [*result.rows, *result.keys["spml"]])

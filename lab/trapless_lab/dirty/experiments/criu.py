@@ -216,7 +216,7 @@ def row(workload: Workload, size: Size, technique: str, run: Run, untracked: Run
         "size": size,
         "technique": technique,
         "model": technique == EPML,
-        "questions_ms": round(run.mean("asked"), 3),
+        "tracker_ms": round(run.mean("asked"), 3),
         "memory_dump_ms": round(run.mean("Memory dump time"), 3),
         "memory_write_ms": round(run.mean("Memory write time"), 3),
         "frozen_ms": round(run.mean("Frozen time"), 3),
@@ -345,7 +345,7 @@ def checks(rows: Sequence[Row]) -> list[Check]:
 def _targets(rows: Sequence[Row], size: Size) -> list[Target]:
     targets = []
     for technique, cheaper in ((DBIT, DBIT_CHEAPER), (EPML, EPML_CHEAPER)):
-        share = 100 * of_proc(rows, technique, size, "questions_ms")
+        share = 100 * of_proc(rows, technique, size, "tracker_ms")
         name = f"{shown(technique)}: tracker's questions, % of those to /proc"
         targets.append(Target(name, round(share, 1), round(100 / cheaper, 1)))
         targets += tracked_targets(rows, size, technique, TRACKED_PERCENT)
@@ -355,7 +355,7 @@ def _targets(rows: Sequence[Row], size: Size) -> list[Target]:
 def _plot(album: Album, rows: Sequence[Row], size: Size) -> None:
     for what, key, y, title in (
         ("tracker", "memory_dump_ms", "ms of memory dump, an increment", "on the tracker"),
-        ("questions", "questions_ms", "ms to learn which pages are dirty, an increment", "on the tracker"),
+        ("questions", "tracker_ms", "ms to learn which pages are dirty, an increment", "on the tracker"),
         ("frozen", "frozen_ms", "ms frozen, an increment", "how long the program stands still"),
         ("tracked", "overhead_percent", "% over untracked", "on the tracked"),
     ):
@@ -367,7 +367,7 @@ def _summary(rows: Sequence[Row], size: Size) -> list[BeforeAfter]:
     by = {(found["program"], found["technique"]): found for found in rows if found["size"] == size}
     lines = []
     for name, key, unit in (
-        ("tiny", "questions_ms", "ms to learn what is dirty"),
+        ("tiny", "tracker_ms", "ms to learn what is dirty"),
         ("tiny", "frozen_ms", "ms frozen"),
         ("tiny", "overhead_percent", "% over untracked"),
         ("pca", "overhead_percent", "% over untracked"),
@@ -413,7 +413,7 @@ def dirty_criu(context: Context) -> Result:
     return Result(
         unit="ms",
         method=f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction; Debian's criu and tkrzw, one thread, "
-        "THP never, no randomised addresses; two pre-dumps and a dump. questions_ms, memory_dump_ms, "
+        "THP never, no randomised addresses; two pre-dumps and a dump. tracker_ms, memory_dump_ms, "
         "memory_write_ms, frozen_ms: means of the second and the third; the first of them in pread(pagemap) "
         "and write(clear_refs) (workloads/passtimer.c), the others criu's own statistics. tracked_ms: the "
         "processor's time of the program, and of the holder outside of criu's runs; with_criu_percent: with "
@@ -431,7 +431,7 @@ def dirty_criu(context: Context) -> Result:
             "tracker_of_proc": {
                 technique: {
                     key: round(of_proc(rows, technique, sizes[-1], key), 3)
-                    for key in ("questions_ms", "memory_dump_ms", "frozen_ms", "criu_ms")
+                    for key in ("tracker_ms", "memory_dump_ms", "frozen_ms", "criu_ms")
                 }
                 for technique in _OTHERS
             },
