@@ -61,7 +61,7 @@ pub(crate) fn userfaultfd(target: &Target, flags: i32) -> Result<OwnedFd, String
     let result = std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("libdirty-inject".into())
-            .spawn_scoped(scope, || match pick_thread(target)? {
+            .spawn_scoped(scope, || match wait_for_thread(target)? {
                 (tid, Filters::None) if !NEEDS_GUARDIAN => {
                     bring_userfaultfd(target, tid, Filters::None, flags)
                 }
@@ -123,26 +123,51 @@ fn copy(target: &Target, tid: Pid, remote: i64) -> Result<i64, String> {
     Ok(local)
 }
 
+/// Why no thread of the target can run a system call.
+struct Unfit {
+    why: String,
+    /// Whether one sleeps where no signal wakes it: as a rule not for long, waiting for a disk or for a `vfork` child.
+    is_asleep: bool,
+}
+
+/// A thread of the target that can run a system call; waited for, with [`PATIENCE`], where one is just not to be woken.
+fn wait_for_thread(target: &Target) -> Result<(Pid, Filters), String> {
+    let begin = Instant::now();
+    loop {
+        match pick_thread(target) {
+            Ok(found) => return Ok(found),
+            Err(Unfit { is_asleep: true, .. }) if begin.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(Unfit { why, is_asleep: true }) => return Err(format!("{why}, for {PATIENCE:?} now")),
+            Err(Unfit { why, is_asleep: false }) => return Err(why),
+        }
+    }
+}
+
 /// A thread of the target that can run a system call: alive, and if there is one, free of seccomp.
-fn pick_thread(target: &Target) -> Result<(Pid, Filters), String> {
+fn pick_thread(target: &Target) -> Result<(Pid, Filters), Unfit> {
+    let mut unfit = Unfit { why: "it has no thread left".into(), is_asleep: false };
     let tasks = format!("/proc/{}/task", target.pid());
-    let entries = fs::read_dir(&tasks).map_err(|error| format!("{tasks}: {error}"))?;
-    let mut why = "it has no thread left".to_string();
+    let entries =
+        fs::read_dir(&tasks).map_err(|error| Unfit { why: format!("{tasks}: {error}"), is_asleep: false })?;
     let mut filtered = None;
     for entry in entries.flatten() {
         let Some(tid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let Ok(status) = Status::from_file(entry.path().join("status")) else { continue };
+        let state = status.state.chars().next();
         if status.tracerpid != 0 {
-            why = format!("process {} traces it already", status.tracerpid);
-        } else if matches!(status.state.chars().next(), Some('Z' | 'X' | 'D')) {
-            why = format!("its thread {tid} is in state {}", status.state);
+            unfit.why = format!("process {} traces it already", status.tracerpid);
+        } else if matches!(state, Some('Z' | 'X' | 'D')) {
+            unfit.why = format!("its thread {tid} is in state {}", status.state);
+            unfit.is_asleep |= state == Some('D');
         } else if status.seccomp.unwrap_or(0) != 0 {
             filtered = Some((Pid::from_raw(tid), Filters::Suspend));
         } else {
             return Ok((Pid::from_raw(tid), Filters::None));
         }
     }
-    filtered.ok_or(why)
+    filtered.ok_or(unfit)
 }
 
 /// A thread of the target in a ptrace stop; let go as it is when dropped.

@@ -271,3 +271,47 @@ fn refuses_what_it_must_not_touch() {
     );
     assert!(alive);
 }
+
+/// A process of one thread that waits for a `vfork` child until `seconds` are over, or it has ended itself: in that
+/// time no signal but SIGKILL wakes it.
+fn start_waiting(seconds: f64) -> Answering {
+    let number = libc::SYS_clone;
+    let python = format!(
+        r#"
+import ctypes, os, sys, time
+me = os.getpid()
+print("ready", flush=True)
+sys.stdin.readline()
+vfork = [0x4000 | 17, 0, 0, 0, 0]
+if not ctypes.CDLL(None).syscall(ctypes.c_long({number}), *map(ctypes.c_long, vfork)):
+    end = time.monotonic() + {seconds}
+    while time.monotonic() < end and os.getppid() == me:
+        time.sleep(0.01)
+    os._exit(0)
+print("it is over", flush=True)
+sys.stdin.readline()
+"#
+    );
+    let (mut program, _) = Answering::start(&python);
+    program.send("").unwrap();
+    let begin = Instant::now();
+    let status = format!("/proc/{}/status", program.pid());
+    while !std::fs::read_to_string(&status).unwrap().contains("State:\tD") {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it does not sleep");
+    }
+    program
+}
+
+#[test]
+fn a_thread_that_cannot_be_woken_is_waited_for() {
+    if !back_ends().contains(&BackendKind::UffdAsync) {
+        return;
+    }
+    let attach = |program: &Answering| {
+        Tracker::builder().backend(BackendKind::UffdAsync).process(program.pid()).map(drop)
+    };
+    attach(&start_waiting(0.5)).unwrap();
+    // But not for ever.
+    let Err(Error::Rejected { why, .. }) = attach(&start_waiting(1000.0)) else { panic!("it attached") };
+    assert!(why.contains("is in state D") && why.contains("for 5s now"), "{why}");
+}
