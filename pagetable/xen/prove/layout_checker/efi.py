@@ -67,7 +67,7 @@ class EfiImage(Image):
                 if s.SizeOfRawData and not s.Characteristics & DISCARDABLE
             ]
         except (pefile.PEFormatError, UnicodeDecodeError) as error:
-            raise UnusableInput(f"{path}: no PE image (Debian package {IMAGE_PACKAGE}): {error}") from error
+            raise UnusableInput(f"{path}: no PE image (cf. Debian's {IMAGE_PACKAGE}): {error}") from error
         flat = bytearray(max((start + len(part) for _, start, part in parts), default=0))
         for _, start, part in parts:
             flat[start : start + len(part)] = part
@@ -77,7 +77,7 @@ class EfiImage(Image):
         at = record.find(CODEVIEW)
         self.build_id = record[at + len(CODEVIEW) :][:GUID_SIZE]
         if at < 0 or len(self.build_id) != GUID_SIZE:
-            raise UnusableInput(f"{path}: has no CodeView build-id (Debian package {IMAGE_PACKAGE})")
+            raise UnusableInput(f"{path}: has no CodeView build-id (cf. Debian's {IMAGE_PACKAGE})")
 
 
 class EfiHypervisor(Hypervisor):
@@ -183,7 +183,9 @@ class EfiHypervisor(Hypervisor):
         for line in text.splitlines():
             found = re.fullmatch(r"0x([0-9a-f]{16}) [a-zA-Z] (\S+)", line)
             if not found:
-                raise UnusableInput(f"{self.list_path}: cannot be read: {line} (package {SYMBOLS_PACKAGE})")
+                raise UnusableInput(
+                    f"{self.list_path}: cannot be read: {line} (cf. Debian's {SYMBOLS_PACKAGE})"
+                )
             listed.setdefault(found[2], []).append(int(found[1], 16))
         return {name: places[0] for name, places in listed.items() if len(places) == 1}
 
@@ -200,7 +202,7 @@ class EfiHypervisor(Hypervisor):
             if len(far) != 1:
                 raise UnusableInput(
                     f"{self.list_path}: does not list {section.name} of {self.symbols_path} "
-                    f"(Debian package {SYMBOLS_PACKAGE})"
+                    f"(cf. Debian's {SYMBOLS_PACKAGE})"
                 )
             distances[section.name] = far.pop()
             for symbol in inside:

@@ -22,6 +22,8 @@ LANDING_PADS = (
     bytes.fromhex("660f1f00"),  # what Xen makes of one that nothing calls
     bytes.fromhex("660f1f01"),
 )
+# The items that move with a rebuild of Xen (fit.py).
+MOVES = re.compile(r"XEN_(?:DOMAIN|VCPU)_(?!OPTION_)\w+")
 WIDTHS = {"byte": 1, "word": 2, "dword": 4, "qword": 8}
 READS = {"cmp", "test", "bt"}
 BRANCHES = {x86.X86_GRP_JUMP, x86.X86_GRP_CALL, x86.X86_GRP_RET, x86.X86_GRP_INT}
@@ -151,8 +153,40 @@ def value(header: Header, hypervisor: Hypervisor, name: str) -> None:
     # Of a passage in several forms, only what each form shows is compared.
     if not any(name in witness.items for witness in proofs.VALUES[name]):
         raise Refused("no passage shows its value")
+    stated = hypervisor.stated.get(name)
+    if not stated:
+        demand_shown(header, hypervisor, name)
+        return
+    try:
+        demand_shown(header, hypervisor, name)
+    except Refused as refusal:
+        in_code = ", ".join(map(hex, sorted(shown(hypervisor, header, name)))) or "nothing that is known"
+        raise Refused(
+            f"{refusal}: the code shows {in_code}, the debugging information has {stated.value:#x} "
+            f"for {stated.what}"
+        ) from None
+    if stated.value != header.values[name]:
+        raise Refused(
+            f"the code shows {header.values[name]:#x}, the debugging information has {stated.value:#x} "
+            f"for {stated.what}"
+        )
+
+
+def demand_shown(header: Header, hypervisor: Hypervisor, name: str) -> None:
+    """Each passage of an item shows the header's value."""
     for witness in proofs.VALUES[name]:
         witness.demand(hypervisor, header.values, name)
+
+
+def shown(hypervisor: Hypervisor, header: Header, name: str) -> set[int]:
+    """The values of an item that all of its witnesses show; of others that may move nothing is presumed."""
+    others = {item: value for item, value in header.values.items() if not MOVES.fullmatch(item)}
+    try:
+        return set.intersection(
+            *(witness.values_of(hypervisor, name, others) for witness in proofs.VALUES[name])
+        )
+    except Refused:
+        return set()
 
 
 def struct(header: Header, name: str) -> None:

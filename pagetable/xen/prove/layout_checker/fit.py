@@ -6,7 +6,8 @@ same proofs as layout.h itself; fitting only saves a human the editing. Only the
 C code of ours depends on their values:
 
   - the size and the prologue of a replaced function, from the symbol table and the code;
-  - offsets in Xen's struct domain and struct vcpu, where the code leaves exactly one choice.
+  - offsets in Xen's struct domain and struct vcpu: from the debugging information, or if the symbol file has
+    none, where the code leaves exactly one choice.
 
 Everything else (page types, flags, declarations) is the same in each build, or the build is refused.
 """
@@ -16,12 +17,10 @@ from __future__ import annotations
 import re
 
 from . import proofs
-from .facts import JUMP_SIZE
+from .facts import JUMP_SIZE, MOVES, shown
 from .header import Header
 from .hypervisor import Hypervisor
-from .report import Refused
 
-MOVES = re.compile(r"XEN_(?:DOMAIN|VCPU)_(?!OPTION_)\w+")
 LONGEST_INSTRUCTION = 15
 
 
@@ -50,8 +49,10 @@ def fit(text: str, header: Header, hypervisor: Hypervisor) -> tuple[str, list[st
             old = header.prologues.get(name, b"")
             change(f"XEN_PROLOGUE_{name}", _listed(old), _listed(prologue))
     for name in sorted(filter(MOVES.fullmatch, header.values.keys() & proofs.VALUES.keys())):
-        value = _only_value(hypervisor, header, name)
-        if value is not None and value != header.values[name]:
+        stated = hypervisor.stated.get(name)
+        values = {stated.value} if stated else shown(hypervisor, header, name)
+        value = values.pop() if len(values) == 1 else header.values[name]
+        if value != header.values[name]:
             change(name, hex(header.values[name]), hex(value))
     return text, changes
 
@@ -69,15 +70,3 @@ def _prologue(hypervisor: Hypervisor, name: str) -> bytes:
         if len(code) >= JUMP_SIZE:
             return code
     return b""
-
-
-def _only_value(hypervisor: Hypervisor, header: Header, name: str) -> int | None:
-    """The value that every witness of an item shows, if there is exactly one."""
-    # Of the values that may have moved as well nothing is presumed.
-    others = {item: value for item, value in header.values.items() if not MOVES.fullmatch(item)}
-    try:
-        shown = [witness.values_of(hypervisor, name, others) for witness in proofs.VALUES[name]]
-    except Refused:
-        return None
-    common = set.intersection(*shown)
-    return common.pop() if len(common) == 1 else None

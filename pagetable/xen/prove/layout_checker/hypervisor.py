@@ -25,6 +25,7 @@ import capstone
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from .dwarf import Stated, stated
 from .report import Refused, UnusableInput
 
 IMAGE_PACKAGE = "xen-hypervisor-VERSION-amd64"
@@ -34,6 +35,7 @@ LARGEST_FILE = 64 << 20
 LARGEST_TABLE = 1 << 20
 LONGEST_WAY = 32  # instructions
 
+ELF = b"\x7fELF"
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
 KINDS = {1: "variable", 2: "function", 4: "file"}
 BINDINGS = ("local", "global")
@@ -83,13 +85,15 @@ class Instruction:
         return int(self.operands, 16) if is_branch and self.operands.startswith("0x") else None
 
 
-def read_elf(data: bytes, path: Path, package: str, what: str) -> ELFFile:
-    """An ELF file whose sections and segments lie within the file."""
-    problem = f"{path}: not {what} (Debian package {package})"
-    if data[:4] != b"\x7fELF":
+def read_elf(data: bytes, path: Path, package: str, what: str, machine: str = "EM_X86_64") -> ELFFile:
+    """An ELF file for this machine whose sections and segments lie within the file."""
+    problem = f"{path}: not {what} (cf. Debian's {package})"
+    if not data.startswith(ELF):
         raise UnusableInput(problem)
     try:
         elf = ELFFile(io.BytesIO(data))
+        if elf["e_machine"] != machine:
+            raise UnusableInput(f"{problem}: it is for {elf['e_machine']}, not for {machine}")
         if max(elf.num_sections(), elf.num_segments()) > 4096:
             raise UnusableInput(problem)
         for section in elf.iter_sections():
@@ -113,7 +117,7 @@ def read_file(path: Path, package: str) -> bytes:
             raise UnusableInput(f"{path}: too large to come from Debian package {package}")
         return path.read_bytes()
     except OSError as error:
-        raise UnusableInput(f"{path}: {error.strerror} (Debian package {package})") from error
+        raise UnusableInput(f"{path}: {error.strerror} (cf. Debian's {package})") from error
 
 
 def build_id_in(notes: bytes, path: Path, package: str, size: int = BUILD_ID_SIZE) -> bytes:
@@ -122,29 +126,29 @@ def build_id_in(notes: bytes, path: Path, package: str, size: int = BUILD_ID_SIZ
     start = notes.find(header)
     build_id = notes[start + len(header) : start + len(header) + size]
     if start < 0 or len(build_id) != size:
-        raise UnusableInput(f"{path}: has no GNU build-id (Debian package {package})")
+        raise UnusableInput(f"{path}: has no GNU build-id (cf. Debian's {package})")
     return build_id
 
 
 class Image:
-    """The file that boots: one flat segment in a 32-bit ELF wrapper, compressed."""
+    """The file that boots: one flat segment in a 32-bit ELF wrapper, compressed or not."""
 
     def __init__(self, path: Path):
         self.path = path
         packed = read_file(path, IMAGE_PACKAGE)
-        what = "a compressed Xen image"
+        what = "an image of Xen"
         try:
             with gzip.open(io.BytesIO(packed)) as stream:
-                data = stream.read(LARGEST_FILE)
+                data = packed if packed.startswith(ELF) else stream.read(LARGEST_FILE)
         except (OSError, EOFError, zlib.error) as error:
-            raise UnusableInput(f"{path}: not {what} (Debian package {IMAGE_PACKAGE}): {error}") from error
-        elf = read_elf(data, path, IMAGE_PACKAGE, what)
+            raise UnusableInput(f"{path}: not {what} (cf. Debian's {IMAGE_PACKAGE}): {error}") from error
+        elf = read_elf(data, path, IMAGE_PACKAGE, what, "EM_386")
         try:
             segments = {segment["p_type"]: segment for segment in elf.iter_segments()}
             self.flat: bytes = segments["PT_LOAD"].data()
             notes: bytes = segments["PT_NOTE"].data()
         except Exception as error:  # as in read_elf
-            raise UnusableInput(f"{path}: not {what} (Debian package {IMAGE_PACKAGE}): no {error}") from error
+            raise UnusableInput(f"{path}: not {what} (cf. Debian's {IMAGE_PACKAGE}): no {error}") from error
         self.build_id = build_id_in(notes, path, IMAGE_PACKAGE)
 
 
@@ -157,15 +161,16 @@ class Hypervisor:
         self.image = self.image_type(image)
         self.symbols_path = symbols
         what = "Xen's symbol file"
-        elf = read_elf(read_file(symbols, SYMBOLS_PACKAGE), symbols, SYMBOLS_PACKAGE, what)
+        elf = read_elf(read_file(symbols, SYMBOLS_PACKAGE), symbols, SYMBOLS_PACKAGE, what, "EM_X86_64")
         try:
             self._read_symbols(elf)
         except UnusableInput:
             raise
         except Exception as error:  # as in read_elf
             raise UnusableInput(
-                f"{symbols}: not {what} (Debian package {SYMBOLS_PACKAGE}): {error or type(error).__name__}"
+                f"{symbols}: not {what} (cf. Debian's {SYMBOLS_PACKAGE}): {error or type(error).__name__}"
             ) from error
+        self._elf = elf
         self._disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
         self.forget()
 
@@ -191,7 +196,7 @@ class Hypervisor:
         table = elf.get_section_by_name(".symtab")
         if not loads or not isinstance(table, SymbolTableSection):
             raise UnusableInput(
-                f"{self.symbols_path}: has no symbol table or no segment (Debian package {SYMBOLS_PACKAGE})"
+                f"{self.symbols_path}: has no symbol table or no segment (cf. Debian's {SYMBOLS_PACKAGE})"
             )
         if table.num_symbols() > LARGEST_TABLE:
             raise ValueError("the symbol table is too large")
@@ -215,6 +220,17 @@ class Hypervisor:
                 self.symbols.setdefault(name, []).append(
                     Symbol(name, value, size, kind, binding, file if binding == "local" else "")
                 )
+
+    @cached_property
+    def stated(self) -> dict[str, Stated]:
+        """What the symbol file's debugging information has of the items of layout.h, if it has any."""
+        try:
+            return stated(self._elf)
+        except Exception as error:  # as in read_elf
+            raise UnusableInput(
+                f"{self.symbols_path}: its debugging information cannot be read: "
+                f"{error or type(error).__name__}"
+            ) from error
 
     @property
     def compared(self) -> list[str]:
