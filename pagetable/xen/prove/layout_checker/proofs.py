@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from .witness import Witness
@@ -47,34 +48,29 @@ CLEANUP = Witness(
     """,
 )
 
-# The same when a type changes, with the flags for the device mapping that comes back.
+# The same when a type changes, with the flags for the device mapping that comes back. The compiler sets the
+# arguments in any order, and may keep a register on the stack before the call.
 RETYPE = Witness(
     "_get_page_type",
-    """
-    cmp byte ptr [{domain} + {XEN_DOMAIN_NEED_SYNC}], 0
-    je {_}
-    test byte ptr [{domain} + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_HVM}
-    jne {_}
-    lfence
-    ...
-    mov r8d, {IOMMUF_rw}
-    mov ecx, 1
-    mov rdx, rsi
-    call iommu_legacy_map
-    """,
-    """
-    cmp byte ptr [{domain} + {XEN_DOMAIN_NEED_SYNC}], 0
-    je {_}
-    test byte ptr [{domain} + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_HVM}
-    jne {_}
-    lfence
-    ...
-    mov r8d, {IOMMUF_rw}
-    mov ecx, 1
-    mov rdx, rsi
-    mov qword ptr [rsp], {_}
-    call iommu_legacy_map
-    """,
+    *(
+        "\n".join(
+            (
+                "cmp byte ptr [{domain} + {XEN_DOMAIN_NEED_SYNC}], 0",
+                "je {_}",
+                "test byte ptr [{domain} + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_HVM}",
+                "jne {_}",
+                "lfence",
+                "...",
+                *arguments,
+                *kept,
+                "call iommu_legacy_map",
+            )
+        )
+        for arguments in itertools.permutations(
+            ("mov r8d, {IOMMUF_rw}", "mov ecx, 1", "mov rdx, rsi"),
+        )
+        for kept in ((), ("mov qword ptr [rsp], {_}",))
+    ),
 )
 
 # iommu_map's flags: the low six bits are replaced by the order of the mapping.
@@ -196,6 +192,17 @@ OWNER = Witness(
     shl r{owner}, {XEN_PAGE_SHIFT}
     add r{owner}, {map}
     cmp {_}, r{owner}
+    """,
+    """
+    mov e{owner}, dword ptr [rbx + {XEN_PAGE_INFO_OWNER}]
+    test e{owner}, e{owner}
+    je {_}
+    movabs {map}, {XEN_DIRECTMAP}
+    mov {copy}d, e{owner}
+    mov r{owner}, {copy}
+    shl r{owner}, {XEN_PAGE_SHIFT}
+    lea {domain}, [r{owner} + {map}]
+    cmp {_}, {domain}
     """,
 )
 
@@ -580,6 +587,13 @@ SYMBOLS: dict[str, Declared] = {
             Witness(
                 "do_mmu_update",
                 "mov rdi, {_}\ncall map_domain_page\nmov qword ptr [rsp + {#}], rax",
+                """
+                mov rdi, {frame}
+                call map_domain_page
+                mov qword ptr [rsp + {#}], {frame}
+                mov {_}, qword ptr [rsp + {#}]
+                mov qword ptr [rsp + {#}], rax
+                """,
                 """
                 mov rdi, qword ptr [rsp + {#}]
                 mov dword ptr [rsp + {slot}], {kept}
