@@ -29,6 +29,7 @@
 #include <linux/static_call_types.h>
 #include <linux/slab.h>
 #include <linux/string.h>
+#include <linux/sysfs.h>
 
 #include <asm/insn.h>
 
@@ -44,6 +45,18 @@ struct known_function {
 	const char *part;
 	const char *symbol;
 	u64 digest;
+};
+
+/**
+ * struct left_out - a stock function of which no known form is the one in memory
+ * @part:   what is left out
+ * @symbol: the function
+ * @found:  the digest of what is there; 0 if it cannot be read
+ */
+struct left_out {
+	const char *part;
+	const char *symbol;
+	u64 found;
 };
 
 struct text_reader {
@@ -304,16 +317,17 @@ static inline u64 digest_function(struct text_reader *reader,
  * known_functions_check - compare stock functions with those that are known
  * @list:    the forms that are known; those of one function stand together
  * @count:   how many
- * @unknown: called with each entry of which no form is the one in memory, and
- *           with the digest that was found instead
+ * @unknown: gets the functions of which no form is the one in memory, each of which is
+ *           said in the kernel's log; has room for @count
+ * @left:    gets how many these are
  *
  * Return: 0, or with nothing compared -ENOENT after naming what is missing, or
  * -ENOMEM.
  */
-static inline int
-known_functions_check(const struct known_function *list, unsigned int count,
-		      void (*unknown)(const struct known_function *entry,
-				      u64 found))
+static inline int known_functions_check(const struct known_function *list,
+					unsigned int count,
+					struct left_out *unknown,
+					unsigned int *left)
 {
 	struct text_reader *reader = kzalloc(sizeof(*reader), GFP_KERNEL);
 	unsigned int i;
@@ -333,11 +347,43 @@ known_functions_check(const struct known_function *list, unsigned int count,
 			is_known = false;
 		}
 		is_known |= found && found == list[i].digest;
-		if (is_last && !is_known)
-			unknown(&list[i], found);
+		if (!is_last || is_known)
+			continue;
+		pr_warn("%s is left out: %s (%016llx) is not as in any kernel that is known\n",
+			list[i].part, list[i].symbol, found);
+		unknown[*left].part = list[i].part;
+		unknown[*left].symbol = list[i].symbol;
+		unknown[*left].found = found;
+		(*left)++;
 	}
 	kfree(reader);
 	return rc;
+}
+
+/* Is a part among those that are left out? */
+static inline bool left_out_has(const struct left_out *list, unsigned int count,
+				const char *part)
+{
+	unsigned int i;
+
+	for (i = 0; i < count; i++)
+		if (!strcmp(list[i].part, part))
+			return true;
+	return false;
+}
+
+/* For sysfs: a line a function that is not known. */
+static inline int left_out_emit(char *buf, const struct left_out *list,
+				unsigned int count)
+{
+	unsigned int i;
+	int at = 0;
+
+	for (i = 0; i < count; i++)
+		at += sysfs_emit_at(buf, at,
+				    "%s: %s (%016llx) is not as in any kernel that is known\n",
+				    list[i].part, list[i].symbol, list[i].found);
+	return at;
 }
 
 #endif /* TRAPLESS_KNOWN_FUNCTIONS_H */

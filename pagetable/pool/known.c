@@ -59,20 +59,8 @@ static const struct known_function known[] = {
 	{ "bare", "___pud_free_tlb", 0x26ab067427db342a },	/* 6.12, bare */
 };
 
-static struct {
-	const char *part, *symbol;
-	u64 found;
-} left_out[ARRAY_SIZE(known)];
-
+static struct left_out left_out[ARRAY_SIZE(known)];
 static unsigned int left_out_count;
-
-static void leave_out(const struct known_function *entry, u64 found)
-{
-	left_out[left_out_count].part = entry->part;
-	left_out[left_out_count].symbol = entry->symbol;
-	left_out[left_out_count].found = found;
-	left_out_count++;
-}
 
 /**
  * tpt_is_left_out - is a part left out of this kernel?
@@ -80,26 +68,12 @@ static void leave_out(const struct known_function *entry, u64 found)
  */
 bool tpt_is_left_out(const char *part)
 {
-	unsigned int i;
-
-	for (i = 0; i < left_out_count; i++)
-		if (!strcmp(left_out[i].part, part))
-			return true;
-	return false;
+	return left_out_has(left_out, left_out_count, part);
 }
 
-/* A line a function that is not known. */
 ssize_t tpt_left_out_show(char *buf)
 {
-	unsigned int i;
-	int at = 0;
-
-	for (i = 0; i < left_out_count; i++)
-		at += sysfs_emit_at(buf, at,
-				    "%s: %s (%016llx) is not as in any kernel that is known\n",
-				    left_out[i].part, left_out[i].symbol,
-				    left_out[i].found);
-	return at;
+	return left_out_emit(buf, left_out, left_out_count);
 }
 
 /**
@@ -111,13 +85,9 @@ ssize_t tpt_left_out_show(char *buf)
  */
 int tpt_known_check(bool bare)
 {
-	unsigned int i;
-	int rc = known_functions_check(known, ARRAY_SIZE(known), leave_out);
+	int rc = known_functions_check(known, ARRAY_SIZE(known), left_out,
+				       &left_out_count);
 
-	for (i = 0; i < left_out_count; i++)
-		pr_warn("%s is left out: %s (%016llx) is not as in any kernel that is known\n",
-			left_out[i].part, left_out[i].symbol,
-			left_out[i].found);
 	if (!rc && (tpt_is_left_out("all") || (bare && tpt_is_left_out("bare"))))
 		rc = -ENOENT;
 	return rc;

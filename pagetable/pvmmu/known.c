@@ -60,19 +60,17 @@ static const struct known_function known[] = {
 };
 #endif
 
-static void leave_out(const struct known_function *entry, u64 found)
+static void leave_out(const struct left_out *entry)
 {
 	unsigned int i;
 
-	pr_warn("%s is left out: %s (%016llx) is not as in any kernel that is known\n",
-		entry->part, entry->symbol, found);
 	for (i = 0; i < pvmmu_switch_count; i++) {
 		struct pvmmu_switch *part = &pvmmu_switches[i];
 
 		if (strcmp(part->name, entry->part) || part->unknown)
 			continue;
 		part->unknown = entry->symbol;
-		part->found = found;
+		part->found = entry->found;
 	}
 }
 
@@ -83,5 +81,11 @@ static void leave_out(const struct known_function *entry, u64 found)
  */
 int pvmmu_known_check(void)
 {
-	return known_functions_check(known, ARRAY_SIZE(known), leave_out);
+	static struct left_out left_out[ARRAY_SIZE(known)];
+	unsigned int i, count = 0;
+	int rc = known_functions_check(known, ARRAY_SIZE(known), left_out, &count);
+
+	for (i = 0; i < count; i++)
+		leave_out(&left_out[i]);
+	return rc;
 }
