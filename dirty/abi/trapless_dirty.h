@@ -36,6 +36,11 @@
 #include <linux/types.h>
 
 #define TRAPLESS_DIRTY_DEVICE	"/dev/trapless_dirty"
+/*
+ * A line "mechanism: why" for each that is left out, as one of the kernel's functions that
+ * it relies on is not known; "all" is every mechanism.
+ */
+#define TRAPLESS_DIRTY_LEFT_OUT	"/sys/class/misc/trapless_dirty/left_out"
 #define TRAPLESS_DIRTY_ABI	1
 
 /**

@@ -10,6 +10,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/device.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
@@ -17,6 +18,7 @@
 #include <linux/ptrace.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
+#include <linux/sysfs.h>
 #include <linux/uaccess.h>
 
 #include <asm/tlbflush.h>
@@ -381,11 +383,21 @@ static const struct file_operations operations = {
 	.compat_ioctl = compat_ptr_ioctl,
 };
 
+static ssize_t left_out_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	return tpd_left_out_show(buf);
+}
+static DEVICE_ATTR_RO(left_out);
+
+static struct attribute *device_attrs[] = { &dev_attr_left_out.attr, NULL };
+ATTRIBUTE_GROUPS(device);
+
 /* Open to all users: ATTACH checks whether the caller may trace the process. */
 static struct miscdevice device = {
 	.minor = MISC_DYNAMIC_MINOR,
 	.name = KBUILD_MODNAME,
 	.fops = &operations,
+	.groups = device_groups,
 	.mode = 0666,
 };
 
@@ -413,6 +425,17 @@ static int __init trapless_dirty_init(void)
 		pr_err("no mechanism works on this machine\n");
 		return -ENODEV;
 	}
+	err = tpd_known_check();
+	if (err)
+		goto remove;
+	for (i = 0; i < ARRAY_SIZE(mechanisms); i++)
+		if (present & BIT(i) && tpd_is_left_out(mechanisms[i]->name)) {
+			mechanisms[i]->remove();
+			present &= ~BIT(i);
+		}
+	/* What is left out may be all: then the device is there to say so. */
+	if (!present)
+		return misc_register(&device);
 	err = tpd_kernel_writes_init();
 	if (err)
 		goto remove;
@@ -435,8 +458,10 @@ static void __exit trapless_dirty_exit(void)
 	misc_deregister(&device);
 	/* No file is open, so no memory is tracked. Wait for what is freed with a delay. */
 	tpd_memory_exit();
-	tpd_secondary_exit();
-	tpd_kernel_writes_exit();
+	if (present) {
+		tpd_secondary_exit();
+		tpd_kernel_writes_exit();
+	}
 	tpd_lookup_exit();
 	remove_mechanisms();
 }

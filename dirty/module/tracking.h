@@ -16,6 +16,7 @@
  *   secondary.c memory that virtual machines or devices map as well
  *   walk.c      page tables of another process
  *   stock.c     symbols that are not exported
+ *   known.c     the stock functions that were compared with ours
  *
  * Locks, outermost first: memory->harvest (mutex; also keeps the list of
  * trackers), mmap_lock, page-table locks, memory->lock (spinlock, interrupts off:
@@ -302,5 +303,10 @@ extern struct tpd_stock {
 	void (*lru_add_drain_all)(void);
 } tpd_stock;
 int tpd_stock_resolve(void);
+
+/* known.c */
+int tpd_known_check(void);
+bool tpd_is_left_out(const char *mechanism);
+int tpd_left_out_show(char *buf);
 
 #endif /* TRAPLESS_TRACKING_H */

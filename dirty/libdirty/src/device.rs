@@ -13,6 +13,12 @@ use std::os::fd::AsRawFd;
 use crate::descriptor::Descriptor;
 use crate::extent::PageRange;
 
+/// Why the module leaves a mechanism out, by the lines "mechanism: why" of [`abi::LEFT_OUT`]; "all" is every one.
+fn left_out<'a>(listed: &'a str, mechanism: &str) -> Option<&'a str> {
+    let mut lines = listed.lines().filter_map(|line| line.split_once(": "));
+    lines.find(|(name, _)| *name == "all" || *name == mechanism).map(|(_, why)| why)
+}
+
 /// An open file of the device.
 #[derive(Debug)]
 pub struct Device(Descriptor<File>);
@@ -42,13 +48,17 @@ impl Device {
             ));
         }
         if info.mechanisms & 1u32.checked_shl(mechanism).unwrap_or(0) == 0 {
-            let lacks = match mechanism {
-                abi::DBIT => "use of this processor's dirty bits (dbit)",
-                abi::SPML => "hypervisor that forwards its log (spml)",
-                abi::EPML => "processor that logs for its guest (epml)",
-                _ => "such mechanism",
+            let (name, lacks) = match mechanism {
+                abi::DBIT => ("dbit", "use of this processor's dirty bits (dbit)"),
+                abi::SPML => ("spml", "hypervisor that forwards its log (spml)"),
+                abi::EPML => ("epml", "processor that logs for its guest (epml)"),
+                _ => ("", "such mechanism"),
             };
-            return Err(format!("the module trapless_dirty is loaded and finds no {lacks} here"));
+            let listed = std::fs::read_to_string(abi::LEFT_OUT).unwrap_or_default();
+            return Err(match left_out(&listed, name) {
+                Some(why) => format!("the module trapless_dirty is loaded, and leaves {name} out of this kernel: {why}"),
+                None => format!("the module trapless_dirty is loaded and finds no {lacks} here"),
+            });
         }
         Ok(device)
     }
@@ -127,4 +137,19 @@ impl Device {
 
 fn raw(range: PageRange) -> abi::Range {
     abi::Range { start: range.start() as u64, end: range.end() as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::left_out;
+
+    #[test]
+    fn what_is_left_out_is_read_by_name() {
+        let listed = "dbit: a (01) is not known\nepml: b (02) is not known\nno line\n";
+        assert_eq!(left_out(listed, "dbit"), Some("a (01) is not known"));
+        assert_eq!(left_out(listed, "epml"), Some("b (02) is not known"));
+        assert_eq!(left_out(listed, "spml"), None);
+        assert_eq!(left_out("all: c (03) is not known\n", "spml"), Some("c (03) is not known"));
+        assert_eq!(left_out("", "dbit"), None);
+    }
 }

@@ -78,4 +78,5 @@ fn the_header_says_the_same() {
     // No constant to C.
     let header = std::fs::read_to_string(HEADER).unwrap();
     assert!(header.contains(&format!("#define TRAPLESS_DIRTY_DEVICE\t\"{DEVICE}\"")));
+    assert!(header.contains(&format!("#define TRAPLESS_DIRTY_LEFT_OUT\t\"{LEFT_OUT}\"")));
 }

@@ -4,6 +4,8 @@
 
 /// `TRAPLESS_DIRTY_DEVICE`.
 pub const DEVICE: &str = "/dev/trapless_dirty";
+/// What the module leaves out of this kernel, a line "mechanism: why" each; "all" is every mechanism.
+pub const LEFT_OUT: &str = "/sys/class/misc/trapless_dirty/left_out";
 /// `TRAPLESS_DIRTY_ABI`.
 pub const ABI: u32 = 1;
 
