@@ -174,6 +174,14 @@ def test_without_symbols_it_says_what_to_install_and_builds_nothing(host: Host) 
     assert host.run("build").returncode == 0 and f"aaaa/{PAYLOAD}" in host.stored()
 
 
+def test_probe_passes_on_what_it_is_given_and_changes_nothing(host: Host) -> None:
+    probe = "import sys\nprint(sys.argv[1:])\nsys.exit(1)\n"
+    host.write("sources/pagetable/xen/prove/probe.py", probe)
+    ran = host.run("probe", "an image", "symbols", "--json", "report")
+    assert ran.returncode == 1 and "['an image', 'symbols', '--json', 'report']" in ran.stdout
+    assert not host.stored() and host.builds() == 0 and not (host.root / "said").exists()
+
+
 @pytest.mark.parametrize("arguments", [[], ["remove"], ["build", "all"], ["list", "x"]])
 def test_wrong_use(host: Host, arguments: list[str]) -> None:
     assert host.run(*arguments).returncode == 2

@@ -8,7 +8,6 @@ under the name of that item. A checker that cannot refuse would pass every other
 from __future__ import annotations
 
 import gzip
-import io
 import random
 import re
 import shutil
@@ -20,8 +19,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
 
 XEN_DIR = Path(__file__).resolve().parents[2] / "xen"
 sys.path.insert(0, str(XEN_DIR / "prove"))
@@ -35,7 +32,7 @@ from layout_checker.hypervisor import Hypervisor, near_branches, relative_pointe
 from layout_checker.loops import read_loops  # noqa: E402
 from layout_checker.report import Refused, Report, UnusableInput  # noqa: E402
 from layout_checker.witness import Witness  # noqa: E402
-from variants import HEADER, LAYOUT_TEXT, Variant, installed  # noqa: E402
+from variants import HEADER, LAYOUT_TEXT, Files, Variant, installed  # noqa: E402
 
 LAYOUT = XEN_DIR / "layout.h"
 PROVEN = XEN_DIR.parents[1] / "build/pagetable/xen"
@@ -46,45 +43,6 @@ needs_xen = pytest.mark.skipif(
     reason="xen-hypervisor-4.17-amd64 and its -dbg package are not installed",
 )
 pytestmark = needs_xen
-
-
-class Files:
-    """Both files of the hypervisor, changed together or separately. A Variant is equivalent and faster."""
-
-    def __init__(self, directory: Path) -> None:
-        self.image_path = directory / "xen.gz"
-        self.symbols_path = directory / "xen-syms"
-        self.hypervisor = installed()
-        self.image = bytearray(gzip.decompress(DEFAULT_IMAGE.read_bytes()))
-        self.symbols = bytearray(DEFAULT_SYMBOLS.read_bytes())
-        self.image_start = self.image.find(self.hypervisor.image.flat) - self.hypervisor.base
-        self.symbols_start = self.symbols.find(self.hypervisor.image.flat) - self.hypervisor.base
-        assert min(self.image_start, self.symbols_start) > -self.hypervisor.base
-
-    def poke(self, address: int, data: bytes) -> None:
-        """The same hypervisor, compiled differently."""
-        for content, start in (
-            (self.image, self.image_start),
-            (self.symbols, self.symbols_start),
-        ):
-            content[start + address : start + address + len(data)] = data
-
-    def rename(self, symbol: str, other: str) -> None:
-        """Give a symbol the name of another, or none."""
-        table = ELFFile(io.BytesIO(bytes(self.symbols))).get_section_by_name(".symtab")
-        assert isinstance(table, SymbolTableSection)
-        places = {
-            entry.name: table["sh_offset"] + index * table["sh_entsize"]
-            for index, entry in enumerate(table.iter_symbols())
-            if entry.name in (symbol, other)
-        }
-        name = self.symbols[places[other] :][:4] if other else bytes(4)
-        self.symbols[places[symbol] : places[symbol] + 4] = name
-
-    def run(self, layout: Path = LAYOUT, *more: str) -> int:
-        self.image_path.write_bytes(gzip.compress(bytes(self.image), 1))
-        self.symbols_path.write_bytes(self.symbols)
-        return check(self.image_path, self.symbols_path, layout, *more)
 
 
 @pytest.fixture
@@ -105,6 +63,10 @@ def instruction(hypervisor: Hypervisor, function: str, text: str) -> tuple[int, 
 
 def check(image: Path, symbols: Path, layout: Path, *more: str) -> int:
     return main(["--xen", str(image), "--syms", str(symbols), "--layout", str(layout), *more])
+
+
+def run(files: Files, layout: Path = LAYOUT, *more: str) -> int:
+    return check(*files.write(), layout, *more)
 
 
 def refusals(build: Variant, header: Header = HEADER) -> dict[str, str]:
@@ -153,13 +115,13 @@ def test_the_installed_hypervisor_is_accepted(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_an_unchanged_copy_is_accepted(files: Files) -> None:
-    assert files.run() == 0
+    assert run(files) == 0
 
 
 def test_no_build_id_is_written_when_something_is_refused(files: Files, tmp_path: Path) -> None:
     files.poke(installed().symbol("iommu_legacy_map").address, b"\x90")
     path = tmp_path / "build-id"
-    assert files.run(LAYOUT, "--emit-build-id", str(path)) == 1
+    assert run(files, LAYOUT, "--emit-build-id", str(path)) == 1
     assert not path.exists()
 
 
@@ -244,7 +206,7 @@ def test_files_of_two_builds_are_refused(
     content = getattr(files, which)
     place = content.find(installed().build_id)
     content[place] ^= 1
-    assert files.run() == 1
+    assert run(files) == 1
     assert "build-id" in refused(capsys.readouterr().out)
 
 
