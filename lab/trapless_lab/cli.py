@@ -288,7 +288,7 @@ def demo(parts: list[Part], logs: bool) -> None:
     metavar="DIR",
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write report.html, report.md and its figures here.",
+    help="Write report.html, report.md, its figures and the results here.",
 )
 @click.option(
     "-j",
@@ -321,6 +321,8 @@ def make_report(quick: bool, only: tuple[str, ...], given: Path | None, target: 
             found |= making.make(wanted, found, making.Order(folder, now, quick), shown, jobs)
     made = page.build(papers, rows, found, now, quick=quick)
     page.write(made, target)
+    for one in found.values():
+        kept.save(target / page.RESULTS, one)
     console = Console(soft_wrap=True, highlight=False)
     for heading, lines in made.lists:
         for line in lines:

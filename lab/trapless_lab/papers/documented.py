@@ -8,6 +8,7 @@ nothing else connects the two.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -39,34 +40,52 @@ class Row:
         return _DRAWN.search(self.item) is not None
 
 
+@dataclass(frozen=True)
+class Table:
+    """A table of a document: its headings, and the cells of each row as they are parsed."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Token, ...], ...]
+
+
 def rows(text: str) -> list[Row]:
     """Return every row of every table that has a state."""
-    return list(_rows(MarkdownIt("commonmark").enable("table").parse(text)))
+    return [
+        _row(table.headings, cells)
+        for table in tables(text)
+        if table.headings[-1] == "state" and len(table.headings) > 2
+        for cells in table.rows
+    ]
 
 
-def _rows(tokens: Sequence[Token]) -> Iterator[Row]:
+def _row(headings: tuple[str, ...], cells: tuple[Token, ...]) -> Row:
+    numbers = next((plain(cells[at]) for at, name in enumerate(headings) if "number" in name), "")
+    return Row(plain(cells[0]), numbers, plain(cells[-1]), tuple(_anchors(cells)))
+
+
+def tables(text: str) -> list[Table]:
+    """Return every table of a document."""
+    found: list[Table] = []
     headings: list[str] = []
+    body: list[tuple[Token, ...]] = []
     cells: list[Token] = []
-    for token, before in zip(tokens[1:], tokens, strict=False):
-        if token.type == "thead_open":
-            headings = []
-        elif token.type == "inline" and before.type == "th_open":
-            headings.append(_plain(token))
-        elif token.type == "inline" and before.type == "td_open":
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    for before, token in pairwise(tokens):
+        if before.type == "th_open":
+            headings.append(plain(token))
+        elif before.type == "td_open":
             cells.append(token)
         elif token.type == "tr_close" and cells:
-            if headings[-1] == "state" and len(headings) > 2:
-                numbers = next((i for i, name in enumerate(headings) if "number" in name), None)
-                yield Row(
-                    _plain(cells[0]),
-                    _plain(cells[numbers]) if numbers is not None else "",
-                    _plain(cells[-1]),
-                    tuple(_anchors(cells)),
-                )
+            body.append(tuple(cells))
             cells = []
+        elif token.type == "table_close":
+            found.append(Table(tuple(headings), tuple(body)))
+            headings, body = [], []
+    return found
 
 
-def _plain(cell: Token) -> str:
+def plain(cell: Token) -> str:
+    """Return a cell's text without marks."""
     return "".join(token.content for token in cell.children or () if token.type in ("text", "code_inline"))
 
 

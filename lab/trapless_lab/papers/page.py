@@ -23,7 +23,7 @@ from .item import Comparison, Curves, Item, Listing, Number, Paper, View
 from .kept import Kept
 from .sources import Sources
 
-HTML, MARKDOWN, FIGURES = "report.html", "report.md", "figures"
+HTML, MARKDOWN, FIGURES, RESULTS = "report.html", "report.md", "figures", "results"
 NOTHING = "–"  # noqa: RUF001
 
 
@@ -347,7 +347,8 @@ def render(page: Page) -> dict[str, bytes]:
 
 
 def write(page: Page, folder: Path) -> None:
-    """Write the report into a folder."""
-    output.require_folder(folder / FIGURES)
+    """Write the report into a folder, with one for the results that were drawn."""
+    for name in (FIGURES, RESULTS):
+        output.require_folder(folder / name)
     for name, content in render(page).items():
         output.write(folder / name, content)
