@@ -19,7 +19,7 @@ C_SOURCES	= $(wildcard lab/trapless_lab/plugins/*.[ch] dirty/abi/*.h dirty/modul
 			dirty/capi/examples/*.c dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c \
 			dirty/oracle/include/*.h dirty/oracle/plugins/*.[ch] dirty/oracle/tests/plugins/*.c)
 
-.PHONY: help all setup $(systems) modules mutants demo check check-long check-fast \
+.PHONY: help all setup $(systems) modules mutants demo report check check-long check-fast \
 	pagetable-mutants dirty-mutants arm64 lint host-tests power-tests unit-tests dirty-unit-tests dirty-tests soak clean
 .NOTPARALLEL:
 
@@ -133,6 +133,11 @@ power-tests:
 
 soak: setup mutants		## random tests on new seeds for HOURS=n in all; goes on where it was stopped
 	@.venv/bin/python scripts/soak.py --hours $(HOURS)
+
+report:				## every table and figure of the papers, in docs/report; QUICK=1; goes on where it was stopped
+	@scripts/setup --long
+	@$(sub) $(systems)
+	@.venv/bin/trapless-lab report $(if $(QUICK),--quick) -o docs/report
 
 clean:				## remove what was built (.venv stays)
 	rm -rf build results

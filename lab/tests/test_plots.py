@@ -20,13 +20,13 @@ from trapless_lab.experiment.plots import Album, words
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """Every figure that is drawn."""
     kept: list[Figure] = []
-    png = plots._png
+    picture = plots._picture
 
-    def keep(figure: Figure) -> bytes:
+    def keep(figure: Figure, kind: str) -> bytes:
         kept.append(figure)
-        return png(figure)
+        return picture(figure, kind)
 
-    monkeypatch.setattr(plots, "_png", keep)
+    monkeypatch.setattr(plots, "_picture", keep)
     return kept
 
 

@@ -14,11 +14,11 @@ PACKAGE = ROOT / "lab" / "trapless_lab"
 
 SYSTEMS = ("pagetable", "dirty", "power")
 ROOF, GROUND = "roof", "ground"
-ROOMS = (ROOF, *SYSTEMS, "profiler", "experiment", "machines", "plugins", GROUND)
+ROOMS = (ROOF, *SYSTEMS, "papers", "profiler", "experiment", "machines", "plugins", GROUND)
 FLOORS: Mapping[str, int] = {
     ROOF: 6,
     **dict.fromkeys(SYSTEMS, 5),
-    **{"profiler": 4, "experiment": 3, "machines": 2, "plugins": 1, GROUND: 0},
+    **{"papers": 4, "profiler": 4, "experiment": 3, "machines": 2, "plugins": 1, GROUND: 0},
 }
 # Modules outside the rooms, at the top of the package.
 ON_THE_ROOF = {"cli", "demo", "catalogue"}

@@ -27,6 +27,13 @@ def build_dir() -> Path:
     return Path(override) if override else _REPOSITORY / "build"
 
 
+def repository() -> Path:
+    """Return the checkout that contains this package."""
+    if not (_REPOSITORY / "docs" / "papers.md").exists():
+        raise LabError(f"{_REPOSITORY} is no checkout of trapless; run this in one")
+    return _REPOSITORY
+
+
 def tests(system: str) -> Path:
     """Return the folder of a system's tests, which exists only in a checkout."""
     return _REPOSITORY / system / "tests"

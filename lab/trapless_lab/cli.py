@@ -6,6 +6,7 @@ argument is wrong.
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from . import __version__, catalogue, host, output, overall, progress
+from . import __version__, artifacts, catalogue, host, output, overall, progress
 from . import demo as demonstration
 from .errors import LabError
 from .experiment import experiment, report
@@ -25,6 +26,7 @@ from .machines import pair
 from .machines.machine import MACHINES, Machine
 from .machines.pair import PAIRS
 from .pagetable import parts as pagetable
+from .papers import PAPERS, documented, kept, making, page, sources
 from .profiler import flame, profile, profile_report
 
 P = ParamSpec("P")
@@ -261,4 +263,70 @@ def demo(parts: list[Part], logs: bool) -> None:
     with overall.for_terminal(demonstration.MACHINES_AT_A_TIME) as shown:
         outcomes = demonstration.run(parts, shown)
     if not demonstration.show(Console(), outcomes, logs=logs):
+        raise SystemExit(1)
+
+
+@main.command("report")
+@click.option("--quick", is_flag=True, help="Fewer repetitions: the same checks, rougher numbers.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(sorted({paper.system for paper in PAPERS})),
+    help="The papers of one part; may be repeated.",
+)
+@click.option(
+    "--from",
+    "given",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Run nothing: draw the results that a report kept here. Stale ones are called so.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    metavar="DIR",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write report.html, report.md, its figures and the results here.",
+)
+@click.option(
+    "-j",
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    help="Experiments at a time.  [default: as many as processors]",
+)
+def make_report(quick: bool, only: tuple[str, ...], given: Path | None, target: Path, jobs: int) -> None:
+    """Make one page of every table and figure of the papers, theirs beside ours.
+
+    Each result is kept in results/report; the same command goes on where it was stopped, and makes anew what
+    failed or was made by other sources.
+    """
+    root = artifacts.repository()
+    papers = [paper for paper in PAPERS if not only or paper.system in only]
+    names = page.experiments(papers)
+    folder = given or root / "results" / "report" / ("quick" if quick else "full")
+    _require_writable((), (target, *([] if given else [folder])))
+    rows = documented.rows((root / "docs" / "papers.md").read_text())
+    known = catalogue.experiments()
+    now = sources.version(root, [known[name] for name in names])
+    found = kept.load(folder, names)
+    if not given:
+        wanted = [
+            known[name] for name in names if name not in found or not found[name].usable(now, quick=quick)
+        ]
+        with overall.for_terminal(jobs) as shown:
+            found |= making.make(wanted, found, making.Order(folder, now, quick), shown, jobs)
+    made = page.build(papers, rows, found, now, quick=quick)
+    page.write(made, target)
+    for one in found.values():
+        kept.save(target / page.RESULTS, one)
+    console = Console(soft_wrap=True, highlight=False)
+    for heading, lines in made.lists:
+        for line in lines:
+            console.print(f"{heading}: {line}", markup=False)
+    console.print(f"{target / page.HTML}: {made.sentence}", markup=False)
+    if not made.good:
         raise SystemExit(1)

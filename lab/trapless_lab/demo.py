@@ -6,9 +6,9 @@ fail, after all others have run; its system then has no lines. There is some out
 seconds.
 """
 
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from rich import box
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.table import Table
 from .errors import LabError
 from .experiment.claim import Claim, Facts, Line, Part
 from .experiment.experiment import Context
-from .overall import Overall, Unit
+from .overall import Overall, Unit, each_done
 
 MACHINES_AT_A_TIME = 2
 
@@ -39,38 +39,23 @@ def run(parts: Sequence[Part], shown: Overall) -> list[Outcome]:
         for at, outcome in enumerate(outcomes)
         for claim in outcome.part.claims
     }
-    with ThreadPoolExecutor(MACHINES_AT_A_TIME) as pool:
-        waiting = {
-            pool.submit(_take, claim, units[at, claim.name]): (at, claim)
-            for at, outcome in enumerate(outcomes)
-            for claim in outcome.part.claims
-        }
+    claims: dict[tuple[int, str], Claim] = {
+        (at, claim.name): claim for at, outcome in enumerate(outcomes) for claim in outcome.part.claims
+    }
+    work: dict[tuple[int, str], Callable[[], Facts]] = {
+        key: partial(_take, claim, units[key]) for key, claim in claims.items()
+    }
+    for (at, name), future in each_done(work, shown, MACHINES_AT_A_TIME):
         try:
-            _collect(waiting, outcomes, shown)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            outcomes[at].facts |= future.result()
+        except LabError as error:
+            outcomes[at].failed[name] = str(error)
     return outcomes
 
 
 def _take(claim: Claim, unit: Unit) -> Facts:
     with unit:
         return claim.take(Context(quick=True, progress=unit))
-
-
-def _collect(
-    waiting: dict[Future[Facts], tuple[int, Claim]], outcomes: Sequence[Outcome], shown: Overall
-) -> None:
-    left = set(waiting)
-    while left:
-        done, left = wait(left, timeout=shown.PULSE_S, return_when="FIRST_COMPLETED")
-        for future in done:
-            at, claim = waiting[future]
-            try:
-                outcomes[at].facts |= future.result()
-            except LabError as error:
-                outcomes[at].failed[claim.name] = str(error)
-        shown.pulse()
 
 
 def show(console: Console, outcomes: Sequence[Outcome], *, logs: bool = False) -> bool:

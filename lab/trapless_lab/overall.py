@@ -6,15 +6,19 @@ Invariant: it never reaches standard output, which belongs to results, and may b
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
 from .progress import Progress
+
+Key = TypeVar("Key")
+Done = TypeVar("Done")
 
 
 class Unit(Progress):
@@ -202,6 +206,27 @@ class BarOverall(Overall):
             for unit, task in self._tasks.items():
                 grown = min(unit.elapsed_s, unit.expected_s)
                 self._rich.update(task, description=f"  {unit.name}: {unit.doing}", completed=grown)
+
+
+def each_done(
+    work: Mapping[Key, Callable[[], Done]], shown: Overall, at_a_time: int
+) -> Iterator[tuple[Key, Future[Done]]]:
+    """Do several things at once, and yield each when it has ended.
+
+    What has not begun when the caller gives up is not done.
+    """
+    with ThreadPoolExecutor(at_a_time) as pool:
+        waiting = {pool.submit(do): key for key, do in work.items()}
+        left = set(waiting)
+        try:
+            while left:
+                done, left = wait(left, timeout=shown.PULSE_S, return_when="FIRST_COMPLETED")
+                for future in done:
+                    yield waiting[future], future
+                shown.pulse()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def for_terminal(at_a_time: int) -> Overall:

@@ -136,6 +136,8 @@ class Experiment:
     run: Callable[[Context], Result]
     pairs: tuple[str, ...] = (pair.DEFAULT.name,)
     """Those that it runs on."""
+    alone: bool = False
+    """Whether it measures this host's own time, so that nothing should run beside it."""
 
 
 _registry: dict[str, Experiment] = {}
@@ -149,13 +151,14 @@ def experiment(
     reproduces: str,
     minutes: int,
     pairs: Iterable[str] = (pair.DEFAULT.name,),
+    alone: bool = False,
 ) -> Callable[[Callable[[Context], Result]], Callable[[Context], Result]]:
     """Register the decorated function."""
 
     def register(run: Callable[[Context], Result]) -> Callable[[Context], Result]:
         if name in _registry:
             raise ValueError(f"two experiments are called {name}")
-        _registry[name] = Experiment(name, accelerator, title, reproduces, minutes, run, tuple(pairs))
+        _registry[name] = Experiment(name, accelerator, title, reproduces, minutes, run, tuple(pairs), alone)
         return run
 
     return register

@@ -9,9 +9,12 @@ legend beside the data, lines that coincide told apart, and no picture of a sing
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Literal
 
+import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -51,8 +54,24 @@ _MARKED = 40
 _WIDTHS = (4.5, 3.0, 1.8, 1.0)
 _MARKERS = "osD^vPX*"
 _DASHES = ("-", "--", "-.", ":")
+_COLORS = [matplotlib.colormaps["tab20"](i) for i in range(20)]
 # Of a legend or of a group's name, in characters.
 _WIDE = 14
+
+
+@dataclass(frozen=True)
+class Format:
+    """The size of an album's pictures in inches, what they are, and where the legend stands."""
+
+    width: float
+    height: float
+    kind: str
+    legend: Literal["outside right upper", "outside lower center"]
+
+
+FILES = Format(9, 4.5, "png", "outside right upper")
+PAGE = Format(5.4, 4.2, "svg", "outside lower center")
+"""Half of a wide page, or all of a narrow one."""
 
 
 def words(name: str) -> str:
@@ -63,9 +82,10 @@ def words(name: str) -> str:
 class Album:
     """The plots of a run, by the name of their file, and the reasons for those that were not drawn."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: Format = FILES) -> None:
         self.drawn: dict[str, bytes] = {}
         self.left_out: dict[str, str] = {}
+        self._format = form
 
     def lines(
         self,
@@ -75,12 +95,13 @@ class Album:
         x: str,
         y: str,
         title: str,
+        top: float | None = None,
     ) -> None:
-        """Draw one line for each name -> (x values, y values)."""
+        """Draw one line for each name -> (x values, y values); ``top``: where the axis ends."""
         if all(len(set(xs)) < 2 for xs, _ in series.values()):
             self.left_out[name] = f"there is one value only of: {x}"
             return
-        figure = _figure()
+        figure = self._figure()
         axes = figure.add_subplot()
         for i, (label, (xs, ys)) in enumerate(series.items()):
             few = len(xs) <= _MARKED
@@ -94,26 +115,40 @@ class Album:
                 marker=_MARKERS[i % len(_MARKERS)] if few else "",
                 markersize=width + 4,
             )
-        axes.set(xlabel=x, ylabel=y, title=title, ylim=(0, None))
-        _finish(figure, len(series))
-        self.drawn[name] = _png(figure)
+        axes.set(xlabel=x, ylabel=y, title=title, ylim=(0, top))
+        self.drawn[name] = self._picture(figure, len(series))
 
     def bars(
-        self, name: str, groups: Sequence[str], series: Mapping[str, Sequence[float]], *, y: str, title: str
+        self,
+        name: str,
+        groups: Sequence[str],
+        series: Mapping[str, Sequence[float]],
+        *,
+        y: str,
+        title: str,
+        top: float | None = None,
+        stacked: bool = False,
     ) -> None:
-        """Draw the series side by side in each group."""
+        """Draw the series side by side in each group, or one upon the other; nan is no bar."""
         if not groups or not any(any(values) for values in series.values()):
             self.left_out[name] = f"everything is 0: {y}"
             return
-        figure = _figure()
+        figure = self._figure()
         axes = figure.add_subplot()
-        width = 0.8 / len(series)
+        width = 0.8 / (1 if stacked else len(series))
+        below = [0.0] * len(groups)
         for i, (label, values) in enumerate(series.items()):
-            places = [group + (i - (len(series) - 1) / 2) * width for group in range(len(groups))]
-            axes.bar(places, values, width, label=words(label))
+            aside = 0.0 if stacked else (i - (len(series) - 1) / 2) * width
+            color = _COLORS[i] if len(series) > 10 else None
+            places = [group + aside for group in range(len(groups))]
+            axes.bar(places, values, width, below if stacked else 0, label=words(label), color=color)
+            if stacked:
+                below = [base + value for base, value in zip(below, values, strict=True)]
         axes.set(ylabel=y, title=title)
+        if top is not None:
+            axes.set_ylim(top=top)
         names = [words(group) for group in groups]
-        crowded = max(map(len, names)) * len(names) > 6 * _WIDE
+        crowded = max(map(len, names)) * len(names) > 6 * _WIDE * self._format.width / FILES.width
         axes.set_xticks(
             range(len(groups)),
             names,
@@ -121,8 +156,22 @@ class Album:
             ha="right" if crowded else "center",
             rotation_mode="anchor" if crowded else "default",
         )
-        _finish(figure, len(series))
-        self.drawn[name] = _png(figure)
+        self.drawn[name] = self._picture(figure, len(series))
+
+    def _figure(self) -> Figure:
+        figure = Figure(figsize=(self._format.width, self._format.height), layout="constrained")
+        FigureCanvasAgg(figure)
+        return figure
+
+    def _picture(self, figure: Figure, series: int) -> bytes:
+        """Put the legend beside the data, for one series needs none, and return the file."""
+        if series > 1:
+            columns = 1 if self._format.legend == FILES.legend else 2 if series < 7 else 4
+            figure.legend(loc=self._format.legend, markerscale=0.8, ncols=columns)
+        (axes,) = figure.axes
+        axes.grid(axis="y", alpha=0.3)
+        axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.10g}")
+        return _picture(figure, self._format.kind)
 
     def save(self, folder: Path) -> None:
         """Write every plot that can be written; then say which could not."""
@@ -137,22 +186,9 @@ class Album:
             raise LabError("; ".join(failed))
 
 
-def _figure() -> Figure:
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _finish(figure: Figure, series: int) -> None:
-    """Put the legend beside the data; one series needs none."""
-    if series > 1:
-        figure.legend(loc="outside right upper", markerscale=0.8)
-    (axes,) = figure.axes
-    axes.grid(axis="y", alpha=0.3)
-    axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.10g}")
-
-
-def _png(figure: Figure) -> bytes:
+def _picture(figure: Figure, kind: str) -> bytes:
     drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=120)
+    # Text as text, in the font of who reads it; and nothing in a file that differs from run to run.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trapless"}):
+        figure.savefig(drawn, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
     return drawn.getvalue()

@@ -321,6 +321,7 @@ def _targets(rows: Sequence[Row]) -> list[Target]:
     title="Checkpoints of redis on this host",
     reproduces="OoH: CRIU's use of dirty pages, on hardware (not in the paper)",
     minutes=3,
+    alone=True,
 )
 def dirty_criu_native(context: Context) -> Result:
     """Checkpoint redis while 2 % of its keys change: full dumps, stock increments, and trapless's."""

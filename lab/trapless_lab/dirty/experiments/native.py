@@ -171,6 +171,7 @@ def _draw(album: plots.Album, points: Sequence[Mapping[str, Any]]) -> None:
     title="Dirty pages without a hypervisor",
     reproduces='OoH, "Limits of existing solutions"',
     minutes=3,
+    alone=True,
 )
 def dirty_native(context: Context) -> Result:
     """Measure every back end that works here, against its twin and against no tracking."""

@@ -70,9 +70,10 @@ def bars(
     techniques: Sequence[str],
     *,
     key: str,
-    **words: str,
+    y: str,
+    title: str,
 ) -> None:
-    """Draw what all programs of a size have under a key, a bar a technique; ``words``: as of Album.bars."""
+    """Draw what all programs of a size have under a key, a bar a technique."""
     at = [found for found in rows if found["size"] == size]
     album.bars(
         file,
@@ -81,5 +82,6 @@ def bars(
             shown(technique): [found[key] for found in at if found["technique"] == technique]
             for technique in techniques
         },
-        **words,
+        y=y,
+        title=title,
     )

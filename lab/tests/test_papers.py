@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The report: its items and docs/papers.md, what is kept and when it is stale, a failure, and both pages."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import jmespath
+import pytest
+from click.testing import CliRunner
+
+from trapless_lab import artifacts, catalogue, cli
+from trapless_lab.errors import LabError
+from trapless_lab.experiment.experiment import Check, Context, Experiment, Result, Target
+from trapless_lab.overall import Overall
+from trapless_lab.papers import PAPERS, documented, item, kept, making, page, sources
+from trapless_lab.papers.item import Column, Comparison, Curves, Item, Line, Listing, Paper
+from trapless_lab.papers.kept import Kept
+from trapless_lab.papers.sources import Sources
+
+ROOT = Path(__file__).resolve().parents[2]
+ITEMS = [one for paper in PAPERS for one in paper.items]
+VIEWS = [pytest.param(view, id=f"{one.anchor}-{at}") for one in ITEMS for at, view in enumerate(one.views, 1)]
+NAMES = ("pears", "apples", "alone", *"abcd")
+NOW, LATER = (Sources(commit, dict.fromkeys(NAMES, commit)) for commit in ("cafe", "beef"))
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[documented.Row]:
+    path = ROOT / "docs" / "papers.md"
+    if not path.exists():
+        pytest.skip("no documents")
+    return documented.rows(path.read_text())
+
+
+# The items and docs/papers.md
+
+
+def test_every_table_and_figure_of_the_papers_is_in_the_report(rows: list[documented.Row]) -> None:
+    drawn = [row for row in rows if row.is_drawn]
+    assert len(drawn) > 70  # otherwise the reader reads nothing
+    assert [row.item for row in drawn if not row.anchors] == []
+
+
+def test_every_link_leads_to_an_item_and_every_item_has_one(rows: list[documented.Row]) -> None:
+    assert {anchor for row in rows for anchor in row.anchors} == {one.anchor for one in ITEMS}
+    assert len({one.anchor for one in ITEMS}) == len(ITEMS)
+
+
+def test_what_is_done_is_shown_or_said_to_be_a_drawing(rows: list[documented.Row]) -> None:
+    done = {anchor for row in rows if row.state.startswith(("done", "partly")) for anchor in row.anchors}
+    assert [one.anchor for one in ITEMS if one.anchor in done and not one.views and not one.drawing] == []
+    # And what is shown is not called background.
+    shown = {one.anchor for one in ITEMS if one.views}
+    assert shown <= {a for row in rows if not row.state.startswith("background") for a in row.anchors}
+
+
+def test_items_are_in_the_order_of_the_document(rows: list[documented.Row]) -> None:
+    # The document has the figures that are drawings last, where the paper has them first; so by paper.
+    in_rows = list(dict.fromkeys(anchor.partition("-")[0] for row in rows for anchor in row.anchors))
+    assert list(dict.fromkeys(one.anchor.partition("-")[0] for one in ITEMS)) == in_rows
+
+
+@pytest.mark.parametrize(
+    ("text", "is_drawn"),
+    [
+        ("5.2.1 and Figure 8, frequency", True),
+        ("Tables 9 and 10, improvement", True),
+        ("adaptive resizing (referred to as tab:adaptive_tlb_resizing)", True),
+        ('"Limits": ufd, tracked', True),
+        ("table (a): E(C_p)", True),
+        ("3.5 a dedicated cache", False),
+        ("5.1 shadow TLB entries", False),
+    ],
+)
+def test_a_table_or_a_figure_is_known_by_its_name(text: str, is_drawn: bool) -> None:
+    assert documented.Row(text, "", "", ()).is_drawn == is_drawn
+
+
+def test_a_row_is_read_with_its_links() -> None:
+    text = (
+        "| item | the paper's numbers | what runs it | state |\n| --- | --- | --- | --- |\n"
+        "| [Figure 8](report/report.md#f-8), `flushes` | 9,050 | x | partly: [no](x.md) browser |\n\n"
+        "| state | meaning |\n| --- | --- |\n| `done` | it is here |\n"
+    )
+    assert documented.rows(text) == [
+        documented.Row("Figure 8, flushes", "9,050", "partly: no browser", ("f-8",))
+    ]
+
+
+# The expressions
+
+
+def test_the_experiments_exist() -> None:
+    assert set(page.experiments(PAPERS)) <= set(catalogue.experiments())
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_expressions_are_correct(view: item.View) -> None:
+    found: list[str] = []
+    if isinstance(view, Comparison):
+        found += [view.rows] if isinstance(view.rows, str) else []
+        for column in view.columns:
+            found += [e for e in (column.theirs, column.ours, column.per) if isinstance(e, str) and e]
+        assert not view.of or view.of in [column.name for column in view.columns]
+        if not isinstance(view.rows, str):
+            for column in view.columns:
+                assert isinstance(column.theirs, str) or set(column.theirs) <= set(view.rows)
+    elif isinstance(view, Curves):
+        found += [expression for line in view.lines for expression in line.ours or ()]
+    else:
+        found.append(view.rows)
+    for expression in found:
+        jmespath.compile(expression.replace("{row}", "row"))
+
+
+# Results that are kept
+
+
+def result(value: float = 3, *, holds: bool = True) -> Result:
+    return Result(
+        unit="pears",
+        method="counted",
+        rows=[{"tree": "old", "pears": 10}, {"tree": "new", "pears": value}],
+        paper=[{"tree": "old", "pears": 200}, {"tree": "new", "pears": 50}],
+        checks=[Check("ripe", holds, "all of them")],
+        machine={"qemu": "7.2", "machines": []},
+        keys={"x": [1, 2, 3], "y": [1, None, value]},
+        targets=[Target("pears left", value, 1)],
+    )
+
+
+def tree(name: str, run: Callable[[Context], Result], *, alone: bool = False) -> Experiment:
+    return Experiment(name, "pagetable", "", "", 1, run, alone=alone)
+
+
+PEARS = Paper(
+    "pagetable",
+    "On pears & <apples>",
+    "One | two.",
+    (
+        Item(
+            "pears-figure-1",
+            "Figure 1",
+            "pears",
+            (
+                Comparison(
+                    "pears",
+                    "Pears <a tree>",
+                    "rows[].tree",
+                    (
+                        Column(
+                            "pears", "paper[?tree=='{row}'].pears | [0]", "rows[?tree=='{row}'].pears | [0]"
+                        ),
+                        Column("left", {"old": "none"}, "rows[?tree=='{row}'].pears | [0]", model=True),
+                    ),
+                    "pears",
+                    "pounds",
+                    of="pears",
+                ),
+                Curves("pears", "Over time", "x", "y", (Line("a", ("x", "y"), ((0, 1), (9, 7))),)),
+                Listing("apples", "Apples", "rows", {"tree": "tree", "pears": "apples", "none": "nothing"}),
+            ),
+        ),
+        Item("pears-figure-2", "Figure 2", "a drawing", drawing="Nothing is measured."),
+    ),
+)
+
+
+def make(folder: Path, *experiments: Experiment, now: Sources = NOW, before: Any = None) -> dict[str, Kept]:
+    before = before or {}
+    return making.make(experiments, before, making.Order(folder, now, quick=True), Overall(2), 2)
+
+
+def test_a_result_is_kept_with_its_sources(tmp_path: Path) -> None:
+    make(tmp_path, tree("pears", lambda _: result()))
+    found = kept.load(tmp_path, ["pears", "apples"])
+    assert set(found) == {"pears"}
+    assert found["pears"].usable(NOW, quick=True)
+    assert not found["pears"].usable(NOW, quick=False)
+    assert not found["pears"].usable(LATER, quick=True)
+    assert found["pears"].command == "trapless-lab run pears --quick"
+
+
+def test_a_failure_is_kept_and_the_others_run(tmp_path: Path) -> None:
+    def fails(_context: Context) -> Result:
+        raise LabError("no tree\nits log")
+
+    def broken(_context: Context) -> Result:
+        raise ZeroDivisionError
+
+    experiments = [tree("a", fails), tree("b", broken), tree("c", lambda _: result())]
+    made = make(tmp_path, *experiments)
+    assert made["a"].failure.startswith("no tree") and "ZeroDivisionError" in made["b"].failure
+    assert made["c"].result is not None
+    assert kept.load(tmp_path, "abc") == made
+    assert not made["a"].usable(NOW, quick=True)
+
+
+def test_what_ended_before_a_stop_is_kept(tmp_path: Path) -> None:
+    def stops(_context: Context) -> Result:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        order = making.Order(tmp_path, NOW, quick=True)
+        making.make([tree("a", lambda _: result()), tree("b", stops, alone=True)], {}, order, Overall(1), 1)
+    assert set(kept.load(tmp_path, "ab")) == {"a"}
+
+
+def test_one_that_measures_the_host_has_nothing_beside_it(tmp_path: Path) -> None:
+    running: list[str] = []
+    most: dict[str, int] = {}
+
+    def runs(name: str) -> Callable[[Context], Result]:
+        def run(_context: Context) -> Result:
+            running.append(name)
+            most[name] = len(running)
+            running.remove(name)
+            return result()
+
+        return run
+
+    make(tmp_path, tree("alone", runs("alone"), alone=True), *(tree(name, runs(name)) for name in "abcd"))
+    assert list(most)[-1] == "alone" and most["alone"] == 1
+
+
+def test_a_file_that_is_no_result_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "pears.json").write_text('{"experiment": "pears"}')
+    with pytest.raises(LabError, match=r"pears\.json is no kept result"):
+        kept.load(tmp_path, ["pears"])
+    make(tmp_path, tree("apples", lambda _: result()))
+    (tmp_path / "apples.json").rename(tmp_path / "pears.json")
+    with pytest.raises(LabError, match="is a result of apples"):
+        kept.load(tmp_path, ["pears"])
+
+
+# The version of the sources
+
+
+def _digest(repository: Path) -> tuple[str, str]:
+    known = catalogue.experiments()
+    found = sources.version(repository, [known["power-exits"], known["pagetable-flushes"]])
+    return found.digests["power-exits"], found.digests["pagetable-flushes"]
+
+
+def test_only_what_can_change_a_measurement_counts(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-C", tmp_path, *arguments], check=True, capture_output=True)
+
+    def write(name: str, text: str) -> tuple[str, str]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        return _digest(tmp_path)
+
+    (tmp_path / "power").mkdir()
+    (tmp_path / "power/a.c").write_text("one")
+    git("init")
+    git("add", "-A")
+    git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-m", "x")
+    first = _digest(tmp_path)
+    for name in (
+        *("README.md", "docs/x.svg", "lab/tests/test_x.py", "lab/trapless_lab/papers/page.py"),
+        *("dirty/a.c", "lab/trapless_lab/dirty/criu.py", "power/tests/machine/x.py"),
+    ):
+        assert write(name, "two") == first, name
+    changed = write("power/a.c", "two")
+    assert changed[0] != first[0] and changed[1] == first[1]
+    assert write("power/a.c", "one") == first
+    for name, both in (
+        ("lab/trapless_lab/machines/runner.py", True),
+        ("lab/trapless_lab/guest/init", True),
+        ("kmod/a.c", True),
+        ("lab/trapless_lab/power/console.py", False),
+    ):
+        before = _digest(tmp_path)
+        after = write(name, "two")
+        assert after[0] != before[0] and (after[1] != before[1]) == both, name
+
+
+def test_an_experiment_counts_what_it_imports() -> None:
+    found = sources.imports("trapless_lab.pagetable.experiments.size")
+    assert {"pagetable/experiments/size.py", "pagetable/experiments/flushes.py", "host.py"} <= found
+    assert not found & {"pagetable/experiments/io.py", "cli.py", "power/machine.py"}
+
+
+def test_without_git_the_version_is_unknown(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="unknown without git"):
+        sources.version(tmp_path, [])
+
+
+# The page
+
+
+def _given(found: Result, _context: Context) -> Result:
+    return found
+
+
+def pears(tmp_path: Path, **results: Result) -> page.Page:
+    made = make(tmp_path, *(tree(name, partial(_given, of)) for name, of in results.items()))
+    row = documented.Row("Figure 1, pears", "200 <b> | 50", "done", ("pears-figure-1",))
+    return page.build([PEARS], [row], made, NOW, quick=True)
+
+
+def text_of(built: page.Page, name: str) -> str:
+    return page.render(built)[name].decode()
+
+
+def test_both_pages_have_theirs_beside_ours(tmp_path: Path) -> None:
+    built = pears(tmp_path, pears=result(), apples=result())
+    assert built.good
+    entry = built.parts[0].entries[0]
+    table = entry.views[0].table
+    assert table is not None
+    assert table.headings == [
+        "",
+        "pears: the paper (pounds)",
+        "pears: trapless (pears)",
+        "left: the paper (pounds)",
+        "left (model): trapless (pears)",
+    ]
+    assert table.rows == [
+        ["old", "200", "10", "none", "10 (100 %)"],
+        ["new", "50", "3", page.NOTHING, "3 (100 %)"],
+    ]
+    assert list(entry.views[1].pictures) == ["pears-figure-1-2-theirs.svg", "pears-figure-1-2-ours.svg"]
+    assert entry.views[0].model and not entry.views[1].model
+    assert entry.views[2].table == page.Table(["tree", "apples"], [["old", "10"], ["new", "3"]])
+    for name in (page.HTML, page.MARKDOWN):
+        shown = text_of(built, name)
+        assert "QUICK RUN" in shown and "model" in shown and "Nothing is measured." in shown
+        assert "trapless-lab run pears --quick" in shown and "pears left: 3, at most 1 wanted" in shown
+        assert "<apples>" not in shown and "<b>" not in shown
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    class Outside(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.links: list[str] = []
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.links += [
+                value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")
+            ]
+            assert tag not in ("script", "link") or dict(attrs).get("href") == "data:,"
+
+    parser = Outside()
+    built = pears(tmp_path, pears=result(), apples=result())
+    parser.feed(text_of(built, page.HTML))
+    assert len(parser.links) > 5
+    assert [link for link in parser.links if not link.startswith(("#", "data:"))] == []
+    files = page.render(built)
+    named = re.findall(r"!\[[^]]*\]\(([^)]*)\)", files[page.MARKDOWN].decode())
+    assert sorted(named) == sorted(set(files) - {page.HTML, page.MARKDOWN}) != []
+
+
+def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
+    made = make(tmp_path, tree("pears", lambda _: result()), tree("apples", lambda _: result()))
+    pages = [page.build([PEARS], [], kept.load(tmp_path, made), NOW, quick=True) for _ in range(2)]
+    first, second = map(page.render, pages)
+    assert first == second and len(first) > 2
+    other = page.build([PEARS], [], {"pears": replace(made["pears"], result=None)}, NOW, quick=True)
+    assert page.render(other) != first
+
+
+def test_what_is_not_fresh_is_called_so(tmp_path: Path) -> None:
+    made = make(tmp_path, tree("pears", lambda _: result()), tree("apples", lambda _: result(holds=False)))
+    later = page.build([PEARS], [], made, LATER, quick=True)
+    assert not later.good
+    assert "STALE: made by other sources (cafe)" in text_of(later, page.HTML)
+    assert later.sentence.startswith("0 of 2 experiments")
+    missing = page.build([PEARS], [], {"pears": made["pears"]}, NOW, quick=True)
+    assert not missing.good and "apples: not run" in text_of(missing, page.MARKDOWN)
+    full = page.build([PEARS], [], made, NOW, quick=False)
+    assert "made by a quick run" in text_of(full, page.HTML) and not full.good
+    failed = replace(made["pears"], result=None, failure="no | tree\nits log")
+    named = page.build([PEARS], [], {**made, "pears": failed}, NOW, quick=True)
+    assert "FAILED: no \\| tree" in text_of(named, page.MARKDOWN) and not named.good
+    broken = page.build([PEARS], [], made, NOW, quick=True)
+    assert not broken.good and "apples: ripe: all of them" in text_of(broken, page.HTML)
+
+
+def test_axes_are_the_same(tmp_path: Path) -> None:
+    entry = pears(tmp_path, pears=result(700), apples=result()).parts[0].entries[0]
+    theirs, ours = entry.views[1].pictures.values()
+    # Both end where the larger does, ours: so theirs has 700 on its axis, too.
+    assert b"600" in theirs.svg and b"600" in ours.svg
+
+
+# The command
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose papers are on pears; each experiment's runs are written down."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/papers.md").write_text("")
+    (tmp_path / "ran").write_text("")
+
+    def runs(name: str) -> Experiment:
+        def run(_context: Context) -> Result:
+            with (tmp_path / "ran").open("a") as file:
+                file.write(f"{name} ")
+            if (tmp_path / f"{name}-fails").exists():
+                raise LabError(f"no {name}")
+            return result()
+
+        return tree(name, run)
+
+    monkeypatch.setattr(artifacts, "repository", lambda: tmp_path)
+    monkeypatch.setattr(sources, "version", lambda *_: NOW)
+    monkeypatch.setattr(catalogue, "experiments", lambda: {name: runs(name) for name in ("pears", "apples")})
+    monkeypatch.setattr(cli, "PAPERS", (PEARS,))
+    return tmp_path
+
+
+def report(*arguments: str) -> tuple[int, str]:
+    ran = CliRunner().invoke(cli.main, ["report", *arguments])
+    return ran.exit_code, ran.output
+
+
+def test_it_goes_on_where_it_was_stopped(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = str(checkout / "out")
+    (checkout / "pears-fails").touch()
+    code, shown = report("--quick", "-j1", "-o", target)
+    assert code == 1 and "pears: FAILED: no pears" in shown and "1 of 2 experiments" in shown
+    assert "FAILED: no pears" in (checkout / "out/report.html").read_text()
+    (checkout / "pears-fails").unlink()
+    code, shown = report("--quick", "-j1", "-o", target)
+    assert code == 0 and "2 of 2 experiments" in shown
+    assert sorted((checkout / "ran").read_text().split()) == ["apples", "pears", "pears"]
+    assert report("--quick", "-j1", "-o", target)[0] == 0
+    assert len((checkout / "ran").read_text().split()) == 3
+    # By other sources all is made anew.
+    monkeypatch.setattr(sources, "version", lambda *_: LATER)
+    assert report("--quick", "-j1", "-o", target)[0] == 0
+    assert len((checkout / "ran").read_text().split()) == 5
+    kept_in = checkout / "results/report/quick"
+    assert json.loads((kept_in / "pears.json").read_text())["commit"] == "beef"
+
+
+def test_from_runs_nothing(checkout: Path) -> None:
+    empty = checkout / "empty"
+    empty.mkdir()
+    code, shown = report("--from", str(empty), "-o", str(checkout / "out"))
+    assert code == 1 and "pears: not run" in shown and (checkout / "ran").read_text() == ""
+    assert report("--quick", "-j2", "-o", str(checkout / "out"))[0] == 0
+    made = str(checkout / "results/report/quick")
+    assert report("--quick", "--from", made, "-o", str(checkout / "again"))[0] == 0
+    assert (checkout / "again/report.html").read_bytes() == (checkout / "out/report.html").read_bytes()
+    assert len((checkout / "ran").read_text().split()) == 2
+
+
+def test_a_target_that_cannot_be_written_is_found_first(checkout: Path) -> None:
+    (checkout / "file").touch()
+    code, shown = report("--quick", "-o", str(checkout / "file"))
+    assert code != 0 and (checkout / "ran").read_text() == "" and "Traceback" not in shown
+
+
+def test_only_is_a_part(checkout: Path) -> None:
+    assert report("--only", "pears", "-o", str(checkout / "out"))[0] == 2
+    code, shown = report("--only", "dirty", "--quick", "-o", str(checkout / "out"))
+    assert code == 0 and "0 of 0 experiments" in shown and (checkout / "ran").read_text() == ""

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Results that are kept, a file an experiment, so that a report goes on where it was stopped.
+
+Invariant: a file is written when its experiment has ended, whole or not at all, and has the version of the
+sources that made it. A result of another version, or of a quick run where a full one is wanted, is never
+taken for a fresh one.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import output
+from ..errors import LabError
+from .sources import Sources
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How an experiment went: ``result`` is its JSON, None if it failed, and ``failure`` says why."""
+
+    experiment: str
+    quick: bool
+    commit: str
+    digest: str
+    began: str
+    seconds: float
+    processors: int
+    result: Json | None = None
+    failure: str = ""
+
+    def fresh(self, sources: Sources) -> bool:
+        """Whether these sources made it."""
+        return self.digest == sources.digests.get(self.experiment)
+
+    def usable(self, sources: Sources, *, quick: bool) -> bool:
+        """Whether it need not be made again."""
+        return self.result is not None and self.quick == quick and self.fresh(sources)
+
+    @property
+    def command(self) -> str:
+        """The command that makes it alone."""
+        return f"trapless-lab run {self.experiment}{' --quick' if self.quick else ''}"
+
+
+def place(folder: Path, experiment: str) -> Path:
+    """Return the file of an experiment."""
+    return folder / f"{experiment}.json"
+
+
+def save(folder: Path, kept: Kept) -> None:
+    """Keep it."""
+    text = json.dumps(asdict(kept), indent=1) + "\n"
+    output.write_or_rescue(place(folder, kept.experiment), text.encode())
+
+
+def load(folder: Path, experiments: Iterable[str]) -> dict[str, Kept]:
+    """Return what a folder has of some experiments."""
+    found = {}
+    for experiment in experiments:
+        path = place(folder, experiment)
+        try:
+            kept = Kept(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, TypeError) as error:
+            raise LabError(f"{path} is no kept result ({error}); move it away") from error
+        if kept.experiment != experiment:
+            raise LabError(f"{path} is a result of {kept.experiment}; move it away")
+        found[experiment] = kept
+    return found

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Reads what an item shows out of a result.
+
+Invariant: nothing is computed but percentages of what was read; a value that is not there is None.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jmespath
+
+from .item import Column, Comparison, Line, Listing, Number, Points
+
+Json = Mapping[str, Any]
+
+
+def value(expression: str, result: Json) -> Any:
+    """Return what a JMESPath expression finds; nothing in no result."""
+    return jmespath.search(expression, result) if result else None
+
+
+def rows(view: Comparison, result: Json) -> Mapping[str, str]:
+    """Return the names of the rows, and what they are called."""
+    if not isinstance(view.rows, str):
+        return view.rows
+    return {str(name): str(name) for name in dict.fromkeys(value(view.rows, result) or ())}
+
+
+def _one(expression: str, row: str, result: Json) -> Number | None:
+    found: object = value(expression.replace("{row}", row), result) if expression else None
+    return found if isinstance(found, float | int | str) and not isinstance(found, bool) else None
+
+
+def theirs(column: Column, row: str, result: Json) -> Number | None:
+    """Return the paper's value."""
+    if isinstance(column.theirs, str):
+        return _one(column.theirs, row, result)
+    return column.theirs.get(row)
+
+
+def ours(column: Column, row: str, result: Json) -> Number | None:
+    """Return the measured value."""
+    found = _one(column.ours, row, result)
+    if not column.per:
+        return found
+    return percent(found, _one(column.per, row, result))
+
+
+def percent(part: Number | None, whole: Number | None) -> float | None:
+    """Return a part's percentage, if both are numbers."""
+    if isinstance(part, str) or isinstance(whole, str) or part is None or not whole:
+        return None
+    return 100 * part / whole
+
+
+def points(line: Line, result: Json) -> Points:
+    """Return the measured points of a line, without those that have no value."""
+    if line.ours is None:
+        return ()
+    xs, ys = (value(expression, result) or () for expression in line.ours)
+    return [(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None]
+
+
+def listed(view: Listing, result: Json) -> list[list[Number | None]]:
+    """Return the cells of each row."""
+    return [[row.get(key) for key in view.columns] for row in value(view.rows, result) or ()]
