@@ -3,6 +3,8 @@
 #include "direct_hook_entry.S"
 
 	direct_replace	pvmmu_entry_pgd_walk, pvmmu_pgd_walk
+	direct_replace	pvmmu_entry_pgd_pin, pvmmu_pgd_pin
+	direct_replace	pvmmu_entry_pgd_unpin, pvmmu_pgd_unpin
 	direct_replace	pvmmu_entry_map_pages, pvmmu_map_pages
 	direct_replace	pvmmu_entry_clear_flush, pvmmu_clear_flush
 	direct_replace	pvmmu_entry_set_access_flags, pvmmu_set_access_flags

@@ -12,6 +12,14 @@ struct direct_hook pvmmu_hook_pgd_walk = {
 	.symbol = "__xen_pgd_walk", .entry = pvmmu_entry_pgd_walk,
 };
 
+struct direct_hook pvmmu_hook_pgd_pin = {
+	.symbol = "__xen_pgd_pin", .entry = pvmmu_entry_pgd_pin,
+};
+
+struct direct_hook pvmmu_hook_pgd_unpin = {
+	.symbol = "__xen_pgd_unpin", .entry = pvmmu_entry_pgd_unpin,
+};
+
 struct direct_hook pvmmu_hook_set_pte = {
 	.symbol = "xen_set_pte", .entry = pvmmu_entry_set_pte,
 };
@@ -41,7 +49,8 @@ struct direct_hook pvmmu_hook_set_access_flags = {
 int pvmmu_hooks_resolve(void)
 {
 	struct direct_hook *const hooks[] = {
-		&pvmmu_hook_pgd_walk, &pvmmu_hook_set_pte,
+		&pvmmu_hook_pgd_walk, &pvmmu_hook_pgd_pin,
+		&pvmmu_hook_pgd_unpin, &pvmmu_hook_set_pte,
 		&pvmmu_hook_map_pages, &pvmmu_hook_copy_range,
 		&pvmmu_hook_clear_flush, &pvmmu_hook_set_access_flags,
 	};
@@ -50,21 +59,36 @@ int pvmmu_hooks_resolve(void)
 }
 
 /**
- * pvmmu_hook - hook a stock function
- * @part: the switch whose hook it is
+ * pvmmu_hook - hook the stock functions of a part, in the order of its list
+ * @part: the switch whose hooks they are
  *
- * Return: as direct_hook_in().
+ * Return: as direct_hook_in(), with nothing hooked after an error.
  */
 int pvmmu_hook(struct pvmmu_switch *part)
 {
-	return direct_hook_in(part->hook);
+	struct direct_hook *const *hook;
+	int rc = 0;
+
+	for (hook = part->hooks; *hook; hook++) {
+		rc = direct_hook_in(*hook);
+		if (rc)
+			break;
+	}
+	while (rc && hook-- > part->hooks)
+		direct_hook_out(*hook);
+	return rc;
 }
 
 /**
- * pvmmu_unhook - remove the hook of a stock function
- * @part: the switch whose hook it is
+ * pvmmu_unhook - remove the hooks of a part, in the other order
+ * @part: the switch whose hooks they are
  */
 void pvmmu_unhook(struct pvmmu_switch *part)
 {
-	direct_hook_out(part->hook);
+	struct direct_hook *const *hook = part->hooks;
+
+	while (*hook)
+		hook++;
+	while (hook-- > part->hooks)
+		direct_hook_out(*hook);
 }

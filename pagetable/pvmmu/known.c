@@ -20,6 +20,14 @@
 #if SERIES_IS(6, 1)
 static const struct known_function known[] = {
 	{ "walk", "__xen_pgd_walk", 0xf4c1243e794b6280 },
+	{ "pin", "__xen_pgd_pin", 0x74a6c3814a3233aa },
+	{ "pin", "__xen_pgd_unpin", 0x651cb4a3d3b4f45c },
+	{ "pin", "xen_pin_page", 0x5dc8d6c388ff3c1d },
+	{ "pin", "xen_unpin_page", 0x3e2a88edbd9a3659 },
+	{ "pin", "__xen_mc_entry", 0xb75d96aa17faccb1 },
+	{ "pin", "xen_mc_extend_args", 0xa0dc530d41c03629 },
+	{ "pin", "xen_mc_callback", 0x4faf5f52c3ad5264 },
+	{ "pin", "xen_mc_flush", 0x9574e839553fdb41 },
 	{ "set_pte", "xen_set_pte", 0xd300640eb6eb6896 },
 	{ "fault_around", "filemap_map_pages", 0x0059ab4298734c8a },
 	{ "fault_around", "do_set_pte", 0x6e8aa91fc3f7263c },
@@ -37,6 +45,14 @@ static const struct known_function known[] = {
 static const struct known_function known[] = {
 	{ "walk", "__xen_pgd_walk", 0xf9a3f84029563f94 },
 	{ "walk", "__xen_pgd_walk", 0xf4c1243e794b6280 },	/* gcc 12 */
+	{ "pin", "__xen_pgd_pin", 0x9224ba65120fb7d6 },
+	{ "pin", "__xen_pgd_unpin", 0xd7dbb610eee5bd9e },
+	{ "pin", "xen_pin_page", 0x184f9d2fb8d9cc6f },
+	{ "pin", "xen_unpin_page", 0x26f141eda6ded5d2 },
+	{ "pin", "__xen_mc_entry", 0x69539b99025d3eb0 },
+	{ "pin", "xen_mc_extend_args", 0x77023e03f74fb69f },
+	{ "pin", "xen_mc_callback", 0x0dc615b7bdcb6727 },
+	{ "pin", "xen_mc_flush", 0x24e08e46ac250be5 },
 	{ "set_pte", "xen_set_pte", 0x041dd3b6c7f8090f },
 	{ "fault_around", "filemap_map_pages", 0x1ca7f15d5636abdf },
 	{ "fault_around", "filemap_map_pages", 0xeaaac599a8de46d0 },	/* gcc 12 */

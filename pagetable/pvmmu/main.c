@@ -26,17 +26,19 @@
 #include <xen/xen.h>
 
 #include "trapless_pagetable.h"
+#include "multicall.h"
 #include "pvmmu.h"
 #include "series_mmu.h"
 
 static DEFINE_MUTEX(pvmmu_lock);
 
-#define HOOKED(_name, _hook) \
+#define HOOKED(_name, ...) \
 	{ .name = _name, .enable = pvmmu_hook, .disable = pvmmu_unhook, \
-	  .hook = _hook }
+	  .hooks = (struct direct_hook *const []){ __VA_ARGS__, NULL } }
 
 struct pvmmu_switch pvmmu_switches[] = {
 	HOOKED("walk", &pvmmu_hook_pgd_walk),
+	HOOKED("pin", &pvmmu_hook_pgd_pin, &pvmmu_hook_pgd_unpin),
 	HOOKED("set_pte", &pvmmu_hook_set_pte),
 	HOOKED("fault_around", &pvmmu_hook_map_pages),
 	HOOKED("fork", &pvmmu_hook_copy_range),
@@ -136,6 +138,10 @@ static int __init pvmmu_init(void)
 		return -ENODEV;
 	}
 	rc = pvmmu_hooks_resolve();
+	if (!rc)
+		rc = pvmmu_multicall_resolve();
+	if (!rc)
+		rc = pvmmu_pin_resolve();
 	if (!rc)
 		rc = pvmmu_clear_flush_resolve();
 	if (!rc)

@@ -10,6 +10,9 @@
  *   hooks.c         the hooks on stock functions
  *   entry.S         the entry code of the hooks
  *   walk.c          the walk for pinning: 32 entries of a table at a time
+ *   walk.h          its types
+ *   pin.c           pinning and unpinning: one flush for many tables
+ *   multicall.c     the kernel's queue of hypercalls
  *   set_pte.c       entries of unpinned tables: written without a hypercall
  *   fault_around.c  all entries of a fault-around: one hypercall, on Linux 6.1
  *   fault_around_folios.c   the same on Linux 6.12
@@ -42,7 +45,8 @@ struct direct_hook;
  *           for them, see pvmmu_exit()
  * @unknown: a stock function that is not as any we know; the part is left out
  * @found:   its digest
- * @hook:    what pvmmu_hook() and pvmmu_unhook() take, for parts that are a hook
+ * @hooks:   what pvmmu_hook() and pvmmu_unhook() take, for parts that are hooks;
+ *           NULL ends them
  */
 struct pvmmu_switch {
 	const char *name;
@@ -52,7 +56,7 @@ struct pvmmu_switch {
 	void (*disable)(struct pvmmu_switch *part);
 	const char *unknown;
 	u64 found;
-	struct direct_hook *hook;
+	struct direct_hook *const *hooks;
 };
 
 extern struct pvmmu_switch pvmmu_switches[];
@@ -68,6 +72,8 @@ void pvmmu_sysfs_exit(void);
 
 /* hooks.c */
 extern struct direct_hook pvmmu_hook_pgd_walk;
+extern struct direct_hook pvmmu_hook_pgd_pin;
+extern struct direct_hook pvmmu_hook_pgd_unpin;
 extern struct direct_hook pvmmu_hook_set_pte;
 extern struct direct_hook pvmmu_hook_map_pages;
 extern struct direct_hook pvmmu_hook_copy_range;
@@ -79,6 +85,8 @@ void pvmmu_unhook(struct pvmmu_switch *part);
 
 /* entry.S */
 void pvmmu_entry_pgd_walk(void);
+void pvmmu_entry_pgd_pin(void);
+void pvmmu_entry_pgd_unpin(void);
 void pvmmu_entry_set_pte(void);
 void pvmmu_entry_map_pages(void);
 void pvmmu_entry_copy_range(void);
@@ -100,6 +108,9 @@ int pvmmu_hypervisor_set(u32 bit, bool on);
 
 /* known.c */
 int pvmmu_known_check(void);
+
+/* pin.c */
+int pvmmu_pin_resolve(void);
 
 /* reuse_around.c */
 int pvmmu_reuse_around_resolve(void);

@@ -50,6 +50,12 @@ static inline bool series_is_gone(const pte_t *table)
 	return false;
 }
 
+/* Return: the lock of a table of the lowest level. */
+static inline spinlock_t *series_table_lock(struct page *table)
+{
+	return ptlock_ptr(table);
+}
+
 /* Do others than processors hear of a flush, such as an IOMMU? */
 static inline bool series_flush_is_heard(struct mm_struct *mm)
 {
@@ -68,6 +74,11 @@ static inline bool series_has_shadow_stacks(void)
 
 #include <asm/cpufeature.h>
 #include <asm/xen/hypervisor.h>
+
+static inline spinlock_t *series_table_lock(struct page *table)
+{
+	return ptlock_ptr(page_ptdesc(table));
+}
 
 static inline bool series_flush_is_heard(struct mm_struct *mm)
 {

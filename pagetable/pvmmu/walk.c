@@ -13,18 +13,7 @@
 #include <xen/xen-ops.h>
 
 #include "pvmmu.h"
-
-/* As in the stock kernel's arch/x86/xen/mmu_pv.c. */
-enum pt_level {
-	PT_PGD,
-	PT_P4D,
-	PT_PUD,
-	PT_PMD,
-	PT_PTE
-};
-
-typedef void pvmmu_visit_t(struct mm_struct *mm, struct page *page,
-			   enum pt_level level);
+#include "walk.h"
 
 #define LINE	8	/* entries of a cache line */
 #define LINES	4	/* looked at together: one branch for 32 entries */
@@ -93,8 +82,7 @@ static void walk_puds(struct mm_struct *mm, pud_t *pud, pvmmu_visit_t *visit,
 }
 
 /* Called by entry.S with the arguments of __xen_pgd_walk(). */
-void pvmmu_pgd_walk(struct mm_struct *mm, pgd_t *pgd, pvmmu_visit_t *visit,
-		    unsigned long limit);
+pvmmu_walk_t pvmmu_pgd_walk;
 void pvmmu_pgd_walk(struct mm_struct *mm, pgd_t *pgd, pvmmu_visit_t *visit,
 		    unsigned long limit)
 {

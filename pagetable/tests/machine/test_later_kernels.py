@@ -39,7 +39,7 @@ MISTAKE = "no-pud-count"
 # "filemap read" counts pages by a number that 6.12 keeps in batches for each CPU. "samepage" waits for ksm,
 # which merged 72 of its pages only; that it does no better on the stock kernel has not been tried.
 PROGRAMS = (
-    *("cow", "cowthreads 20", "pinned", "filemap race 40"),
+    *("cow", "cowthreads 20", "pinned", "filemap race 40", "forks tables", "forks race 20"),
     *(f"tracked {case}" for case in ("soft-dirty", "dirty", "free", "swap", "flush")),
 )
 UNFLUSHED = "no-flush"

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * forks: address spaces that are made and given up, and what is in them.
+ *
+ *   forks tables [TABLES]   a page in each of many page tables, in a parent and its children
+ *   forks race [FORKS]      forks while a file that the process has mapped is truncated
+ *
+ * To the hypervisor the tables of a child become page tables at once, in chunks, and
+ * ordinary pages at once again: "tables" has more of them than fit into one chunk, or
+ * into any number that ends evenly. In "race" another CPU clears entries of the child's
+ * tables meanwhile, which it finds by way of the file.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+
+#include "oracle.h"
+
+#define SPAN	   (2UL << 20) /* memory that one page table maps */
+#define FILE_PAGES 512UL
+#define BESIDE	   17UL /* tables beside those of the file */
+
+static int fd, stop;
+
+static char *map_tables(unsigned long tables)
+{
+	return map_at(NULL, tables * SPAN, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+}
+
+/* One page a table, not always at the same place in it. */
+static char *page_of(char *memory, unsigned long table)
+{
+	return memory + table * SPAN + table * 37 % (SPAN / PAGE) * PAGE;
+}
+
+static void fill(char *memory, unsigned long tables, uint64_t tag)
+{
+	for (unsigned long i = 0; i < tables; i++)
+		fill_page(page_of(memory, i), tag + i);
+}
+
+static void check(char *memory, unsigned long tables, uint64_t tag, const char *what)
+{
+	for (unsigned long i = 0; i < tables; i++)
+		check_page(page_of(memory, i), tag + i, what, i);
+}
+
+static void fork_tables(unsigned long tables)
+{
+	char *memory = map_tables(tables);
+	pid_t pid;
+
+	fill(memory, tables, 1);
+	pid = start_child();
+	if (!pid) {
+		check(memory, tables, 1, "child");
+		fill(memory, tables, 100001);
+		pid = start_child();
+		if (!pid) {
+			check(memory, tables, 100001, "grandchild");
+			_exit(0);
+		}
+		/* The grandchild may not have read it yet. */
+		fill(memory, tables, 200001);
+		wait_child(pid);
+		check(memory, tables, 200001, "child after its own");
+		_exit(0);
+	}
+	for (unsigned long i = 0; i < tables; i += 2)
+		fill_page(page_of(memory, i), 300001 + i);
+	wait_child(pid);
+	for (unsigned long i = 0; i < tables; i++)
+		check_page(page_of(memory, i), (i % 2 ? 1 : 300001) + i, "parent", i);
+	munmap(memory, tables * SPAN);
+}
+
+static void write_file(void)
+{
+	char content[PAGE];
+
+	for (unsigned long i = 0; i < FILE_PAGES; i++) {
+		fill_page(content, i + 1);
+		if (pwrite(fd, content, PAGE, i * PAGE) != (ssize_t)PAGE)
+			err(1, "write");
+	}
+}
+
+static void *truncate_on(void *unused)
+{
+	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+		write_file();
+		usleep(1000);
+		if (ftruncate(fd, 0))
+			err(1, "ftruncate");
+	}
+	return unused;
+}
+
+/* As far as the file goes: a page holds its own bytes, or none yet. */
+static void read_through(char *file)
+{
+	for (volatile unsigned long i = 1; i < FILE_PAGES; i++) {
+		volatile uint64_t *first = (volatile uint64_t *)(file + i * PAGE);
+		volatile uint64_t found;
+
+		if (sigsetjmp(faulted, 1))
+			return;
+		found = *first;
+		if (found && found != page_word(i + 1, 0))
+			errx(1, "page %lu holds %#llx of another", i, (unsigned long long)found);
+	}
+}
+
+/* A fork copies the entries of an area in which a page was written. */
+static void write_one(char *file)
+{
+	if (!sigsetjmp(faulted, 1))
+		*(volatile char *)file = 1;
+}
+
+static void race(unsigned long forks)
+{
+	char *memory = map_tables(BESIDE), path[] = "/tmp/forks-XXXXXX", *file;
+	pthread_t thread;
+
+	fd = mkstemp(path);
+	if (fd < 0)
+		err(1, "%s", path);
+	unlink(path);
+	write_file();
+	file = map_at(NULL, FILE_PAGES * PAGE, MAP_PRIVATE, fd);
+	fill(memory, BESIDE, 1);
+	if (pthread_create(&thread, NULL, truncate_on, NULL))
+		err(1, "pthread_create");
+	for (unsigned long i = 0; i < forks; i++) {
+		pid_t pid;
+
+		write_one(file);
+		read_through(file);
+		pid = start_child();
+		if (!pid) {
+			check(memory, BESIDE, 1, "child");
+			read_through(file);
+			_exit(0);
+		}
+		wait_child(pid);
+	}
+	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+	pthread_join(thread, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	static const unsigned long sizes[] = { 1, 14, 15, 16, 17, 18, 19, 20, 35, 40, 100 };
+
+	expect_faults(SIGBUS);
+	if (argc == 3 && !strcmp(argv[1], "tables"))
+		fork_tables(number(argv[2], "TABLES"));
+	else if (argc == 2 && !strcmp(argv[1], "tables"))
+		for (unsigned int i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+			fork_tables(sizes[i]);
+	else if (argc >= 2 && !strcmp(argv[1], "race"))
+		race(argc == 3 ? number(argv[2], "FORKS") : 40);
+	else
+		errx(2, "name one case: tables race");
+	return 0;
+}
