@@ -106,6 +106,19 @@ impl Held {
         self.cleared = Some(self.now.round);
     }
 
+    /// As [`Held::clear`], at an earlier moment of this tracking. Whether it is one.
+    pub(crate) fn clear_from(&mut self, mark: Mark) -> bool {
+        let is_ours = self.has_been(mark);
+        if is_ours {
+            self.cleared = Some(mark.round);
+        }
+        is_ours
+    }
+
+    fn has_been(&self, mark: Mark) -> bool {
+        mark.epoch == self.now.epoch && mark.round <= self.now.round
+    }
+
     /// A clear does not hold any more: whoever asks from it is told that everything was written.
     pub(crate) fn undo_clear(&mut self) {
         self.cleared = None;
@@ -122,8 +135,7 @@ impl Held {
         range: PageRange,
         most: usize,
     ) -> Option<(Vec<Extent>, Option<usize>)> {
-        let is_ours = mark.epoch == self.now.epoch && mark.round <= self.now.round;
-        is_ours.then(|| self.rounds.since(mark.round, range, most))
+        self.has_been(mark).then(|| self.rounds.since(mark.round, range, most))
     }
 }
 
