@@ -36,11 +36,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Target:
-    """A number that the project aims at; missing it is a result, not a failure of the run."""
+    """A number that the project aims at; missing it is a result, not a failure of the run. ``reason``: why it
+    is missed, where that is known.
+    """
 
     name: str
     measured: float
     at_most: float
+    reason: str = ""
 
     @property
     def reached(self) -> bool:
