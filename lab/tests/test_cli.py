@@ -129,12 +129,15 @@ def test_missed_target_is_shown_and_does_not_fail_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = tmp_path / "out.json"
-    found = replace(result(), targets=[Target("few", 1234, 900), Target("fewer", 900, 900)])
+    found = replace(
+        result(), targets=[Target("few", 1234, 900, "it rained"), Target("fewer", 900, 900, "dry")]
+    )
     code, output = invoke(monkeypatch, found, "--json", str(target))
     assert code == 0
-    assert "MISSED  target few: 1,234, at most 900 wanted\nreached  target fewer: 900" in output
+    assert "MISSED  target few: 1,234, at most 900 wanted (it rained)\nreached" in output
+    assert "dry" not in output
     assert json.loads(target.read_text())["targets"] == [
-        {"name": "few", "measured": 1234, "at_most": 900, "reached": False},
+        {"name": "few", "measured": 1234, "at_most": 900, "reached": False, "reason": "it rained"},
         {"name": "fewer", "measured": 900, "at_most": 900, "reached": True},
     ]
 

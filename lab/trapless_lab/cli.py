@@ -135,6 +135,11 @@ def _known(_ctx: click.Context, _param: click.Parameter, name: str) -> experimen
     "--keep", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Keep the machines' logs."
 )
 @click.option(
+    "--resume",
+    is_flag=True,
+    help="Do not run again a machine that ran to its end and is in --keep's directory.",
+)
+@click.option(
     "--pair",
     "pair_name",
     type=click.Choice(list(PAIRS)),
@@ -148,16 +153,19 @@ def run(
     json_path: Path | None,
     plots: Path | None,
     keep: Path | None,
+    resume: bool,
     pair_name: str,
 ) -> None:
     """Run the experiment NAME."""
+    if resume and keep is None:
+        raise click.UsageError("--resume needs --keep, the directory of the run that is resumed")
     if pair_name not in chosen.pairs:
         raise click.UsageError(f"--pair: {chosen.name} runs on {', '.join(chosen.pairs)} only")
     _require_writable((json_path,), (plots, keep))
     album = Album() if plots else None
     with progress.for_terminal() as shown:
         context = experiment.Context(
-            quick=quick, progress=shown, plots=album, keep=keep, pair=PAIRS[pair_name]
+            quick=quick, progress=shown, plots=album, keep=keep, resume=resume, pair=PAIRS[pair_name]
         )
         result = chosen.run(context)
     console = _console(json_path)

@@ -137,19 +137,21 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub fn clear(&mut self, process: Process) -> Result<Result<(Process, Mark), String>, Error> {
-        self.begin_anew(process, false)
+        self.begin_anew(process, false, None)
     }
 
     /// As [`Client::clear`], but until [`Client::keep`] it holds no longer than this connection: for who writes a
-    /// checkpoint that is of no use if it is not written to its end.
+    /// checkpoint that is of no use if it is not written to its end. `from`: begin at the mark of an earlier answer about
+    /// everything, and not now: nothing is looked for, and what was written since is in the next answer.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn clear_provisionally(
         &mut self,
         process: Process,
+        from: Option<Mark>,
     ) -> Result<Result<(Process, Mark), String>, Error> {
-        self.begin_anew(process, true)
+        self.begin_anew(process, true, from)
     }
 
     /// Have the clears of this connection hold from now on.
@@ -167,8 +169,9 @@ impl Client {
         &mut self,
         process: Process,
         provisional: bool,
+        from: Option<Mark>,
     ) -> Result<Result<(Process, Mark), String>, Error> {
-        match self.ask(Request::Clear { process, provisional })? {
+        match self.ask(Request::Clear { process, provisional, from })? {
             Reply::Cleared { process, mark, unknown } if unknown.is_empty() => Ok(Ok((process, mark))),
             Reply::Cleared { unknown, .. } => Ok(Err(unknown)),
             _ => Err(Error::Unexpected),

@@ -2,12 +2,17 @@
 //! One process that is tracked, and what was found of it so far.
 
 use std::io;
+use std::time::Duration;
 
 use libdirty::{BackendKind, Dirty, Error, PageRange, Reason, Tracker};
 
 use crate::process;
 use crate::protocol::{Extent, Mark, Process};
 use crate::rounds::Rounds;
+
+/// How long a process is waited for of which no thread can be woken. Others wait meanwhile for their answers: a checkpointer
+/// that has frozen a cgroup asks about each process in it, and criu gives a dump up after 10 s.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// A tracker of all memory of a process, and for each page when it was last reported.
 #[derive(Debug)]
@@ -39,7 +44,7 @@ impl Held {
     /// Track the process that has this pid now.
     pub(crate) fn new(pid: i32, tree: bool, backend: Option<BackendKind>) -> Result<Self, Error> {
         let start = process::start(pid).ok_or(Error::NoProcess(pid))?;
-        let mut builder = Tracker::builder();
+        let mut builder = Tracker::builder().patience(PATIENCE);
         if let Some(kind) = backend {
             builder = builder.backend(kind);
         }
@@ -106,6 +111,19 @@ impl Held {
         self.cleared = Some(self.now.round);
     }
 
+    /// As [`Held::clear`], at an earlier moment of this tracking. Whether it is one.
+    pub(crate) fn clear_from(&mut self, mark: Mark) -> bool {
+        let is_ours = self.has_been(mark);
+        if is_ours {
+            self.cleared = Some(mark.round);
+        }
+        is_ours
+    }
+
+    fn has_been(&self, mark: Mark) -> bool {
+        mark.epoch == self.now.epoch && mark.round <= self.now.round
+    }
+
     /// A clear does not hold any more: whoever asks from it is told that everything was written.
     pub(crate) fn undo_clear(&mut self) {
         self.cleared = None;
@@ -122,8 +140,7 @@ impl Held {
         range: PageRange,
         most: usize,
     ) -> Option<(Vec<Extent>, Option<usize>)> {
-        let is_ours = mark.epoch == self.now.epoch && mark.round <= self.now.round;
-        is_ours.then(|| self.rounds.since(mark.round, range, most))
+        self.has_been(mark).then(|| self.rounds.since(mark.round, range, most))
     }
 }
 

@@ -223,8 +223,11 @@ impl Processes {
                 Err(error) => refused(&error),
             },
             Request::Written { since, range, goes_on, .. } => self.written(process, since, range, goes_on),
-            Request::Clear { provisional, .. } => {
-                let reply = self.clear(process);
+            Request::Clear { provisional, from, .. } => {
+                let reply = match from {
+                    None => self.clear(process),
+                    Some(mark) => self.clear_from(process, mark),
+                };
                 if provisional && let Reply::Cleared { process, mark, .. } = &reply {
                     client.cleared(*process, mark.epoch);
                 }
@@ -321,10 +324,7 @@ impl Processes {
                 next: next.map_or(0, |next| next as u64),
                 unknown: String::new(),
             },
-            None => unknown(
-                held.mark(),
-                format!("process {} was not tracked since then without a gap", process.pid),
-            ),
+            None => unknown(held.mark(), no_gap(process)),
         }
     }
 
@@ -355,6 +355,15 @@ impl Processes {
             }
         }
         refused(&Error::NoProcess(process.pid))
+    }
+
+    /// Who was answered everything until `mark` need not have it looked for again: what was written since is kept for the
+    /// next answer.
+    fn clear_from(&mut self, process: Process, mark: Mark) -> Reply {
+        let held = self.held.get_mut(&process.pid);
+        let unknown =
+            if held.is_some_and(|held| held.clear_from(mark)) { String::new() } else { no_gap(process) };
+        Reply::Cleared { process, mark, unknown }
     }
 
     /// These clears have ended with their connection.
@@ -399,6 +408,10 @@ impl Processes {
         }
         true
     }
+}
+
+fn no_gap(process: Process) -> String {
+    format!("process {} was not tracked since then without a gap", process.pid)
 }
 
 fn refused(error: &Error) -> Reply {

@@ -84,6 +84,9 @@ pub enum Request {
         process: Process,
         /// If the connection ends before a [`Request::Keep`], everything is to be taken for written.
         provisional: bool,
+        /// Begin at the moment of an earlier answer instead, without looking anew: what was written since then will be in
+        /// the next answer.
+        from: Option<Mark>,
     },
     /// The clears of this connection hold from now on, also when it ends.
     Keep,
@@ -158,6 +161,7 @@ const TREE: u32 = 1;
 const GOES_ON: u32 = 1;
 const SINCE_CLEAR: u32 = 2;
 const PROVISIONAL: u32 = 1;
+const FROM_MARK: u32 = 2;
 
 /// Builds a frame.
 struct Writer(Vec<u8>);
@@ -293,8 +297,12 @@ impl Message for Request {
                 let frame = Writer::new(2).process(process, flags).mark(mark);
                 frame.u64(range.start() as u64).u64(range.end() as u64).done()
             }
-            Request::Clear { process, provisional } => {
-                Writer::new(3).process(process, if provisional { PROVISIONAL } else { 0 }).done()
+            Request::Clear { process, provisional, from } => {
+                let flags = if provisional { PROVISIONAL } else { 0 };
+                match from {
+                    None => Writer::new(3).process(process, flags).done(),
+                    Some(mark) => Writer::new(3).process(process, flags | FROM_MARK).mark(mark).done(),
+                }
             }
             Request::Release { process } => Writer::new(4).process(process, 0).done(),
             Request::List => Writer::new(5).done(),
@@ -320,8 +328,9 @@ impl Message for Request {
                 fields.end(Request::Written { process, since, range, goes_on: flags & GOES_ON != 0 })
             }
             3 => {
-                let (process, flags) = fields.process(PROVISIONAL)?;
-                fields.end(Request::Clear { process, provisional: flags & PROVISIONAL != 0 })
+                let (process, flags) = fields.process(PROVISIONAL | FROM_MARK)?;
+                let from = if flags & FROM_MARK == 0 { None } else { Some(fields.mark()?) };
+                fields.end(Request::Clear { process, provisional: flags & PROVISIONAL != 0, from })
             }
             4 => {
                 let (process, _) = fields.process(0)?;

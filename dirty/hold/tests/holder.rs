@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use common::{Image, Service, Writer, works};
+use libdirty::PageRange;
 use libdirty_hold::client::Error;
 use libdirty_hold::protocol::{Mark, Message, Process, Request, Since};
 use libdirty_hold::{Client, Holder, Options};
@@ -154,7 +155,7 @@ fn a_clear_that_is_not_kept_ends_with_its_connection() {
         });
     };
     let mut client = service.client();
-    client.clear_provisionally(process).unwrap().unwrap();
+    client.clear_provisionally(process, None).unwrap().unwrap();
     // While the connection is there it is a clear like others.
     writer.write(1);
     assert!(client.written(process, Since::Clear, range).unwrap().pages.is_ok());
@@ -162,7 +163,7 @@ fn a_clear_that_is_not_kept_ends_with_its_connection() {
     everything(&service, "undone");
     // Kept, it stays; one of another client that is not kept undoes it, for who asks cannot know which it was.
     let mut client = service.client();
-    client.clear_provisionally(process).unwrap().unwrap();
+    client.clear_provisionally(process, None).unwrap().unwrap();
     let mut image = Image::new(process.pid, range);
     client.keep().unwrap();
     drop(client);
@@ -172,9 +173,42 @@ fn a_clear_that_is_not_kept_ends_with_its_connection() {
         image.check();
     }
     let mut other = service.client();
-    other.clear_provisionally(process).unwrap().unwrap();
+    other.clear_provisionally(process, None).unwrap().unwrap();
     drop(other);
     everything(&service, "undone for the next");
+}
+
+/// A checkpointer has its answer, and clears a moment later.
+#[test]
+fn a_clear_from_an_answer_keeps_what_came_after_it() {
+    if !works() {
+        return;
+    }
+    let service = Service::start();
+    let mut writer = Writer::start();
+    let (process, range) = (writer.process(), writer.range);
+    let mut client = service.client();
+    client.clear(process).unwrap().unwrap();
+    for (round, from_the_answer) in [(1, true), (3, false)] {
+        writer.write(round);
+        let answer = client.written(process, Since::Clear, PageRange::everything()).unwrap();
+        assert!(answer.pages.is_ok_and(|pages| !pages.is_empty()));
+        writer.write(round + 1);
+        let from = from_the_answer.then_some(answer.mark);
+        let (_, mark) = client.clear_provisionally(process, from).unwrap().unwrap();
+        client.keep().unwrap();
+        assert_eq!(mark == answer.mark, from_the_answer);
+        // Another client's look takes nothing away.
+        service.client().written(process, Since::Mark(mark), range).unwrap();
+        let next = service.client().written(process, Since::Clear, range).unwrap();
+        assert_eq!(next.pages.is_ok_and(|pages| !pages.is_empty()), from_the_answer);
+    }
+    // A moment of another tracking, and one that is still to come.
+    let (_, mark) = client.clear(process).unwrap().unwrap();
+    for other in [Mark { epoch: mark.epoch ^ 1, ..mark }, Mark { round: mark.round + 1, ..mark }] {
+        let why = client.clear_provisionally(process, Some(other)).unwrap().unwrap_err();
+        assert!(why.contains("without a gap"), "{why}");
+    }
 }
 
 #[test]
@@ -210,7 +244,7 @@ fn a_client_that_dies_in_mid_request_harms_nobody() {
     let mut client = service.client();
     client.clear(process).unwrap().unwrap();
     let mut image = Image::new(process.pid, writer.range);
-    let request = Request::Clear { process, provisional: false }.encode();
+    let request = Request::Clear { process, provisional: false, from: None }.encode();
     for length in 0..request.len() {
         let mut dying = UnixStream::connect(&service.path).unwrap();
         dying.write_all(&request[..length]).unwrap();

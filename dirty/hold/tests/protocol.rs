@@ -28,7 +28,8 @@ fn request() -> impl Strategy<Value = Request> {
         (process(), since, range(), any::<bool>()).prop_map(|(process, since, range, goes_on)| {
             Request::Written { process, since, range, goes_on }
         }),
-        (process(), any::<bool>()).prop_map(|(process, provisional)| Request::Clear { process, provisional }),
+        (process(), any::<bool>(), proptest::option::of(mark()))
+            .prop_map(|(process, provisional, from)| Request::Clear { process, provisional, from }),
         Just(Request::Keep),
         process().prop_map(|process| Request::Release { process }),
         Just(Request::List),

@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::backend;
 use crate::capability::BackendKind;
@@ -16,6 +17,7 @@ use crate::tracker::Tracker;
 pub struct Builder {
     backend: Option<BackendKind>,
     userfaultfd: Option<Arc<OwnedFd>>,
+    patience: Option<Duration>,
 }
 
 impl Builder {
@@ -42,6 +44,14 @@ impl Builder {
         self
     }
 
+    /// Wait so long, and not 5 s, for a process all of whose threads sleep where no signal wakes them: for a disk, for a
+    /// `vfork` child, or because somebody has frozen their cgroup. [`Builder::process`] is refused after that.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
+    }
+
     /// Track the calling process.
     ///
     /// # Errors
@@ -55,7 +65,11 @@ impl Builder {
     /// # Errors
     /// [`Error::NoProcess`], [`Error::Permission`], [`Error::Rejected`] or [`Error::NoBackend`].
     pub fn process(self, pid: i32) -> Result<Tracker> {
-        self.build(Target::process(pid)?)
+        let mut target = Target::process(pid)?;
+        if let Some(patience) = self.patience {
+            target = target.with_patience(patience);
+        }
+        self.build(target)
     }
 
     fn build(self, target: Target) -> Result<Tracker> {

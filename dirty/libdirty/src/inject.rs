@@ -48,7 +48,7 @@ mod processor;
 use processor::{Detour, NEEDS_GUARDIAN, Place};
 
 /// How long a thread may take to stop. One that waits for a disk or a dead file server does not.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Make a userfaultfd for the memory of `target`, with these flags of `userfaultfd(2)`.
 ///
@@ -126,20 +126,23 @@ fn copy(target: &Target, tid: Pid, remote: i64) -> Result<i64, String> {
 /// Why no thread of the target can run a system call.
 struct Unfit {
     why: String,
-    /// Whether one sleeps where no signal wakes it: as a rule not for long, waiting for a disk or for a `vfork` child.
+    /// Whether one sleeps where no signal wakes it: as a rule not for long, waiting for a disk or for a `vfork` child. But
+    /// it may also be in a cgroup that somebody has frozen.
     is_asleep: bool,
 }
 
-/// A thread of the target that can run a system call; waited for, with [`PATIENCE`], where one is just not to be woken.
+/// A thread of the target that can run a system call; waited for, as long as the target is, where one is just not to be
+/// woken.
 fn wait_for_thread(target: &Target) -> Result<(Pid, Filters), String> {
-    let begin = Instant::now();
     loop {
         match pick_thread(target) {
             Ok(found) => return Ok(found),
-            Err(Unfit { is_asleep: true, .. }) if begin.elapsed() < PATIENCE => {
+            Err(Unfit { is_asleep: true, .. }) if target.is_waited_for() => {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            Err(Unfit { why, is_asleep: true }) => return Err(format!("{why}, for {PATIENCE:?} now")),
+            Err(Unfit { why, is_asleep: true }) => {
+                return Err(format!("{why}, for {:?} now", target.patience()));
+            }
             Err(Unfit { why, is_asleep: false }) => return Err(why),
         }
     }

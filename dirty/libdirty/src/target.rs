@@ -9,12 +9,14 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use procfs::FromRead;
 use procfs::process::Status;
 
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
+use crate::inject;
 use crate::maps::Maps;
 
 /// A process and the files through which it is tracked.
@@ -26,6 +28,8 @@ pub(crate) struct Target {
     pidfd: Descriptor<OwnedFd>,
     maps: Maps,
     pagemap: Descriptor<File>,
+    opened: Instant,
+    patience: Duration,
 }
 
 impl Target {
@@ -70,12 +74,27 @@ impl Target {
         };
         let maps = Maps::new(open("maps")?, pid, own);
         let pagemap = open("pagemap")?;
-        let target = Target { pid, own, folder, maps, pagemap, pidfd };
+        let (opened, patience) = (Instant::now(), inject::PATIENCE);
+        let target = Target { pid, own, folder, maps, pagemap, pidfd, opened, patience };
         // The files may belong to a process that took the pid over since, or to none.
         if target.has_exited() {
             return Err(Error::NoProcess(pid));
         }
         Ok(target)
+    }
+
+    /// From its opening on, wait so long for threads that sleep where no signal wakes them.
+    pub(crate) fn with_patience(self, patience: Duration) -> Self {
+        Target { patience, ..self }
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Whether a thread that cannot be woken is to be waited for, whichever back end asks.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.opened.elapsed() < self.patience
     }
 
     /// Whether the descriptors of this library are still its own.

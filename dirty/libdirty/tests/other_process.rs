@@ -314,4 +314,10 @@ fn a_thread_that_cannot_be_woken_is_waited_for() {
     // But not for ever.
     let Err(Error::Rejected { why, .. }) = attach(&start_waiting(1000.0)) else { panic!("it attached") };
     assert!(why.contains("is in state D") && why.contains("for 5s now"), "{why}");
+    // And no longer than the caller wants.
+    let (program, begin) = (start_waiting(1000.0), Instant::now());
+    let builder = Tracker::builder().backend(BackendKind::UffdAsync).patience(Duration::from_millis(20));
+    let Err(Error::Rejected { why, .. }) = builder.process(program.pid()) else { panic!("it attached") };
+    assert!(why.contains("for 20ms now"), "{why}");
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
 }

@@ -26,7 +26,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use libdirty::PageRange;
 use libdirty_hold::Client;
 use libdirty_hold::client::Error;
-use libdirty_hold::protocol::{Extent, Process, Since};
+use libdirty_hold::protocol::{Extent, Mark, Process, Since};
 
 use crate::settings::{announce, settings};
 
@@ -43,6 +43,8 @@ struct Answer {
     pid: i32,
     /// The count of openings at the time.
     opened: u64,
+    /// The moment until which it is known.
+    mark: Option<Mark>,
     extents: Option<Vec<Extent>>,
 }
 
@@ -88,8 +90,9 @@ pub(crate) fn prepare(pid: i32) {
 pub(crate) fn clear(pid: i32) -> Result<(), c_int> {
     keep_at_exit();
     let mut state = state();
-    state.answer = None;
-    let why = match state.ask(|client| client.clear_provisionally(process(pid))) {
+    // What was answered is what will be dumped. From there on, nothing need be looked for a second time.
+    let from = state.answer.take().filter(|answer| answer.pid == pid).and_then(|answer| answer.mark);
+    let why = match state.ask(|client| client.clear_provisionally(process(pid), from)) {
         Ok(Ok(_)) => {
             if let Some(connection) = &mut state.connection {
                 connection.has_cleared = true;
@@ -147,12 +150,12 @@ pub(crate) fn opened() {
 pub(crate) fn written(pid: i32, range: PageRange) -> Option<Vec<Extent>> {
     let mut state = state();
     if !settings().stopped {
-        return state.written(pid, range);
+        return state.written(pid, range).1;
     }
     let opened = OPENED.load(Ordering::Acquire);
     if state.answer.as_ref().is_none_or(|answer| (answer.pid, answer.opened) != (pid, opened)) {
-        let extents = state.written(pid, PageRange::everything());
-        state.answer = Some(Answer { pid, opened, extents });
+        let (mark, extents) = state.written(pid, PageRange::everything());
+        state.answer = Some(Answer { pid, opened, mark, extents });
     }
     let extents = state.answer.as_ref()?.extents.as_ref()?;
     let first = extents.partition_point(|extent| extent.range.end() <= range.start());
@@ -201,16 +204,20 @@ impl State {
         answer
     }
 
-    fn written(&mut self, pid: i32, range: PageRange) -> Option<Vec<Extent>> {
-        let why = match self.ask(|client| client.written(process(pid), Since::Clear, range)) {
-            Ok(written) => match written.pages {
-                Ok(extents) => return Some(extents),
-                Err(why) => why,
-            },
-            Err(error) => error.to_string(),
+    /// What was written, and the moment until which that is known, if the process is tracked.
+    fn written(&mut self, pid: i32, range: PageRange) -> (Option<Mark>, Option<Vec<Extent>>) {
+        let (mark, why) = match self.ask(|client| client.written(process(pid), Since::Clear, range)) {
+            Ok(written) => {
+                let mark = Some(written.mark).filter(|mark| mark.epoch != 0);
+                match written.pages {
+                    Ok(extents) => return (mark, Some(extents)),
+                    Err(why) => (mark, why),
+                }
+            }
+            Err(error) => (None, error.to_string()),
         };
         self.say(format_args!("all of process {pid} reads dirty: {why}"));
-        None
+        (mark, None)
     }
 
     /// On stderr, unless it was the last that was said.

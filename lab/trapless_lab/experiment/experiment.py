@@ -36,11 +36,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Target:
-    """A number that the project aims at; missing it is a result, not a failure of the run."""
+    """A number that the project aims at; missing it is a result, not a failure of the run. ``reason``: why it
+    is missed, where that is known.
+    """
 
     name: str
     measured: float
     at_most: float
+    reason: str = ""
 
     @property
     def reached(self) -> bool:
@@ -80,12 +83,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Context:
-    """How an experiment is to run: also, on which Xen and Linux."""
+    """How an experiment is to run: also, on which Xen and Linux. ``resume``: machines that ran to their end,
+    of which ``keep`` has the logs, are not run again.
+    """
 
     quick: bool
     progress: Progress
     plots: Album | None = None
     keep: Path | None = None
+    resume: bool = False
     pair: Pair = pair.DEFAULT
 
     def run(
@@ -114,6 +120,7 @@ class Context:
             progress=self.progress,
             work_dir=work_dir,
             plugins=plugins,
+            resume=self.resume,
         )
         if warnings := transcript.kernel_warnings():
             raise LabError(f"the kernel complained during {label}:\n" + "\n".join(warnings))

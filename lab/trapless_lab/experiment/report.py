@@ -30,6 +30,7 @@ def as_json(experiment: Experiment, result: Result) -> dict[str, Any]:
         "checks": [{"name": c.name, "holds": c.holds, "text": c.text} for c in result.checks],
         "targets": [
             {"name": t.name, "measured": t.measured, "at_most": t.at_most, "reached": t.reached}
+            | ({"reason": t.reason} if t.reason and not t.reached else {})
             for t in result.targets
         ],
     }
@@ -97,9 +98,9 @@ def show_checks(console: Console, checks: Iterable[Check]) -> None:
 def target_line(target: Target) -> str:
     """Return a target as it is printed: a missed one is yellow."""
     verdict = "[green]reached[/]" if target.reached else "[yellow]MISSED[/]"
-    return (
-        f"{verdict}  target {target.name}: {_cell(target.measured)}, at most {_cell(target.at_most)} wanted"
-    )
+    why = f" ({target.reason})" if target.reason and not target.reached else ""
+    found, wanted = _cell(target.measured), _cell(target.at_most)
+    return f"{verdict}  target {target.name}: {found}, at most {wanted} wanted{why}"
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:

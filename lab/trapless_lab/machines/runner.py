@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .. import artifacts, host, kernels
 from ..progress import Progress
-from . import bochs, efi, epml, guest, initramfs, qemu, session, trace
+from . import bochs, efi, epml, guest, initramfs, kept, qemu, session, trace
 from .initramfs import File, Tree
 from .machine import Machine
 from .script import Log, Step, StepLog, render
@@ -49,6 +49,7 @@ def run(
     progress: Progress | None = None,
     work_dir: Path | None = None,
     plugins: Sequence[qemu.Plugin] = (),
+    resume: bool = False,
 ) -> Transcript:
     """Boot a PC or an arm64 machine, run ``steps`` and return what happened.
 
@@ -56,12 +57,24 @@ def run(
     modules of a PC, loaded with their dependencies before the first step. If the machine has a disk,
     ``make_disk`` makes its raw image in the directory it is given; the guest's writes do not reach it. Logs
     are kept in ``work_dir`` if there is one. ``plugins`` watch the machine from its first instruction.
+    ``resume``: if ``work_dir`` has the logs of such a run, that is what is returned (kept.py).
     """
     log = StepLog(steps, secrets.token_hex(8))
     with _directory(work_dir) as directory:
         tree = _guest_tree(machine, log, modules, files or {})
-        console = boot(machine, tree, log, directory, make_disk=make_disk, progress=progress, plugins=plugins)
-        with _outputs(machine, directory).trace.open() as lines:
+        outputs = _outputs(machine, directory)
+        is_noted = bool(work_dir) and not machine.disk and not plugins
+        state = kept.digest(machine, _kernel(machine), steps, tree) if is_noted else ""
+        if resume and is_noted and (old := kept.log(directory, state, steps, outputs)):
+            log, console = old, outputs.console.read_text(errors="replace")
+        else:
+            kept.forget(directory)
+            console = boot(
+                machine, tree, log, directory, make_disk=make_disk, progress=progress, plugins=plugins
+            )
+            if is_noted:
+                kept.note(directory, state, log)
+        with outputs.trace.open() as lines:
             buckets = trace.parse(lines)
         return Transcript(machine, tuple(log.results), buckets, console)
 
