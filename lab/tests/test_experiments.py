@@ -3,6 +3,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -43,6 +44,10 @@ KEYS: dict[str, dict[str, set[str]]] = {
     "dirty-native": {"rejected": set(), "sweep": set(), "bench": set()},
     "domu-latency": {"stock": PROCESSES, "payload": PROCESSES, "boosted": PROCESSES},
     "pagetable-bare": {"stock": PROCESSES, "cached": PROCESSES},
+    "pagetable-browser": {
+        **{"stock": set(), "pre": set(), "dyn": set()},
+        **{"events": set(), "curves": {"stock", "pre", "dyn"}},
+    },
     "pagetable-compute": {"stock": KERNELS, "piboost": KERNELS, "boosted": KERNELS},
     "pagetable-io": {"stock": MOVED, "piboost": MOVED, "boosted": MOVED},
     "pagetable-iotlb-model": {"stock": PROCESSES, "boosted": PROCESSES, "model": PROCESSES},
@@ -118,6 +123,7 @@ WHY_LONG = {
     **dict.fromkeys(("pagetable-bare", "pagetable-compute", "pagetable-io", "pagetable-shrinking"), HARM),
     **dict.fromkeys(("fork-dirty", "pagetable-latency", "dirty-guest-spml", "domu-latency"), LARGE),
     **dict.fromkeys(("dirty-boehm", "dirty-criu", "dirty-criu-native"), LARGE),
+    "pagetable-browser": "a browser of 250 MB, three times",
     **dict.fromkeys(("pagetable-types", "pagetable-size", "pagetable-iotlb-model"), LARGE),
     **dict.fromkeys(("power-benchmarks", "power-replay"), LARGE),
 }
@@ -152,3 +158,47 @@ def test_runs_and_holds(name: str, tmp_path: Path) -> None:
         assert key in written
         if inner:
             assert set(written[key]) == inner
+
+
+# Counted on a clock that counts instructions, whatever the host does meanwhile.
+TWICE = ("power-exits", "pagetable-iotlb-model")
+APART = 0.01
+
+
+def _numbers(value: object, at: str = "") -> dict[str, float]:
+    """Return every number of a result by its place."""
+    if isinstance(value, dict):
+        return {k: v for key, inner in value.items() for k, v in _numbers(inner, f"{at}/{key}").items()}
+    if isinstance(value, list):
+        return {k: v for i, inner in enumerate(value) for k, v in _numbers(inner, f"{at}/{i}").items()}
+    return {at: float(value)} if isinstance(value, int | float) and not isinstance(value, bool) else {}
+
+
+def moved(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
+    """Return the figures of which two runs differ."""
+    a, b = (_numbers(one["rows"]) for one in (first, second))
+    assert a and set(a) == set(b)
+    return [
+        f"{at}: {a[at]:g} and {b[at]:g}"
+        for at in a
+        if abs(a[at] - b[at]) > APART * max(abs(a[at]), abs(b[at]), 10)
+    ]
+
+
+@pytest.mark.long("two runs of an experiment")
+@pytest.mark.parametrize("name", TWICE)
+def test_counted_figures_are_the_same_twice(name: str, tmp_path: Path) -> None:
+    found = []
+    for target in (tmp_path / "first.json", tmp_path / "second.json"):
+        ran = CliRunner().invoke(cli.main, ["run", name, "--quick", "--json", str(target)])
+        assert ran.exit_code == 0, ran.output
+        found.append(json.loads(target.read_text()))
+    assert moved(*found) == []
+
+
+def test_a_figure_that_differs_is_named() -> None:
+    first = {"rows": [{"a": 1000, "b": 0.0, "name": "x", "model": True}]}
+    assert moved(first, {"rows": [{"a": 1005, "b": 0.05, "name": "y", "model": True}]}) == []
+    assert moved(first, {"rows": [{"a": 1020, "b": 0.0, "name": "x", "model": True}]}) == [
+        "/0/a: 1000 and 1020"
+    ]

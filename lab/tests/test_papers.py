@@ -15,11 +15,15 @@ import jmespath
 import pytest
 from click.testing import CliRunner
 
+import replay
 from trapless_lab import artifacts, catalogue, cli
+from trapless_lab.dirty.experiments import boehm, criu, guest
 from trapless_lab.errors import LabError
 from trapless_lab.experiment.experiment import Check, Context, Experiment, Result, Target
+from trapless_lab.experiment.report import as_json
+from trapless_lab.machines import nested
 from trapless_lab.overall import Overall
-from trapless_lab.papers import PAPERS, documented, item, kept, making, page, sources
+from trapless_lab.papers import PAPERS, documented, item, kept, making, page, read, sources
 from trapless_lab.papers.item import Column, Comparison, Curves, Item, Line, Listing, Paper
 from trapless_lab.papers.kept import Kept
 from trapless_lab.papers.sources import Sources
@@ -467,3 +471,73 @@ def test_only_is_a_part(checkout: Path) -> None:
     assert report("--only", "pears", "-o", str(checkout / "out"))[0] == 2
     code, shown = report("--only", "dirty", "--quick", "-o", str(checkout / "out"))
     assert code == 0 and "0 of 0 experiments" in shown and (checkout / "ran").read_text() == ""
+
+
+# What is shown of recorded runs
+
+RECORDED = ("dirty-boehm", "dirty-criu", "dirty-guest", "dirty-guest-spml", "process-latency")
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, Any]:
+    """The results of recorded quick runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (boehm, criu, guest):
+            patch.setattr(module, "files", dict)
+        patch.setattr(nested, "files", lambda *_inner: {})
+        patch.setattr(artifacts, "_built", lambda path, _how: path)
+        known = catalogue.experiments()
+        return {name: as_json(known[name], known[name].run(replay.quick(name))) for name in RECORDED}
+
+
+def empty(view: item.View, result: dict[str, Any]) -> list[str]:
+    """Return what of a view has no value of ours, although it should."""
+    if isinstance(view, Comparison):
+        names = read.rows(view, result)
+        wanted = [column for column in view.columns if column.ours]
+        return [c.name for c in wanted if all(read.ours(c, row, result) is None for row in names)]
+    if isinstance(view, Curves):
+        return [line.name for line in view.lines if line.ours and not read.points(line, result)]
+    rows = read.listed(view, result)
+    return [name for at, name in enumerate(view.columns.values()) if all(row[at] is None for row in rows)]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_every_key_is_in_a_recorded_result(name: str, recorded: dict[str, Any]) -> None:
+    shown = [(one.anchor, view) for one in ITEMS for view in one.views if view.experiment == name]
+    assert shown
+    assert [(anchor, missing) for anchor, view in shown if (missing := empty(view, recorded[name]))] == []
+
+
+def test_every_key_is_in_the_committed_report() -> None:
+    found = kept.load(ROOT / "docs/report/results", page.experiments(PAPERS))
+    if not found:
+        pytest.skip("no documents")
+    shown = [(one.anchor, view) for one in ITEMS for view in one.views if view.experiment in found]
+    results = {name: dict(one.result or {}) for name, one in found.items()}
+    assert [
+        (anchor, missing) for anchor, view in shown if (missing := empty(view, results[view.experiment]))
+    ] == []
+
+
+def test_a_key_that_is_not_there_is_found() -> None:
+    column = Column("pears", "", "rows[?tree=='{row}'].peers | [0]")
+    view = Comparison("pears", "", "rows[].tree", (column,), "")
+    found = {"rows": [{"tree": "old", "pears": 1}]}
+    assert empty(view, found) == ["pears"]
+    assert empty(Listing("pears", "", "rows", {"peers": "x"}), found) == ["x"]
+    assert empty(Curves("pears", "", "", "", (Line("a", ("x", "y")),)), found) == ["a"]
+
+
+def test_the_committed_page_has_all_items_and_pictures() -> None:
+    folder = ROOT / "docs/report"
+    if not folder.exists():
+        pytest.skip("no documents")
+    shown, text = ((folder / name).read_text() for name in (page.HTML, page.MARKDOWN))
+    for one in ITEMS:
+        assert f'id="{one.anchor}"' in shown and f'id="{one.anchor}"' in text
+    named = set(re.findall(r"!\[[^]]*\]\(([^)]*)\)", text))
+    assert named == {f"{page.FIGURES}/{path.name}" for path in (folder / page.FIGURES).iterdir()}
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 4_000_000
+    quick = any(one.quick for one in kept.load(folder / page.RESULTS, page.experiments(PAPERS)).values())
+    assert ("QUICK RUN" in shown) == ("QUICK RUN" in text) == quick

@@ -182,13 +182,13 @@ def vmlinux(image: Path) -> Path:
     return unpacked
 
 
-def shared_libraries(program: Path, root: Path = ROOT) -> list[Path]:
+def shared_libraries(program: Path, root: Path = ROOT, beside: Path | None = None) -> list[Path]:
     """List the shared libraries and the loader of a program; none for a static one.
 
-    Those of packages that are unpacked in ``root`` come before the host's.
+    Those of packages that are unpacked in ``root``, or of the folder ``beside``, come before the host's.
     """
-    own = root / "usr/lib/x86_64-linux-gnu"
-    environment = os.environ if root == ROOT else {**os.environ, "LD_LIBRARY_PATH": str(own)}
+    own = beside or (None if root == ROOT else root / "usr/lib/x86_64-linux-gnu")
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(own)} if own else os.environ
     listed = subprocess.run(
         [tool("ldd", "libc-bin"), program], capture_output=True, text=True, check=False, env=environment
     )

@@ -128,8 +128,12 @@ class Album:
         title: str,
         top: float | None = None,
         stacked: bool = False,
+        colors: Mapping[str, int] | None = None,
     ) -> None:
-        """Draw the series side by side in each group, or one upon the other; nan is no bar."""
+        """Draw the series side by side in each group, or one upon the other; nan is no bar.
+
+        ``colors`` has the place of each series' colour, for pictures that have some of the same series.
+        """
         if not groups or not any(any(values) for values in series.values()):
             self.left_out[name] = f"everything is 0: {y}"
             return
@@ -139,12 +143,13 @@ class Album:
         below = [0.0] * len(groups)
         for i, (label, values) in enumerate(series.items()):
             aside = 0.0 if stacked else (i - (len(series) - 1) / 2) * width
-            color = _COLORS[i] if len(series) > 10 else None
+            place = i if colors is None else colors[label]
+            color = _COLORS[place] if max(len(series), place + 1) > 10 else f"C{place}"
             places = [group + aside for group in range(len(groups))]
             axes.bar(places, values, width, below if stacked else 0, label=words(label), color=color)
             if stacked:
                 below = [base + value for base, value in zip(below, values, strict=True)]
-        axes.set(ylabel=y, title=title)
+        axes.set(ylabel=y, title=title, xlim=(-0.6, len(groups) - 0.4))
         if top is not None:
             axes.set_ylim(top=top)
         names = [words(group) for group in groups]

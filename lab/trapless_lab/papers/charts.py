@@ -43,25 +43,22 @@ def bars(view: Comparison, result: Json) -> list[Picture]:
     one_unit = bool(view.of) or not view.their_unit
     unit = f"% of {view.of}" if view.of else view.unit
     their_unit = f"% of {view.of}" if view.of else view.their_unit or view.unit
-    models = {column.name for column in view.columns if column.model}
     drawn = []
     top = _top((theirs, ours), stacked=view.stacked) if one_unit else None
     for whose, found, y in ((THEIRS, theirs, their_unit), (OURS, ours, unit)):
         if not found:
             continue
         album = Album(PAGE)
-        series = {
-            shown_name(name, model=name in models and whose == OURS): values for name, values in found.items()
+        labels = {
+            column.name: shown_name(column.name, model=column.model and whose == OURS)
+            for column in view.columns
         }
-        album.bars(
-            "x",
-            list(names.values()),
-            series,
-            y=y,
-            title=_title(view.title, whose),
-            top=top,
-            stacked=view.stacked,
-        )
+        series = {labels[name]: values for name, values in found.items()}
+        named = _title(view.title, whose)
+        # A column has one colour on both sides.
+        colors = {label: at for at, label in enumerate(labels.values())}
+        groups = list(names.values())
+        album.bars("x", groups, series, y=y, title=named, top=top, stacked=view.stacked, colors=colors)
         drawn += _pictures(album, whose, f"{view.title}, {y}, bars: {whose}")
     return drawn
 
@@ -107,15 +104,15 @@ def curves(view: Curves, result: Json) -> list[Picture]:
 
 
 def _title(what: str, whose: str) -> str:
-    return fill(f"{what}: {whose}", 50)
+    return f"{fill(what, 48)}\n{whose}"
 
 
-def _lines(view: Curves, whose: str, heading: str, lines: Mapping[str, Points], top: float) -> list[Picture]:
+def _lines(view: Curves, whose: str, said: str, lines: Mapping[str, Points], top: float) -> list[Picture]:
     if not lines:
         return []
     album = Album(PAGE)
     series = {name: ([x for x, _ in points], [y for _, y in points]) for name, points in lines.items()}
-    album.lines("x", series, x=view.x, y=view.y, title=heading, top=top)
+    album.lines("x", series, x=view.x, y=view.y, title=said, top=top)
     return _pictures(album, whose, f"{view.title}, {view.y} over {view.x}: {whose}")
 
 

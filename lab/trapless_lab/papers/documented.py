@@ -30,11 +30,6 @@ class Row:
     anchors: tuple[str, ...]
 
     @property
-    def columns(self) -> tuple[str, str, str]:
-        """Return what the report shows of it."""
-        return self.item, self.numbers, self.state
-
-    @property
     def is_drawn(self) -> bool:
         """Whether the row is of a table or a figure."""
         return _DRAWN.search(self.item) is not None

@@ -63,7 +63,7 @@ class Entry:
     """An item with all that is shown of it."""
 
     item: Item
-    documented: Sequence[Row]
+    stated: Table
     views: Sequence[Shown]
     made: Sequence[Made]
 
@@ -208,7 +208,16 @@ def _entry(
 ) -> Entry:
     views = [_shown(item, at, view, kept.get(view.experiment)) for at, view in enumerate(item.views, 1)]
     made = [_made(name, kept.get(name), sources, quick=quick) for name in item.experiments]
-    return Entry(item, [row for row in documented if item.anchor in row.anchors], views, made)
+    return Entry(item, _stated([row for row in documented if item.anchor in row.anchors]), views, made)
+
+
+def _stated(rows: Sequence[Row]) -> Table:
+    """Return what docs/papers.md has of an item: without the paper's numbers if there are none."""
+    if all(row.numbers in ("", NOTHING) for row in rows):
+        return Table(["in the paper", "here"], [[row.item, row.state] for row in rows])
+    return Table(
+        ["in the paper", "its numbers", "here"], [[row.item, row.numbers, row.state] for row in rows]
+    )
 
 
 def _shown(item: Item, at: int, view: View, found: Kept | None) -> Shown:

@@ -64,6 +64,7 @@ _LIMITS = (
             ),
         ),
         unit="times",
+        chart=False,
         note="The slides: 1 GB. Ours is counted in instructions, so what a fault costs a processor beyond "
         "its "
         "instructions is not in it, and the untracked program, which writes a word a page, is cheaper than "
@@ -193,8 +194,8 @@ def _accuracy(experiment: str, backends: dict[str, str], theirs: dict[str, float
         "Accuracy of the formulas",
         rows=backends,
         columns=(
-            Column("E(C_tker)", theirs, "formulas[?backend=='{row}'].\"tker accuracy %\" | [0]"),
-            Column("E(C_tked_tker)", {}, "formulas[?backend=='{row}'].\"tked_tker accuracy %\" | [0]"),
+            Column("the tracker's", theirs, "formulas[?backend=='{row}'].\"tker accuracy %\" | [0]"),
+            Column("the tracked program's", {}, "formulas[?backend=='{row}'].\"tked_tker accuracy %\" | [0]"),
         ),
         unit="%",
         note=_MODEL if "epml" in backends else _NESTED,

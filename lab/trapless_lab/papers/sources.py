@@ -22,7 +22,7 @@ _PACKAGE = "lab/trapless_lab/"
 _SHARED = ("kmod/", "Cargo.", "scripts/fetch-", "lab/requirements.txt")
 _OF_TESTS = ("module", "guest")
 """Folders of tests from which experiments take a module or a program."""
-_NOT_MEASURED = (f"{_PACKAGE}papers/",)
+_NOT_MEASURED = (f"{_PACKAGE}papers/", f"{_PACKAGE}experiment/plots.py")
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,7 @@ def _plot(album: Album, rows: Sequence[Row], size: Size) -> None:
         ("tracked", "overhead_percent", "% over untracked"),
     ):
         file, title = f"dirty-boehm-{who}.png", f"Boehm, {size}, on the {who}"
-        bars(album, file, rows, size, techniques, key=key, y=y, title=title)
+        bars(album, file, rows, size, techniques, key=key, y=y, heading=title)
 
 
 def _summary(rows: Sequence[Row], size: Size) -> list[BeforeAfter]:

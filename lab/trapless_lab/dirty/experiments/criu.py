@@ -360,7 +360,7 @@ def _plot(album: Album, rows: Sequence[Row], size: Size) -> None:
         ("tracked", "overhead_percent", "% over untracked", "on the tracked"),
     ):
         file, titled = f"dirty-criu-{what}.png", f"CRIU, {size}, {title}"
-        bars(album, file, rows, size, (*TECHNIQUES, EPML), key=key, y=y, title=titled)
+        bars(album, file, rows, size, (*TECHNIQUES, EPML), key=key, y=y, heading=titled)
 
 
 def _summary(rows: Sequence[Row], size: Size) -> list[BeforeAfter]:

@@ -71,7 +71,7 @@ def bars(
     *,
     key: str,
     y: str,
-    title: str,
+    heading: str,
 ) -> None:
     """Draw what all programs of a size have under a key, a bar a technique."""
     at = [found for found in rows if found["size"] == size]
@@ -83,5 +83,5 @@ def bars(
             for technique in techniques
         },
         y=y,
-        title=title,
+        title=heading,
     )

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""A real browser's life: Debian's firefox-esr opened, its tabs opened and closed, ended; its processes, its
+IOTLB flushes and the pool's size meanwhile, and how fast the pool shrinks afterwards: Figures 7 and 8 of
+PiBooster's draft, as measured.
+
+Invariant: a sampler in the guest that makes no process reads the pool's own counters at a steady pace of the
+guest's clock, and writes a tick into QEMU's trace each time: so flushes, which QEMU's IOMMU counts, are those
+between two samples. A group counts only if the browser opened and closed all its tabs and ended by itself.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from ... import host
+from ...errors import LabError
+from ...experiment.experiment import (
+    BeforeAfter,
+    Check,
+    Context,
+    Result,
+    Row,
+    Target,
+    experiment,
+    machine_facts,
+)
+from ...experiment.plots import Album
+from ...machines.machine import MACHINES
+from ...machines.script import Step
+from ...machines.trace import TICK, total
+from ...machines.transcript import Transcript
+from .. import firefox
+from .. import parts as pagetable
+
+# Firefox and its packed files take memory, too.
+MACHINE = replace(MACHINES["xen-strict"], memory_mib=3072).with_icount()
+
+SAMPLE_MS = 500
+TABS, QUICK_TABS = 5, 3
+ROUNDS, QUICK_ROUNDS = 2, 1
+PAUSE_MS = 1000
+AFTER_S, QUICK_AFTER_S = 300, 60
+
+_STOP = "/tmp/stop"
+_SAMPLES = "/tmp/samples"
+COUNTERS = ("cached", "in_use")
+# PiBooster's draft calls them so; the user's own top level belongs to the top.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "PGD": ("pgd", "user_pgd"),
+    "PUD": ("pud",),
+    "PMD": ("pmd",),
+    "PTE": ("pte",),
+}
+
+STOCK_AT_LEAST = 1000
+FLUSHES_LEFT_PERCENT = 15
+PAPER_PAGES = {"pre": 250, "dyn": 210}
+
+PAPER = [
+    {"group": "pre", "most pages": 250, "processes a minute": 542, "mib": 284.1},
+    {"group": "dyn", "most pages": 210, "processes a minute": 542, "mib": 284.1},
+]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One moment: when, what the kernel and the pool counted, and the flushes since the sample before."""
+
+    at_s: float
+    values: Mapping[str, int]
+    flushes: int
+
+    def pages(self, counter: str, levels: Sequence[str] = pagetable.LEVELS) -> int | None:
+        """Return the pages of some levels, if the pool was loaded."""
+        names = [f"{level}_{counter}" for level in levels]
+        if not all(name in self.values for name in names):
+            return None
+        return sum(
+            self.values[name] * pagetable.PAGES_PER_TABLE.get(level, 1)
+            for name, level in zip(names, levels, strict=True)
+        )
+
+    @property
+    def held(self) -> int | None:
+        """All pages that the pool has."""
+        found = [self.pages(counter) for counter in COUNTERS]
+        return None if None in found else sum(pages or 0 for pages in found)
+
+
+@dataclass(frozen=True)
+class Life:
+    """One group: its samples, and when what happened, in seconds since the first sample."""
+
+    samples: Sequence[Sample]
+    events: Sequence[tuple[str, float]]
+
+    def at(self, event: str) -> float:
+        """Return when something happened last."""
+        return [at for name, at in self.events if name == event][-1]
+
+    def within(self, start: float, end: float) -> Sequence[Sample]:
+        """Return the samples of a stretch."""
+        return [sample for sample in self.samples if start < sample.at_s <= end]
+
+    def flushes(self, start: float, end: float) -> int:
+        """Return the flushes of a stretch."""
+        return sum(sample.flushes for sample in self.within(start, end))
+
+    def processes(self, start: float, end: float) -> int:
+        """Return the processes and threads that were made in a stretch."""
+        forks = [sample.values["processes"] for sample in self.within(start, end)]
+        return forks[-1] - forks[0] if forks else 0
+
+
+def _watched() -> str:
+    pool = " ".join(
+        f"{level}_{counter}={pagetable.SYSFS}/{level}/{counter}"
+        for level in pagetable.LEVELS
+        for counter in COUNTERS
+    )
+    return f"processes=/proc/stat:processes tasks=/proc/loadavg:/ {pool}"
+
+
+def _script(
+    tabs: int, rounds: int, after_s: int, before: Sequence[Step], between: Sequence[Step]
+) -> list[Step]:
+    """Return a life; ``between``: what is done while the browser and its tabs are open."""
+    drive = f"marionette --tabs {tabs} --url file://{firefox.PAGE} --pause {PAUSE_MS}"
+    return [
+        *before,
+        Step("prepare", firefox.PREPARE),
+        Step("sample", f"sampled {SAMPLE_MS} {_STOP} {_watched()} >{_SAMPLES} &"),
+        Step("start", firefox.START),
+        Step("first tabs", f"{drive} --keep", timeout_s=3600),
+        *between,
+        Step("tabs", f"{drive} --count {rounds} --quit", timeout_s=3600),
+        Step("end", firefox.ENDED, timeout_s=900),
+        Step("ended", "read -r up _ </proc/uptime; echo $up"),
+        Step("afterwards", f"sleep {after_s}", timeout_s=900),
+        Step("samples", f"echo >{_STOP}; sleep 1; cat {_SAMPLES}"),
+    ]
+
+
+_SAMPLE = re.compile(r"^sample at=(\d+)((?: \w+=\d+)*)$", re.MULTILINE)
+_EVENT = re.compile(r"^marionette (\w+) at=(\d+)$", re.MULTILINE)
+
+
+def _flushes(transcript: Transcript) -> Iterator[int]:
+    """Yield the flushes before each tick, since the tick before."""
+    since = 0
+    for bucket in transcript.buckets:
+        if bucket.opened_by == TICK:
+            yield since
+            since = 0
+        since += total([bucket]).flushes
+
+
+def life(transcript: Transcript, enabled_by: str | None = None) -> Life:
+    """Read a run; ``enabled_by``: the step that enabled the pool meanwhile."""
+    taken = _SAMPLE.findall(transcript["samples"].output)
+    flushes = list(_flushes(transcript))
+    # The file may lack the sample whose tick was the last.
+    if not taken or not 0 <= len(flushes) - len(taken) <= 1:
+        raise LabError(f"the sampler printed {len(taken)} samples and wrote {len(flushes)} ticks")
+    first = int(taken[0][0])
+    samples = [
+        Sample(
+            (int(at) - first) / 1e9,
+            {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", values)},
+            count if number else 0,
+        )
+        for number, ((at, values), count) in enumerate(zip(taken, flushes, strict=False))
+    ]
+    events = [
+        (event, (int(at) - first) / 1e9)
+        for step in ("first tabs", "tabs")
+        for event, at in _EVENT.findall(transcript[step].output)
+    ]
+    events.append(("ended", float(transcript["ended"].output) - first / 1e9))
+    if enabled_by is not None:
+        known = [sample.at_s for sample in samples if sample.held is not None]
+        events.append(("enabled", known[0] if known else samples[-1].at_s))
+    return Life(samples, sorted(events, key=lambda event: event[1]))
+
+
+def curve(found: Life) -> dict[str, list[float | None]]:
+    """Return what the draft's figures draw, and what goes with it, over the guest's seconds."""
+    spans = [after.at_s - before.at_s for before, after in pairwise(found.samples)]
+    rates = [sample.flushes / span for sample, span in zip(found.samples[1:], spans, strict=True)]
+    made: dict[str, list[float | None]] = {
+        "s": [round(sample.at_s, 2) for sample in found.samples],
+        "tasks": [sample.values["tasks"] for sample in found.samples],
+        "flushes_per_second": [0.0, *(round(rate, 1) for rate in rates)],
+        "held": [sample.held for sample in found.samples],
+    }
+    for name, levels in NAMES.items():
+        for counter in COUNTERS:
+            made[f"{name} {counter}"] = [sample.pages(counter, levels) for sample in found.samples]
+    return made
+
+
+def shrinks(found: Life) -> dict[str, Any]:
+    """Return the pool's pages when the browser has ended, the least afterwards, and how long it took."""
+    ended = found.at("ended")
+    after = [sample for sample in found.samples if sample.at_s >= ended and sample.held is not None]
+    if not after:
+        return {}
+    least = min(sample.held or 0 for sample in after)
+    half = ((after[0].held or 0) + least) / 2
+    return {
+        "held_at_the_end": after[0].held,
+        "held_at_last": after[-1].held,
+        "seconds_to_half": round(next(s.at_s for s in after if (s.held or 0) <= half) - ended, 1),
+        "seconds_to_least": round(next(s.at_s for s in after if s.held == least) - ended, 1),
+    }
+
+
+def row(group: str, found: Life) -> Row:
+    """Return the figures of a life: of all of it, and from the time when the pool served."""
+    events = dict(found.events)
+    start = events.get("enabled", 0.0)
+    end = events["ended"]
+    held = [sample.held for sample in found.samples if sample.held is not None]
+    flushes, processes = found.flushes(start, end), found.processes(start, end)
+    return {
+        "group": group,
+        "seconds": round(end - start, 1),
+        "processes": processes,
+        "most_tasks": max(sample.values["tasks"] for sample in found.samples),
+        "flushes": flushes,
+        "flushes_per_process": round(flushes / processes, 2) if processes else None,
+        "last_round_flushes": found.flushes(events["ready"], end),
+        **({"most_held": max(held)} if held else {}),
+        **shrinks(found),
+    }
+
+
+def checks(found: Mapping[str, Life], tabs: int) -> list[Check]:
+    """Check the lives."""
+    rows = {group: row(group, one) for group, one in found.items()}
+    opened = {group: [name for name, _ in one.events].count("opened") for group, one in found.items()}
+    boosted = [rows[group] for group in rows if group != "stock"]
+    left = [100 * one["last_round_flushes"] / rows["stock"]["last_round_flushes"] for one in boosted]
+    given_back = [one["held_at_last"] < one["held_at_the_end"] for one in boosted]
+    return [
+        Check(
+            "the browser lived",
+            min(opened.values()) == max(opened.values()) > 1
+            and all("quit" in dict(one.events) for one in found.values())
+            and min(one["most_tasks"] for one in rows.values()) > 10 * tabs,
+            f"{', '.join(f'{group}: {times} times {tabs} tabs' for group, times in opened.items())}; "
+            f"at most {max(one['most_tasks'] for one in rows.values())} tasks",
+        ),
+        Check(
+            "stock flushes",
+            rows["stock"]["flushes"] > STOCK_AT_LEAST,
+            f"{rows['stock']['flushes']:,} flushes, more than {STOCK_AT_LEAST:,} expected",
+        ),
+        Check(
+            "the pool spares flushes",
+            max(left) < FLUSHES_LEFT_PERCENT,
+            f"{', '.join(f'{share:.1f} %' for share in left)} of stock's in the last round are left, less "
+            f"than "
+            f"{FLUSHES_LEFT_PERCENT} % expected",
+        ),
+        Check(
+            "the pool gives back what the browser needed",
+            all(given_back),
+            "; ".join(
+                f"{one['group']}: {one['held_at_the_end']:,} pages at its end, then {one['held_at_last']:,}"
+                for one in boosted
+            ),
+        ),
+    ]
+
+
+def _plot(album: Album, curves: Mapping[str, Mapping[str, list[float | None]]]) -> None:
+    for key, y, title in (
+        ("held", "pages that the pool has", "The pool over a browser's life"),
+        ("tasks", "tasks", "Tasks over a browser's life"),
+        ("flushes_per_second", "IOTLB flushes a second", "Flushes over a browser's life"),
+    ):
+        album.lines(
+            f"pagetable-browser-{key.replace('_', '-')}.png",
+            {group: _points(curve["s"], curve[key]) for group, curve in curves.items() if any(curve[key])},
+            x="seconds of the guest since the browser was started",
+            y=y,
+            title=title,
+        )
+
+
+def _points(xs: Sequence[float | None], ys: Sequence[float | None]) -> tuple[list[float], list[float]]:
+    known = [(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None]
+    return [x for x, _ in known], [y for _, y in known]
+
+
+@experiment(
+    name="pagetable-browser",
+    accelerator="pagetable",
+    title="The life of a browser",
+    reproduces="PiBooster, section 5.1, and the draft's Figures 7 and 8: Firefox, the pool's size over time",
+    minutes=20,
+)
+def pagetable_browser(context: Context) -> Result:
+    """Let a Firefox live stock, with PiBooster enabled before, and while its tabs are open."""
+    tabs, rounds, after_s = (
+        (QUICK_TABS, QUICK_ROUNDS, QUICK_AFTER_S) if context.quick else (TABS, ROUNDS, AFTER_S)
+    )
+    parts = pagetable.PIBOOSTER_ALONE
+    rest_off, *boost = parts
+    files = {**firefox.files(), **pagetable.files(parts)}
+    groups: Mapping[str, tuple[Sequence[Step], Sequence[Step]]] = {
+        "stock": ((), ()),
+        "pre": (pagetable.load_steps(parts), ()),
+        "dyn": (pagetable.load_steps([rest_off]), pagetable.load_steps(boost)),
+    }
+    found = {}
+    for group, (before, between) in groups.items():
+        script = _script(tabs, rounds, after_s, before, between)
+        transcript = context.run(group, MACHINE, script, files)
+        found[group] = life(transcript, pagetable.LOAD_MODULE if between else None)
+    rows = [row(group, one) for group, one in found.items()]
+    by_group = {one["group"]: one for one in rows}
+    curves = {group: curve(one) for group, one in found.items()}
+    if context.plots:
+        _plot(context.plots, curves)
+    return Result(
+        unit="pages, flushes, tasks",
+        method=f"Debian's firefox-esr, headless, driven through Marionette: {tabs} tabs opened; "
+        f"then {tabs} more opened and closed, {rounds} times; quit; {after_s} s of idle time. A sample every "
+        f"{SAMPLE_MS} ms of the guest's time; flushes in QEMU's VT-d trace between samples. PiBooster alone: "
+        "pre from before the start, dyn from when the first tabs are open. processes: with threads. "
+        "last_round_flushes: from the driver's second connection to the end. icount, 2 ns an instruction",
+        rows=rows,
+        paper=PAPER,
+        checks=checks(found, tabs),
+        machine=machine_facts([MACHINE], host.versions() | host.package_versions([firefox.PACKAGE])),
+        keys={
+            **by_group,
+            "events": {
+                group: [[name, round(at, 2)] for name, at in one.events] for group, one in found.items()
+            },
+            "curves": curves,
+        },
+        summary=[
+            BeforeAfter(
+                "IOTLB flushes of a browser's life",
+                f"{by_group['stock']['flushes']:,}",
+                f"{by_group['pre']['flushes']:,}",
+                f"with the pool from before; the pool has {by_group['pre']['most_held']:,} pages at most, "
+                f"the "
+                "draft's 250",
+            )
+        ],
+        targets=[
+            Target(f"{group}: most pages held, the draft's", by_group[group]["most_held"], pages)
+            for group, pages in PAPER_PAGES.items()
+        ],
+    )
