@@ -32,7 +32,7 @@ from layout_checker import proofs
 from layout_checker.efi import open_hypervisor
 from layout_checker.facts import check_all
 from layout_checker.fit import fit
-from layout_checker.header import Header, parse_header, read_layout
+from layout_checker.header import FAMILIES, Header, Version, families, parse_header, read_layout
 from layout_checker.hypervisor import Hypervisor
 from layout_checker.known_functions import OPTIONS, PARTS, left_out, lists, read_known
 from layout_checker.report import Refused, UnusableInput
@@ -109,12 +109,11 @@ def look(image: Path, symbols: Path) -> Findings:
     ]
     try:
         version = hypervisor.version
-        found.version = ".".join(map(str, version))
-        text = read_layout(DEFAULT_LAYOUT, version)
-    except (Refused, UnusableInput) as error:
-        found.hopeless.append(str(error))
+    except Refused as refusal:
+        found.hopeless.append(str(refusal))
     else:
-        judge_layout(found, hypervisor, text)
+        found.version = ".".join(map(str, version))
+        judge_layout(found, hypervisor, layout_for(found, version))
     found.left_out = left_out(hypervisor, read_known())
     with contextlib.suppress(Refused):
         found.functions = lists(hypervisor)
@@ -136,6 +135,17 @@ def described(path: Path) -> dict[str, Any]:
     """What identifies a file."""
     data = path.read_bytes()
     return {"name": path.name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def layout_for(found: Findings, version: Version) -> str:
+    """layout.h for this version; of an unknown one for the nearest, to show how much of it still holds."""
+    try:
+        return read_layout(DEFAULT_LAYOUT, version)
+    except UnusableInput as error:
+        known = families(DEFAULT_LAYOUT.parent / FAMILIES)
+        nearest, _, path = known[0] if version < known[0][0] else known[-1]
+        found.hopeless.append(f"{error}. It is judged as {path.stem} would be.")
+        return read_layout(DEFAULT_LAYOUT, nearest)
 
 
 def judge_layout(found: Findings, hypervisor: Hypervisor, text: str) -> None:

@@ -52,19 +52,23 @@ def read_layout(path: Path, version: Version) -> str:
 
 def family(folder: Path, version: Version) -> Path:
     """The header of the family that a version of Xen belongs to."""
-    known = {}
-    for path in sorted(folder.glob("*.h")):
+    known = families(folder)
+    for first, last, path in known:
+        if first <= version <= last:
+            return path
+    names = ", ".join(path.stem for _, _, path in known)
+    raise UnusableInput(f"Xen {version[0]}.{version[1]} is of no family that is known: {names or 'none is'}")
+
+
+def families(folder: Path) -> list[tuple[Version, Version, Path]]:
+    """First and last version of each family, and its header, the oldest first."""
+    found = []
+    for path in folder.glob("*.h"):
         if named := FAMILY_NAME.fullmatch(path.stem):
-            first, last = (
-                (int(named[1]), int(named[2])),
-                (int(named[3] or named[1]), int(named[4] or named[2])),
-            )
-            if first <= version <= last:
-                return path
-            known[path.stem] = path
-    raise UnusableInput(
-        f"Xen {version[0]}.{version[1]} is of no family that is known: {', '.join(known) or 'none is'}"
-    )
+            first = int(named[1]), int(named[2])
+            last = (int(named[3]), int(named[4])) if named[3] else first
+            found.append((first, last, path))
+    return sorted(found)
 
 
 def _read(path: Path) -> str:
