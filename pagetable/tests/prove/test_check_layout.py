@@ -40,7 +40,7 @@ SITES = PROVEN / "zero_run_sites.h"
 
 needs_xen = pytest.mark.skipif(
     not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
-    reason="xen-hypervisor-4.17-amd64 and its -dbg package are not installed",
+    reason="Debian's Xen and its -dbg package are not installed",
 )
 pytestmark = needs_xen
 
