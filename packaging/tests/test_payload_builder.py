@@ -95,7 +95,7 @@ def test_the_report_says_what_is_missing(host: Host) -> None:
 
 
 def test_it_says_where_the_differential_test_was_run(host: Host) -> None:
-    """A loop that is left out is stock Xen's; a part that repeats decisions says that the build is unknown."""
+    """A loop that is left out is stock Xen's; a part that repeats decisions is left out of unknown builds."""
     host.write("sources/pagetable/xen/Makefile", MAKEFILE.replace("LEFT OUT l1_update", "FITTED l1_update"))
     said = host.run("build").stdout
     assert "differential test: run by the project on a build with the same functions" in said
