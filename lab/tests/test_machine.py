@@ -42,6 +42,15 @@ def test_power_is_deterministic_and_has_one_console(name: str) -> None:
     assert "-d int" in line(replace(MACHINES[name], exceptions=True)) and "-d int" not in made
 
 
+def test_the_iommu_is_intels_or_amds() -> None:
+    machine = MACHINES["xen-strict"]
+    assert "-device intel-iommu,intremap=on" in line(machine)
+    made = line(replace(machine, vendor="amd"))
+    assert "-device amd-iommu,intremap=on" in made and "intel-iommu" not in made
+    with pytest.raises(ValueError, match="that it does not have"):
+        replace(MACHINES["bare"], vendor="amd")
+
+
 def test_power_with_two_cpus_runs_them_at_once() -> None:
     made = line(MACHINES["power-kvm-smp"])
     assert "-accel tcg,thread=multi -smp 2" in made and "-icount" not in made

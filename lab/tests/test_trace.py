@@ -13,6 +13,9 @@ LINE_OF = {
     "vtd_inv_desc_iotlb_domain iotlb invalidate whole domain 0x0\n": Counts(domain=1),
     "vtd_inv_desc_iotlb_global iotlb invalidate global\n": Counts(everything=1),
     "vtd_dmar_fault sid 0xfa fault 5 addr 0x1000 write 1\n": Counts(faults=1),
+    "amdvi_pages_inval  AMD-Vi pages at addr 0x1000 domid 0x1 are invalidated\n": Counts(pages=1),
+    "amdvi_all_inval Invalidation of all AMD-Vi cache \n": Counts(everything=1),
+    "amdvi_page_fault error: page fault accessing guest physical address 0x1000\n": Counts(faults=1),
 }
 
 

@@ -127,7 +127,7 @@ def xen(root: Path = ROOT) -> Xen:
     boot = root / "boot"
     found = [match for path in boot.glob("xen-*.gz") if (match := _XEN.fullmatch(path.name))]
     if not found:
-        raise _missing(f"a hypervisor {boot}/xen-*-amd64.gz", "xen-hypervisor-4.17-amd64")
+        raise _missing(f"a hypervisor {boot}/xen-*-amd64.gz", "xen-system-amd64")
     newest = max(found, key=lambda match: (int(match["major"]), int(match["minor"])))
     return Xen(newest["version"], root)
 

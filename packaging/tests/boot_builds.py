@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Every build of Xen 4.17 that this host's package sources offer: proven, built for, booted, measured.
+"""Every build of the host's Xen that its package sources offer: proven, built for, booted, measured.
 
     make -C packaging check-builds
 
@@ -12,7 +12,7 @@ payload. The exit code is 1 at the first failure.
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "pagetable/tests/machine"))
 
 import tables  # noqa: E402
 from machines import GUEST, insmod, table_test_file  # noqa: E402
+from trapless_lab import host  # noqa: E402
 from trapless_lab.machines import runner  # noqa: E402
 from trapless_lab.machines.initramfs import File, Tree  # noqa: E402
 from trapless_lab.machines.machine import MACHINES  # noqa: E402
@@ -29,7 +30,7 @@ from trapless_lab.machines.script import Step  # noqa: E402
 from trapless_lab.machines.transcript import Transcript  # noqa: E402
 from trapless_lab.pagetable import parts as pagetable  # noqa: E402
 
-PACKAGE = "xen-hypervisor-4.17-amd64"
+PACKAGE = host.xen().package
 SPAWN = "spawn fork-exec -n 40"
 STOCK_FLUSHES = 15 * 40  # at least, for SPAWN
 # With seed 7024 stock Xen itself gives different results: "stock again" must agree before a payload is
@@ -69,10 +70,10 @@ def fetch(version: str, directory: Path) -> Path:
 
 def build(version: str, tree: Path, kind: str, directory: Path) -> Build:
     """Prove an image and build its payload; print the differences from the usual build."""
-    image, out = tree / f"boot/xen-4.17-amd64.{kind}", directory / "out" / f"{version}.{kind}"
-    symbols = tree / "usr/lib/debug/boot/xen-syms-4.17-amd64"
+    xen, out = replace(host.xen(), root=tree), directory / "out" / f"{version}.{kind}"
+    image = xen.image.with_suffix(f".{kind}")
     command = ["make", "-C", str(ROOT / "pagetable/xen"), "payload"]
-    command += [f"XEN={image}", f"XEN_SYMS={symbols}", f"O={out}"]
+    command += [f"XEN={image}", f"XEN_SYMS={xen.symbols}", f"O={out}"]
     made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if made.returncode:
         sys.exit(f"{version} {kind}: refused\n{made.stdout}")

@@ -91,6 +91,15 @@ def test_the_report_says_what_is_missing(host: Host) -> None:
     assert "build-id: aaaa\n" in listed
     assert "loops: 7 of 8\n" in listed
     assert "left-out: l1_update promote_l2\n" in listed
+    assert "differential: not run for this build; trapless pagetable verify" in listed
+
+
+def test_it_says_where_the_differential_test_was_run(host: Host) -> None:
+    """A loop that is left out is stock Xen's; a part that repeats decisions is left out of unknown builds."""
+    host.write("sources/pagetable/xen/Makefile", MAKEFILE.replace("LEFT OUT l1_update", "FITTED l1_update"))
+    said = host.run("build").stdout
+    assert "differential test: run by the project on a build with the same functions" in said
+    assert "differential: run by the project" in host.run("list").stdout
 
 
 def test_an_upgrade_keeps_the_payload_of_the_build_that_runs(host: Host) -> None:

@@ -17,6 +17,7 @@ from ..kernels import Linux
 Architecture = Literal["x86", "power", "arm64"]
 Emulator = Literal["qemu", "bochs"]
 Iommu = Literal["strict", "relaxed"]
+Vendor = Literal["intel", "amd"]
 Dom0 = Literal["pv", "pvh"]
 EpmlFault = Literal["drop-on-full", "stay-armed", "first-page", "other-version", "mute"]
 
@@ -39,21 +40,21 @@ class Machine:
     """One bootable machine.
 
     ``architecture`` is its processor's, ``emulator`` what runs it: QEMU has a PC and, for Power, an e500
-    board, for arm64 one without hardware to imitate; Bochs has a PC. arm64's kernel is Debian 13's, of which
-    there are two: ``page_kib`` says which. ``iommu`` is how Xen treats its own domain: strict follows page
-    types, relaxed maps all memory once. ``cpu`` is QEMU's model; machines whose instruction counts are
-    compared must have the same model, which determines the instructions that the kernel uses. With ``icount``
-    (QEMU's alone) the guest's clock counts instructions (2 ns each) and is deterministic. ``image`` is
-    another build of Xen than the host's own; UEFI starts a .efi. ``xen_root`` is a folder with unpacked
-    packages of another release's Xen and its toolstack. ``linux`` is the stock kernel of a PC, one of those
-    of kernels.py; ``kernel`` replaces the default kernel of the architecture. CPUs that take ``turns`` run
-    one after another on one thread of the host, some thousand instructions each: QEMU 7.2's emulation of
-    several CPUs at once may execute code that the guest has already replaced. Without ``kaslr`` Linux alone
-    is booted from the unpacked ELF image of its package's file, at the address for which it is linked; with
-    ``kaslr`` from that file, at a random address. With ``epml`` its processors are the model of
-    docs/epml.md. ``cable`` gives it two network cards with a cable between them: no packet leaves the
-    machine, so the host's speed has no influence on them. With ``exceptions`` QEMU's trace contains each
-    exception of the processor.
+    board, for arm64 one without hardware to imitate; Bochs has a PC. arm64's kernel is Debian 13's, of
+    which there are two: ``page_kib`` says which. ``iommu`` is how Xen treats its own domain: strict follows
+    page types, relaxed maps all memory once; ``vendor`` is its device's, VT-d or AMD-Vi. ``cpu`` is QEMU's
+    model; machines whose instruction counts are compared must have the same model, which determines the
+    instructions that the kernel uses. With ``icount`` (QEMU's alone) the guest's clock counts instructions
+    (2 ns each) and is deterministic. ``image`` is another build of Xen than the host's own; UEFI starts a
+    .efi. ``xen_root`` is a folder with unpacked packages of another release's Xen and its toolstack.
+    ``linux`` is the stock kernel of a PC, one of those of kernels.py; ``kernel`` replaces the default
+    kernel of the architecture. CPUs that take ``turns`` run one after another on one thread of the host,
+    some thousand instructions each: QEMU 7.2's emulation of several CPUs at once may execute code that the
+    guest has already replaced. Without ``kaslr`` Linux alone is booted from the unpacked ELF image of its
+    package's file, at the address for which it is linked; with ``kaslr`` from that file, at a random
+    address. With ``epml`` its processors are the model of docs/epml.md. ``cable`` gives it two network
+    cards with a cable between them: no packet leaves the machine, so the host's speed has no influence on
+    them. With ``exceptions`` QEMU's trace contains each exception of the processor.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Machine:
     xen: bool = False
     dom0: Dom0 = "pv"
     iommu: Iommu | None = None
+    vendor: Vendor = "intel"
     cpu: str = "qemu64"  # -cpu max crashes a PV dom0 early
     cpus: int = 1
     memory_mib: int = 2048
@@ -88,6 +90,8 @@ class Machine:
             raise ValueError(f"machine {self.name}: one CPU cannot take turns")
         if self.iommu and not self.xen:
             raise ValueError(f"machine {self.name}: an IOMMU mode is a Xen option")
+        if self.vendor != "intel" and not self.iommu:
+            raise ValueError(f"machine {self.name}: the vendor of an IOMMU that it does not have")
         if self.dom0 != "pv" and not self.xen:
             raise ValueError(f"machine {self.name}: a PVH dom0 without Xen")
         if self.dom0 == "pvh":

@@ -56,6 +56,7 @@ MACS = {"c0": "52:54:00:00:00:00", "c1": "52:54:00:00:00:01"}
 # Interrupt remapping needs a split irqchip.
 _BOARDS = {"x86": "q35,kernel-irqchip=split", "power": "ppce500", "arm64": "virt,gic-version=3"}
 _CONSOLES = {"x86": "ttyS0", "power": "ttyS0", "arm64": "ttyAMA0"}
+_IOMMUS = {"intel": "intel-iommu,intremap=on", "amd": "amd-iommu,intremap=on"}
 _DOM0_IOMMU = {"strict": "strict", "relaxed": "no-strict"}
 
 
@@ -134,7 +135,7 @@ def argv(
         return [*args, "-seed", "1", *_linux_alone(machine, images)]
     args += _serial_port("steps", outputs.steps)
     if machine.iommu:
-        args += ["-device", "intel-iommu,intremap=on"]
+        args += ["-device", _IOMMUS[machine.vendor]]
     args += ["-chardev", "null,id=markers", "-device", "isa-parallel,iobase=0x378,chardev=markers"]
     for event in EVENTS:
         args += ["-trace", event]

@@ -6,16 +6,21 @@ step's own buckets include the exit of the process that wrote its begin marker.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-EVENTS = (
-    "vtd_inv_desc_iotlb_pages",
-    "vtd_inv_desc_iotlb_domain",
-    "vtd_inv_desc_iotlb_global",
-    "vtd_dmar_fault",
-    "parallel_ioport_write",
-)
+# What the events of QEMU's IOMMUs, VT-d and AMD-Vi, count as: a field of Counts.
+_COUNTED = {
+    "vtd_inv_desc_iotlb_pages": "pages",
+    "vtd_inv_desc_iotlb_domain": "domain",
+    "vtd_inv_desc_iotlb_global": "everything",
+    "vtd_dmar_fault": "faults",
+    "amdvi_pages_inval": "pages",
+    "amdvi_all_inval": "everything",
+    "amdvi_page_fault": "faults",
+}
+EVENTS = (*_COUNTED, "parallel_ioport_write")
 
 TICK = "tick"
 _TICK_BYTE = 0x07
@@ -45,10 +50,6 @@ class Counts:
         return Counts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)))
 
 
-# In the order of Counts' fields.
-_COUNTED = EVENTS[:4]
-
-
 @dataclass(frozen=True)
 class Bucket:
     """The events from one marker to the next.
@@ -66,19 +67,19 @@ def parse(lines: Iterable[str]) -> tuple[Bucket, ...]:
     """Split a trace at its markers; unknown lines are skipped."""
     buckets: list[Bucket] = []
     opened_by, step, steps_begun = "", None, 0
-    tally: dict[str, int] = dict.fromkeys(_COUNTED, 0)
+    tally: Counter[str] = Counter()
     text = ""
 
     def cut(marker: str, running: int | None) -> None:
         nonlocal opened_by, step
-        buckets.append(Bucket(opened_by, step, Counts(*tally.values())))
-        tally.update(dict.fromkeys(_COUNTED, 0))
+        buckets.append(Bucket(opened_by, step, Counts(**tally)))
+        tally.clear()
         opened_by, step = marker, running
 
     for line in lines:
         event = line.partition(" ")[0]
-        if event in tally:
-            tally[event] += 1
+        if event in _COUNTED:
+            tally[_COUNTED[event]] += 1
             continue
         write = _DATA_WRITE.match(line)
         if write is None:

@@ -30,7 +30,7 @@ def installed() -> Tree:
     payload = artifacts.payload("pagetable", NAME)
     return {
         **tool(),
-        f"/usr/lib/trapless/4.17/{NAME}.livepatch": File(payload),
+        f"/usr/lib/trapless/this-build/{NAME}.livepatch": File(payload),
         f"{modules}/{NAME}.ko": File(artifacts.module("pagetable", "pool", NAME)),
         f"{modules}/{PVMMU}.ko": File(artifacts.module("pagetable", "pvmmu", PVMMU)),
     }

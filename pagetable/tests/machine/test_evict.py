@@ -40,7 +40,7 @@ NOTICED = (
     "n=0; until [ $(cat {0}/enabled) = {1} ] || [ $((n += 1)) -gt 120 ]; do sleep 1; done; cat {0}/enabled"
 )
 SYSFS = f"/sys/kernel/{NAME}"
-PAYLOAD = f"/usr/lib/trapless/4.17/{NAME}.livepatch"
+PAYLOAD = f"/usr/lib/trapless/this-build/{NAME}.livepatch"
 
 FLOODED = pytest.mark.long(
     "a guest that floods Xen: two minutes; make check evicts without one, and every mistake over the model"

@@ -82,7 +82,7 @@ def xen() -> Transcript:
             pvmmu.step("use", "spawn fork-exec -n 40 && cow --rounds 20"),
             pvmmu.step("unload", "trapless pagetable unload"),
         ],
-        files={**installed(), f"/usr/lib/trapless/4.17/{pagetable.NAME}.livepatch": File(unknown)},
+        files={**installed(), f"/usr/lib/trapless/this-build/{pagetable.NAME}.livepatch": File(unknown)},
     )
 
 

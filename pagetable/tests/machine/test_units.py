@@ -20,7 +20,7 @@ LOAD = "trapless-pagetable.service"
 METRICS = "trapless-metrics.service"
 TIMER = "trapless-metrics.timer"
 PROM = "/var/lib/prometheus/node-exporter"
-PAYLOAD = f"/usr/lib/trapless/4.17/{pagetable.NAME}.livepatch"
+PAYLOAD = f"/usr/lib/trapless/this-build/{pagetable.NAME}.livepatch"
 
 _STATE = ("ActiveState", "SubState", "Result", "ConditionResult", "ExecMainStatus")
 # The witnesses: Xen's own list, the kernel's own modules.

@@ -26,7 +26,7 @@ LIST = DEFAULT_SYMBOLS.with_name(f"{EFI.name}.map")
 
 pytestmark = pytest.mark.skipif(
     not all(path.exists() for path in (DEFAULT_IMAGE, DEFAULT_SYMBOLS, EFI, LIST)),
-    reason="xen-hypervisor-4.17-amd64 and its -dbg package are not installed",
+    reason="Debian's Xen and its -dbg package are not installed",
 )
 
 

@@ -40,7 +40,7 @@ SITES = PROVEN / "zero_run_sites.h"
 
 needs_xen = pytest.mark.skipif(
     not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
-    reason="xen-hypervisor-4.17-amd64 and its -dbg package are not installed",
+    reason="Debian's Xen and its -dbg package are not installed",
 )
 pytestmark = needs_xen
 
@@ -112,6 +112,20 @@ def test_the_installed_hypervisor_is_accepted(tmp_path: Path, capsys: pytest.Cap
         "put_pt_page",
     ]
     assert not refused(output)
+
+
+def test_the_undefined_byte_of_xen_4_22_is_an_instruction(build: Variant) -> None:
+    """Its BUG() is three of them; any other byte that is no instruction is refused."""
+    place, size = instruction(build, "_get_page_type", "ud2")
+    before = len(build.function("_get_page_type"))
+    build.poke(place, b"\xd6" * size)
+    assert [i.text for i in build.function("_get_page_type") if i.address in (place, place + 1)] == [
+        "ud2"
+    ] * 2
+    assert len(build.function("_get_page_type")) == before + size - 1
+    build.poke(place, b"\x06" * size)
+    with pytest.raises(Refused, match="not the end of an instruction"):
+        build.function("_get_page_type")
 
 
 def test_an_unchanged_copy_is_accepted(files: Files) -> None:

@@ -34,7 +34,7 @@ from zero_run_finder.trampolines import Trampolines  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
-    reason="xen-hypervisor-4.17-amd64 and its -dbg package are not installed",
+    reason="Debian's Xen and its -dbg package are not installed",
 )
 
 CASES = 40

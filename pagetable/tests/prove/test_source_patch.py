@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The patches for Xen's sources are well-formed, and a guest built for the payload finds its interface there.
 
-Xen's sources are not here, so no test checks that the series compiles (xen-source/README.md).
+Xen's sources are not here: test_own_build.py fetches and compiles them with the series.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from email import message_from_string
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,15 @@ def test_the_series_is_whole() -> None:
         text = patch.read_text()
         assert f"Subject: [PATCH {number}/4] " in text
         assert re.search(r"^Signed-off-by: .+ <.+@.+>$", text.split("\n---\n")[0], re.MULTILINE)
+
+
+def test_the_cover_letter_names_the_patches() -> None:
+    """And each of them as its own subject does."""
+    letter = (PAGETABLE / "xen-source/cover-letter.txt").read_text()
+    subjects = [message_from_string(patch.read_text())["Subject"] for patch in PATCHES]
+    listed = re.findall(r"^  (\S.*)$", letter.partition("maintainers (4):\n")[2], re.MULTILINE)
+    assert listed == [" ".join(subject.split()).partition("] ")[2] for subject in subjects]
+    assert max(map(len, letter.splitlines()[3:])) <= 80 and "[PATCH 0/4] " in letter
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name[:4])

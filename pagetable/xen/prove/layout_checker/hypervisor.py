@@ -36,6 +36,8 @@ LARGEST_TABLE = 1 << 20
 LONGEST_WAY = 32  # instructions
 
 ELF = b"\x7fELF"
+# Undefined, as ud2 is. Xen 4.22 marks bugs by it, and capstone does not know it.
+UDB = 0xD6
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
 KINDS = {1: "variable", 2: "function", 4: "file"}
 BINDINGS = ("local", "global")
@@ -332,10 +334,17 @@ class Hypervisor:
         code = self.read(address, size)
         instructions = []
         end = address
-        for insn_address, insn_size, mnemonic, operands in self._disassembler.disasm_lite(code, address):
-            end = insn_address + insn_size
-            text = f"{mnemonic} {self._symbolic(operands, end)}".rstrip()
-            instructions.append(Instruction(insn_address, insn_size, mnemonic.split()[-1], operands, text))
+        while end < address + size:
+            start = end
+            for at, length, mnemonic, operands in self._disassembler.disasm_lite(code[end - address :], end):
+                end = at + length
+                text = f"{mnemonic} {self._symbolic(operands, end)}".rstrip()
+                instructions.append(Instruction(at, length, mnemonic.split()[-1], operands, text))
+            if end < address + size and code[end - address] == UDB:
+                instructions.append(Instruction(end, 1, "ud2", "", "ud2"))
+                end += 1
+            if end == start:
+                break
         if end != address + size:
             raise Refused(f"not the end of an instruction at {address + size:#x}")
         return instructions
