@@ -13,7 +13,8 @@ from trapless_lab.experiment.plots import Album
 from trapless_lab.machines import nested
 
 TINY = f"tiny, {SIZES[0]}"
-RIGHT, INCREMENT = "what was restored is right", "each dump is an increment"
+MEMORY, RIGHT = "every page is restored as it was", "what was restored ends right"
+INCREMENT = "each dump is an increment"
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +32,13 @@ def test_the_recording_holds() -> None:
     result = _run(plots=(album := Album()))
     assert replay.failing(result) == []
     contract = {
-        *("program", "size", "technique", "memory_dump_ms", "memory_write_ms", "frozen_ms", "tracker_ms"),
-        *("tracked_ms", "untracked_ms", "overhead_percent", "result_ok"),
+        *("program", "size", "technique", "tracker_ms", "frozen_ms", "tracked_ms", "untracked_ms"),
+        "wrong_pages",
     }
-    assert all(contract <= set(row) for row in [*result.rows, *result.keys["spml"]])
+    more = {"memory_dump_ms", "memory_write_ms", "overhead_percent", "result_ok", "compared_pages"}
+    rows = [*result.rows, *result.keys["spml"]]
+    assert all(contract | more <= set(row) for row in rows)
+    assert all(row["wrong_pages"] == 0 and row["compared_pages"] > 500 for row in rows)
     assert {row["program"] for row in result.rows} == set(criu.QUICK)
     assert {row["technique"] for row in result.rows} == {"/proc", "uffd-sync", "dbit", "epml"}
     assert {row["technique"] for row in result.keys["spml"]} == {"/proc", "spml"}
@@ -77,6 +81,9 @@ def test_the_formulas_are_of_parts() -> None:
         (replay.changed(f"{TINY}, dbit", r"^(restored: .*num_records=)\d+", r"\g<1>7"), RIGHT),
         (replay.changed(f"{TINY}, /proc", r"^(program: .*num_records=)\d+", r"\g<1>7"), RIGHT),
         (replay.changed("spml", r"^(restored: .*num_records=)\d+", r"\g<1>7"), RIGHT),
+        (replay.changed(f"{TINY}, dbit", r"^(\d+ pages), 0 differ", r"\1, 1 differ"), MEMORY),
+        (replay.changed(f"{TINY}, /proc", r"0 on one side only", "1 on one side only"), MEMORY),
+        (replay.changed(f"{TINY}, dbit", r"^\d+ pages, 0 differ", "0 pages, 0 differ"), MEMORY),
         (
             replay.changed(f"{TINY}, dbit", r"^(two: Memory pages skipped from parent: )\d+", r"\g<1>0"),
             INCREMENT,
@@ -105,6 +112,7 @@ def test_a_program_that_became_slower_misses_its_target() -> None:
         (r"^restored: .*", "", "printed no result"),
         (r"^timed tracked .*", "", "did not end well"),
         (r"^passes three .*", "", "has not the three dumps"),
+        (r"^.* on one side only", "", "compared no memory"),
     ],
 )
 def test_a_run_that_is_not_whole_is_an_error(pattern: str, new: str, said: str) -> None:

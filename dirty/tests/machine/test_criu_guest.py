@@ -8,9 +8,13 @@ page compared.
 import pytest
 
 import module_steps
+from packages import debian13
 from trapless_lab.dirty import criu
 from trapless_lab.dirty.criu import Outcome
+from trapless_lab.dirty.experiments import criu as experiment
+from trapless_lab.dirty.experiments import trackers
 from trapless_lab.machines import nested, runner
+from trapless_lab.machines.initramfs import File, Tree
 from trapless_lab.machines.machine import MACHINES, Machine
 from trapless_lab.machines.nested import Inner
 from trapless_lab.machines.script import Step
@@ -25,6 +29,9 @@ BACKENDS = ("dbit", "uffd-sync")
 # written elsewhere: so the second has two chains.
 MISTAKES = {"hold-silent": 1, "hold-forget": 2}
 STILL = "dirtychurn /tmp/file 400 2 writes"
+# It writes the same 1,280 pages again and again, some time apart, and comes to an end. No tree: who is told
+# that a child was stopped has a signal's frame on its stack before it stops itself, after the dump.
+ENDS = "dd if=/dev/urandom of=/dev/null bs=5M count=10"
 
 
 def _run(machine: Machine, *steps: Step, mutant: bool = False) -> Transcript:
@@ -66,6 +73,23 @@ def test_the_processors_log() -> None:
     _holds(_run(MACHINES["bare-smp"].with_epml(), _chain("epml")), "epml")
 
 
+def test_the_experiment_counts_wrong_pages() -> None:
+    """dirty-criu's wrong_pages, of a holder that forgets one page in a thousand and of one that does not."""
+    line = experiment.rounds(ENDS, 0.3, "dbit")
+    steps = [
+        module_steps.insmod(),
+        criu.PREPARE,
+        Step("ready", experiment.READY),
+        Step("right", line, 300),
+        Step("hold-forget", f"export DIRTY_MUTANT=hold-forget; {line}", 300),
+    ]
+    files = {**experiment.files(mutant=True), **module_steps.module_files()}
+    transcript = runner.run(trackers.STOCK, steps, files=files, modules=criu.MODULES)
+    right, forgets = (_outcome(transcript, name) for name in ("right", "hold-forget"))
+    assert right.pages > 1280 and right.wrong == 0
+    assert forgets.pages > 1280 and 0 < forgets.wrong < 20
+
+
 def test_a_holder_that_does_not_tell_is_caught() -> None:
     chains = {name: [f"{name} {number}" for number in range(count)] for name, count in MISTAKES.items()}
     steps = [
@@ -87,6 +111,28 @@ def test_a_holder_that_does_not_tell_is_caught() -> None:
 @pytest.mark.long("the same chains on one processor")
 def test_one_processor() -> None:
     _holds(_run(MACHINES["bare"], *map(_chain, BACKENDS)), *BACKENDS)
+
+
+def _criu4() -> Tree:
+    """Return Debian 13's criu, which knows later kernels, with its own loader and libraries."""
+    tree = debian13("criu")
+    libraries = (tree / "usr/lib/x86_64-linux-gnu").glob("*.so*")
+    script = '#!/bin/sh\nexec /criu4/ld-linux-x86-64.so.2 --library-path /criu4 /criu4/criu "$@"\n'
+    return {
+        **{f"/criu4/{library.name}": File(library, 0o755) for library in libraries if library.is_file()},
+        "/criu4/ld-linux-x86-64.so.2": File(tree / "usr/lib64/ld-linux-x86-64.so.2", 0o755),
+        "/criu4/criu": File(tree / "usr/sbin/criu", 0o755),
+        "/bin/criu": File(script.encode(), 0o755),
+    }
+
+
+@pytest.mark.long("another kernel and another criu; make check has this back end natively")
+def test_a_later_kernel() -> None:
+    """By uffd-async, which Linux has from 6.7 on, and Debian 13's criu 4.1.1."""
+    steps = [criu.PREPARE, _chain("uffd-async")]
+    machine = MACHINES["bare-smp"].with_linux("6.12-deb13")
+    files = {**criu.files(), **_criu4()}
+    _holds(runner.run(machine, steps, files=files, modules=criu.MODULES), "uffd-async")
 
 
 @pytest.mark.long("nested emulation: minutes")

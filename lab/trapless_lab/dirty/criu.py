@@ -29,6 +29,14 @@ _LINE = re.compile(r"^(one|two|three): (\D+): (\d+)", re.MULTILINE)
 _COMPARED = re.compile(r"^(\d+) pages, (\d+) differ, (\d+) on one side only\r?$", re.MULTILINE)
 
 
+def compared(text: str) -> tuple[int, int] | None:
+    """Return how many pages the witness compared, and how many of them are wrong; ``None``: it did not come
+    to that.
+    """
+    found = _COMPARED.search(text)
+    return (int(found[1]), int(found[2]) + int(found[3])) if found else None
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a chain of two pre-dumps, a dump and a restore came to."""
@@ -37,19 +45,14 @@ class Outcome:
     text: str
 
     @property
-    def _compared(self) -> tuple[int, int]:
-        found = _COMPARED.search(self.text)
-        return (int(found[1]), int(found[2]) + int(found[3])) if found else (0, 0)
-
-    @property
     def pages(self) -> int:
         """The number of pages that were compared; 0 where it did not come to that."""
-        return self._compared[0]
+        return (compared(self.text) or (0, 0))[0]
 
     @property
     def wrong(self) -> int:
         """The number of pages that the restore made otherwise than they were."""
-        return self._compared[1]
+        return (compared(self.text) or (0, 0))[1]
 
     @property
     def counts(self) -> Mapping[str, Mapping[str, int]]:

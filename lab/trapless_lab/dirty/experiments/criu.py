@@ -5,8 +5,10 @@ Results" for CRIU.
 Two pre-dumps and a dump of each program while it runs (guest/criu-rounds). criu is Debian's, and by itself
 asks /proc which pages are dirty; under ``trapless criu`` its questions are answered by a holder.
 
-Invariant: a run counts only if the program that was dumped and the one that was restored from the three sets
-of images end with the same result as one that was left alone, and if criu left pages to the images before.
+Invariant: a run counts only if every page that was restored from the three sets of images is as it was when
+the dump had stopped the program (guest/memory.c, which asks no tracker), if the program that was dumped and
+the one that was restored end with the same result as one that was left alone, and if criu left pages to the
+images before.
 Times are on the guest's clock, which counts instructions, 2 ns each; what a flush or a fault costs a
 processor beyond its instructions is not in them. EPML is a *model*.
 
@@ -37,18 +39,30 @@ from ...machines import nested
 from ...machines.initramfs import File, Tree
 from ...machines.nested import Inner
 from ...machines.script import Step, StepResult
-from ...machines.transcript import Transcript
 from .. import criu, formulas, workloads
 from ..formulas import Parts
 from ..workloads import CHECKPOINTED, SIZES, Size, Workload
 from . import guest
 from .guest import EPML
 from .guest_spml import OUTER, SPML
-from .trackers import LOAD, SMALL_PAGES, STOCK, bars, run_name, run_nested, shown, tracked_targets, which
+from .trackers import (
+    DBIT,
+    LOAD,
+    PROC,
+    SMALL_PAGES,
+    STOCK,
+    bars,
+    fault_ms,
+    fault_steps,
+    paper_sizes,
+    run_name,
+    run_nested,
+    shown,
+    tracked_targets,
+    which,
+)
 
 UNTRACKED = "untracked"
-PROC = "/proc"
-DBIT = "dbit"
 TECHNIQUES = (PROC, "uffd-sync", DBIT)
 """On a stock processor."""
 _OTHERS = tuple(name for name in (*TECHNIQUES, EPML) if name != PROC)
@@ -66,7 +80,6 @@ _INCREMENTS = _DUMPS[1:]
 DBIT_CHEAPER = 3
 EPML_CHEAPER = 4
 TRACKED_PERCENT = 7
-_FAULT_MIB = 16
 
 PAPER = [
     {"technique": "/proc", "tracked": "up to 102 % over untracked (pca: 19.7 s alone, 39.8 s)"},
@@ -74,21 +87,22 @@ PAPER = [
     {"technique": "EPML", "tracker": "4x faster than /proc, 13x than SPML"}
     | {"tracked": "at most 7 % (pca: 21.0 s)"},
     {"technique": "formulas", "accuracy": "SPML 96.34 %, /proc 99 %"},
-    *({"program": workload.name, "sizes": workload.paper} for workload in CHECKPOINTED),
+    *paper_sizes(CHECKPOINTED),
 ]
 
 # criu-rounds starts dirtytimed; a machine carries the programs that its steps name. And the first who wants
 # random numbers of a kernel that has just booted takes a second of its processor to make them.
-_READY = "dirtytimed ready head -c 1 /dev/random >/dev/null"
+READY = "dirtytimed ready head -c 1 /dev/random >/dev/null"
+"""A step that makes a machine ready for criu-rounds."""
 
 
-def files() -> Tree:
-    """Return the guest files besides the lab's own programs."""
+def files(*, mutant: bool = False) -> Tree:
+    """Return the guest files besides the lab's own programs; ``mutant``: a trapless that can err."""
     return {
-        **criu.files(),
         **workloads.files(),
         **workloads.engine_files(),
         **guest.files(),
+        **criu.files(mutant=mutant),
         "/bin/criu-rounds": File(criu.ROUNDS, 0o755),
         # Before the library that answers, which is preloaded already.
         "/bin/criu-asked": File(
@@ -97,31 +111,27 @@ def files() -> Tree:
     }
 
 
+def rounds(command: str, pause: float, backend: str) -> str:
+    """Return the shell's line that measures the checkpoints of a program."""
+    return f"dirtymemory run criu-rounds /tmp/rounds {pause:g} {backend} {command}"
+
+
 def _line(workload: Workload, size: Size, technique: str) -> str:
     command = workload.command(size, collected=False)
     if technique == UNTRACKED:
-        return f"dirtytimed tracked /tmp/pid /tmp/out {command}; tail -n 3 /tmp/out"
-    backend = "proc" if technique == PROC else technique
-    return f"dirtymemory run criu-rounds /tmp/rounds {_PAUSES[size]:g} {backend} {command}"
+        # The same environment as in criu-rounds.
+        alone = "GLIBC_TUNABLES=glibc.pthread.rseq=0 dirtytimed tracked /tmp/pid /tmp/out"
+        return f"{alone} {command}; tail -n 3 /tmp/out"
+    return rounds(command, _PAUSES[size], "proc" if technique == PROC else technique)
 
 
-def _fault(technique: str) -> str:
-    return f"a fault by {technique}"
-
-
-def _fault_step(technique: str) -> Step:
-    mechanism = "proc" if technique == PROC else technique
-    return Step(_fault(technique), f"dirtyparts {mechanism} {_FAULT_MIB}", 300)
-
-
-def _steps(names: Iterable[str], sizes: Iterable[Size], techniques: Sequence[str]) -> list[Step]:
+def _steps(names: Iterable[str], size: Size, techniques: Sequence[str]) -> list[Step]:
     return [
-        Step("prepare", f"{_READY} && {SMALL_PAGES} && {LOAD}"),
+        Step("prepare", f"{READY} && {SMALL_PAGES} && {LOAD}"),
         criu.PREPARE,
-        *(_fault_step(name) for name in techniques if name in (PROC, DBIT, EPML)),
+        *fault_steps(techniques),
         *(
             Step(run_name(workload, size, technique), _line(workload, size, technique), 1800)
-            for size in sizes
             for workload in CHECKPOINTED
             if workload.name in names
             for technique in (UNTRACKED, *techniques)
@@ -139,6 +149,9 @@ class Run:
     tracked: float
     faults: int
     restored: str = ""
+    compared_pages: int = 0
+    wrong_pages: int = 0
+    """Of these, which are not as they were in the program that was dumped, or are on one side only."""
     criu: float = 0
     """The processor's time of the three runs of criu, and of the holder during them."""
     serving: float = 0
@@ -146,7 +159,9 @@ class Run:
     asked: float = 0
     """Of criu, in the questions of all three."""
     counts: Mapping[str, Mapping[str, int]] | None = None
-    """By dump, what criu says of it, and "asked", in us."""
+    """By dump, what criu says of it, and in us what it spent in all questions ("asked") and in those that
+    read a pagemap ("reads").
+    """
     complaints: tuple[str, ...] = ()
 
     def mean(self, what: str) -> float:
@@ -190,9 +205,13 @@ def parse(result: StepResult) -> Run:
     for dump, what, number in _COUNTED.findall(text):
         counts.setdefault(dump, {})[what] = int(number)
     for dump, read, _, clear in _PASSES.findall(text):
+        counts[dump]["reads"] = int(read) // 1000
         counts[dump]["asked"] = (int(read) + int(clear)) // 1000
     if any("asked" not in counts.get(dump, {}) or dump not in timed for dump in _DUMPS):
         raise LabError(f'step "{step.name}" has not the three dumps:\n{text}')
+    compared = criu.compared(text)
+    if compared is None:
+        raise LabError(f'step "{step.name}" compared no memory:\n{text}')
     held = {name: int(cpu) / 1e6 for name, cpu in _HOLDER.findall(text)}
     during = sum(held[f"after {dump}"] - held[f"before {dump}"] for dump in _DUMPS) if held else 0
     return Run(
@@ -200,6 +219,8 @@ def parse(result: StepResult) -> Run:
         tracked,
         faults,
         restored=_result(text, "restored: ", step),
+        compared_pages=compared[0],
+        wrong_pages=compared[1],
         criu=sum(timed[dump][0] for dump in _DUMPS) + during,
         serving=held["at end"] - during if held else 0,
         asked=sum(counts[dump]["asked"] for dump in _DUMPS) / 1000,
@@ -217,6 +238,7 @@ def row(workload: Workload, size: Size, technique: str, run: Run, untracked: Run
         "technique": technique,
         "model": technique == EPML,
         "tracker_ms": round(run.mean("asked"), 3),
+        "reads_ms": round(run.mean("reads"), 3),
         "memory_dump_ms": round(run.mean("Memory dump time"), 3),
         "memory_write_ms": round(run.mean("Memory write time"), 3),
         "frozen_ms": round(run.mean("Frozen time"), 3),
@@ -227,6 +249,9 @@ def row(workload: Workload, size: Size, technique: str, run: Run, untracked: Run
         "untracked_ms": round(untracked.tracked, 3),
         "overhead_percent": round(100 * (own / untracked.tracked - 1), 1),
         "with_criu_percent": round(100 * ((own + run.criu) / untracked.tracked - 1), 1),
+        "compared_pages": run.compared_pages,
+        "wrong_pages": run.wrong_pages,
+        "memory_ok": run.compared_pages > 0 and run.wrong_pages == 0,
         "result_ok": run.result == untracked.result == run.restored,
         "incremental": min(run.total("Memory pages skipped from parent")) > 0 and not run.complaints,
     }
@@ -247,7 +272,7 @@ def _rows(
 
 
 def formula_row(
-    workload: Workload, technique: str, run: Run, untracked: Run, other: Run, fault_ms: float
+    workload: Workload, technique: str, run: Run, untracked: Run, other: Run, a_fault: float
 ) -> Row:
     """Return the paper's formulas against what was measured, in ms: all three dumps, on one processor.
 
@@ -258,7 +283,7 @@ def formula_row(
         tracked=untracked.tracked,
         finding={"questions": run.asked},
         processing=other.criu - other.asked,
-        fault=fault_ms,
+        fault=a_fault,
         faults=max(run.faults - untracked.faults, 0),
     )
     measured = {"tker": run.criu, "tked_tker": run.criu + run.tracked + run.serving}
@@ -291,13 +316,12 @@ def _formulas(results: Mapping[str, StepResult], names: Iterable[str], size: Siz
     """Return a row for each program of a size."""
     rows = []
     for technique, other in _C_P_OF.items():
-        parts = guest.parts_row(results[_fault(technique)], "proc" if technique == PROC else technique)
-        fault_ms = parts["a fault"] * NS_PER_INSTRUCTION / 1e6
+        a_fault = fault_ms(results, technique)
         for workload in (workload for workload in CHECKPOINTED if workload.name in names):
             run, untracked, besides = (
                 parse(results[run_name(workload, size, name)]) for name in (technique, UNTRACKED, other)
             )
-            rows.append(formula_row(workload, technique, run, untracked, besides, fault_ms))
+            rows.append(formula_row(workload, technique, run, untracked, besides, a_fault))
     return rows
 
 
@@ -306,7 +330,7 @@ def inner(size: Size) -> Inner:
     lines = [
         "set -e",
         criu.LOAD_MODULES,
-        _READY,
+        READY,
         f"{SMALL_PAGES} || true",
         criu.PREPARE.command,
         LOAD,
@@ -330,7 +354,13 @@ def checks(rows: Sequence[Row]) -> list[Check]:
     """Check the rows, those of the nested guest among them."""
     return [
         Check(
-            "what was restored is right",
+            "every page is restored as it was",
+            all(found["memory_ok"] for found in rows),
+            f"{sum(found['compared_pages'] for found in rows):,} pages compared, "
+            f"{sum(found['wrong_pages'] for found in rows):,} wrong: {which(rows, 'memory_ok')}",
+        ),
+        Check(
+            "what was restored ends right",
             all(found["result_ok"] for found in rows),
             f"dumped and restored programs end like one that was left alone: {which(rows, 'result_ok')}",
         ),
@@ -342,12 +372,21 @@ def checks(rows: Sequence[Row]) -> list[Check]:
     ]
 
 
+def _all_is_read(rows: Sequence[Row], size: Size) -> str:
+    proc = [found for found in rows if found["technique"] == PROC and found["size"] == size]
+    reads, all_ = (sum(found[key] for found in proc) for key in ("reads_ms", "tracker_ms"))
+    return (
+        "to learn which pages are there stock criu reads the whole pagemap, whoever says which are dirty: "
+        f"{100 * reads / all_:.0f} % of its questions to /proc are these reads, which a holder adds to"
+    )
+
+
 def _targets(rows: Sequence[Row], size: Size) -> list[Target]:
     targets = []
     for technique, cheaper in ((DBIT, DBIT_CHEAPER), (EPML, EPML_CHEAPER)):
         share = 100 * of_proc(rows, technique, size, "tracker_ms")
         name = f"{shown(technique)}: tracker's questions, % of those to /proc"
-        targets.append(Target(name, round(share, 1), round(100 / cheaper, 1)))
+        targets.append(Target(name, round(share, 1), round(100 / cheaper, 1), _all_is_read(rows, size)))
         targets += tracked_targets(rows, size, technique, TRACKED_PERCENT)
     return targets
 
@@ -384,10 +423,6 @@ def _summary(rows: Sequence[Row], size: Size) -> list[BeforeAfter]:
     return lines
 
 
-def _byrun_name(transcript: Transcript) -> dict[str, StepResult]:
-    return {result.step.name: result for result in transcript.results}
-
-
 @experiment(
     name="dirty-criu",
     accelerator="dirty",
@@ -400,14 +435,21 @@ def dirty_criu(context: Context) -> Result:
     sizes = SIZES[:1] if context.quick else SIZES
     names = QUICK if context.quick else tuple(workload.name for workload in CHECKPOINTED)
     model = STOCK.with_epml()
-    found = []
-    for label, machine, techniques in (("stock", STOCK, TECHNIQUES), ("epml model", model, (EPML,))):
-        steps = _steps(names, sizes, techniques)
-        found.append(_byrun_name(context.run(label, machine, steps, files(), modules=criu.MODULES)))
-    stock, modelled = found
+    spml = _rows(run_nested(context, inner(sizes[0])), NESTED, sizes[:1], (PROC, SPML))
+    stock: dict[str, StepResult] = {}
+    modelled: dict[str, StepResult] = {}
+    # A machine a size: of a run that is interrupted, what is whole need not be run again.
+    for size in sizes:
+        for label, machine, techniques, results in (
+            ("stock", STOCK, TECHNIQUES, stock),
+            ("epml model", model, (EPML,), modelled),
+        ):
+            transcript = context.run(
+                f"{label} {size}", machine, _steps(names, size, techniques), files(), modules=criu.MODULES
+            )
+            results |= {result.step.name: result for result in transcript.results}
     rows = _rows(stock, names, sizes, TECHNIQUES) + _rows(modelled, names, sizes, (EPML,))
     together = {**stock, **{name: result for name, result in modelled.items() if name.endswith(EPML)}}
-    spml = _rows(run_nested(context, inner(sizes[0])), NESTED, sizes[:1], (PROC, SPML))
     if context.plots:
         _plot(context.plots, rows, sizes[-1])
     return Result(

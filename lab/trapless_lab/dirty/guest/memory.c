@@ -30,6 +30,7 @@
 
 #define PAGE 4096UL
 #define BATCH 256UL
+#define NAMED 8
 
 struct page {
 	uint64_t pid;
@@ -170,6 +171,15 @@ static struct page *load(const char *image, size_t *number)
 	return saved;
 }
 
+/* Name the first few, so that somebody can find out what is there. */
+static void name(const struct page *page, const char *how)
+{
+	static unsigned int named;
+
+	if (named++ < NAMED)
+		printf("process %" PRIu64 ", address %#" PRIx64 ": %s\n", page->pid, page->address, how);
+}
+
 static int compare(const char *image)
 {
 	size_t number, wrong = 0, absent = 0, at = 0;
@@ -184,14 +194,17 @@ static int compare(const char *image)
 				       pages[at].pid != saved[i].pid) ||
 				      (pages[at].pid == saved[i].pid &&
 				       pages[at].address < saved[i].address)))
-			at++, absent++;
+			name(&pages[at++], "not there before"), absent++;
 		if (at < count && pages[at].pid == saved[i].pid &&
-		    pages[at].address == saved[i].address)
-			wrong += pages[at++].digest != saved[i].digest;
-		else
-			absent++;
+		    pages[at].address == saved[i].address) {
+			if (pages[at++].digest != saved[i].digest)
+				name(&saved[i], "differs"), wrong++;
+		} else {
+			name(&saved[i], "not there any more"), absent++;
+		}
 	}
-	absent += count - at;
+	for (; at < count; at++)
+		name(&pages[at], "not there before"), absent++;
 	printf("%zu pages, %zu differ, %zu on one side only\n", number, wrong, absent);
 	return wrong || absent;
 }

@@ -30,21 +30,35 @@ TIMER = "/lib/trapless/passtimer.so"
 
 @dataclass(frozen=True)
 class Workload:
-    """A program with its arguments by size, and the paper's sizes."""
+    """A program with its arguments by size; the paper's sizes, and ours in the same words."""
 
     name: str
     binary: str
     sizes: Mapping[Size, str]
     paper: str
+    here: str
 
     def command(self, size: Size, *, collected: bool) -> str:
         """Return the shell's line that runs it."""
         return f"{self.binary}{'-collected' if collected else ''} {self.sizes[size]}"
 
 
+_UNITS = {
+    "histogram": "bytes",
+    "kmeans": "points of 24 coordinates, 16 clusters",
+    "linear-regression": "bytes",
+    "matrix-multiply": "rows",
+    "pca": "rows of 48 columns",
+    "reverse-index": "bytes",
+    "string-match": "bytes",
+    "word-count": "bytes",
+}
+
+
 def _kernel(name: str, small: int, medium: int, large: int, paper: str) -> Workload:
     numbers: dict[Size, int] = {"small": small, "medium": medium, "large": large}
-    return Workload(name, "phoenix", {size: f"{name} {number}" for size, number in numbers.items()}, paper)
+    commands: dict[Size, str] = {size: f"{name} {number}" for size, number in numbers.items()}
+    return Workload(name, "phoenix", commands, paper, f"{small:,}; {medium:,}; {large:,} {_UNITS[name]}")
 
 
 WORKLOADS = (
@@ -53,6 +67,7 @@ WORKLOADS = (
         "gcbench",
         {"small": "100000 12 14", "medium": "200000 14 16", "large": "500000 16 18"},
         "500K 16 18, 650K 18 20, 750K 20 22",
+        "100K 12 14; 200K 14 16; 500K 16 18",
     ),
     _kernel("histogram", 4_000_000, 12_000_000, 24_000_000, "0.1, 0.5, 1.5 GB"),
     _kernel("kmeans", 3_000, 9_000, 18_000, "-d -c -p 500, 1K, 5K"),
@@ -75,7 +90,8 @@ def _engine(name: str, thousands: int, paper: str, options: str = "") -> Workloa
         return f"sequence --set_only --random_seed 0 --dbm {name} --iter {records} {options.format(records)}"
 
     sizes: dict[Size, str] = {"small": command(1), "medium": command(2), "large": command(4)}
-    return Workload(name, _ENGINE, sizes, paper)
+    here = f"{thousands}K, {2 * thousands}K, {4 * thousands}K sets, {options.format('as many')}".rstrip(", ")
+    return Workload(name, _ENGINE, sizes, paper, f"{here}, 1 thread")
 
 
 CHECKPOINTED = (
