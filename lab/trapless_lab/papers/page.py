@@ -169,7 +169,7 @@ def number(value: Any) -> str:
         return value
     if value == int(value):
         return f"{int(value):,}"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.5g}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def build(

@@ -11,7 +11,7 @@ _STOCK = 9050 / _A_MINUTE
 _HALF_AN_HOUR = 30 * _A_MINUTE
 _ENABLED, _ZERO = 5 * _A_MINUTE, 7 * _A_MINUTE
 
-_DIRECTIONS = {"allocate": "allocate", "free": "free"}
+_DIRECTIONS = {"allocate": "allocation", "free": "freeing"}
 _PROCESSES = {"fork_exit": "fork+exit", "fork_exec": "fork+exec", "fork_sh": "fork+sh"}
 _STATES = (("stock", "stock"), ("piboost", "PiBooster alone"), ("boosted", "all of trapless"))
 
