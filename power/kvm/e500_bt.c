@@ -154,23 +154,18 @@ static bool good_data(u32 ea)
 	return ea && !offset_in_page(ea) && (u32)(s16)ea == ea;
 }
 
-/* Whether the pages are the guest's code, contiguous in both address spaces. */
+/* Whether the pages are the guest's code, contiguous in both address spaces, and stay mapped. */
 static bool good_area(struct kvm_vcpu *vcpu, u32 ea, u32 pages, gpa_t *gpa)
 {
-	gpa_t at;
 	u32 i;
 
 	if (offset_in_page(ea) || !pages || pages > BT_MAX_AREA_PAGES ||
-	    ea + pages * PAGE_SIZE < ea)
+	    ea + pages * PAGE_SIZE < ea || !kvmppc_bt_find_code(vcpu, ea, gpa) ||
+	    !kvmppc_bt_maps_code(vcpu, ea, *gpa, pages * PAGE_SIZE))
 		return false;
-	for (i = 0; i < pages; i++) {
-		if (!kvmppc_bt_find_code(vcpu, ea + i * PAGE_SIZE, &at))
+	for (i = 1; i < pages; i++)
+		if (!kvm_is_visible_gfn(vcpu->kvm, (*gpa >> PAGE_SHIFT) + i))
 			return false;
-		if (!i)
-			*gpa = at;
-		if (at != *gpa + i * PAGE_SIZE)
-			return false;
-	}
 	return true;
 }
 
@@ -292,12 +287,13 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
  * @nr: the call's number, as in r11
  *
  * KVM_HC_PPC_BT_ENABLE: r3 data page, r4 first execute page, r5 how many. The guest
- * must have nothing else at the data page's address. Pages that overlap earlier ones
+ * must have nothing else at the data page's address, and must map the execute pages by
+ * TLB1 with TID 0: while it does not, it has no sites. Pages that overlap earlier ones
  * replace all earlier ones. KVM_HC_PPC_BT_DISABLE: every site is undone.
  *
  * Returns EV_SUCCESS, EV_EINVAL for pages that are not the guest's own executable
- * memory, have sites of their own, are not aligned or out of range, EV_ENOMEM for too
- * many, EV_UNIMPLEMENTED if this VM is not to be translated.
+ * memory, not mapped so, have sites of their own, are not aligned or out of range,
+ * EV_ENOMEM for too many, EV_UNIMPLEMENTED if this VM is not to be translated.
  */
 int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr)
 {
@@ -377,9 +373,9 @@ void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst)
 }
 
 /*
- * The guest fetched from its execute pages and missed the shadow TLB. If its own TLB
- * does not map them any more, or maps something else there, the guest has broken the
- * driver's contract: all sites are undone, and the original instruction is executed.
+ * The guest fetched from its execute pages and missed the shadow TLB. If TLB0 maps something
+ * else there, too, the guest has broken the driver's contract: all sites are undone, and the
+ * original instruction is executed.
  */
 static int fragment_unmapped(struct kvm_vcpu *vcpu, u32 pc, struct bt_site *site)
 {
@@ -433,11 +429,6 @@ static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, st
 			kvmppc_account_exit_stat(vcpu, EMULATED_INST_EXITS);
 			return RESUME_GUEST;
 		}
-		if (site->read) {
-			/* A load's fragment has no trap: the guest has written this one. */
-			kvmppc_bt_undo(vcpu, site);
-			return RESUME_GUEST;
-		}
 		/* The fragment does not handle this case: emulate the instruction. */
 		vcpu->arch.last_inst = site->original;
 		return BT_PASS;
@@ -451,6 +442,44 @@ static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, st
 	return BT_PASS;
 }
 
+/* Whether the instruction at the program counter caused the exit, and causes it again. */
+static bool repeats(unsigned int exit_nr)
+{
+	switch (exit_nr) {
+	case BOOKE_INTERRUPT_DATA_STORAGE:
+	case BOOKE_INTERRUPT_INST_STORAGE:
+	case BOOKE_INTERRUPT_ALIGNMENT:
+	case BOOKE_INTERRUPT_PROGRAM:
+	case BOOKE_INTERRUPT_DTLB_MISS:
+	case BOOKE_INTERRUPT_ITLB_MISS:
+		return true;
+	}
+	return false;
+}
+
+static int translated_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	u32 pc = kvmppc_get_pc(vcpu);
+	struct bt_site *site;
+	unsigned int index;
+	enum bt_place place = kvmppc_bt_settle(vcpu, &site, &index);
+
+	/*
+	 * The guest has moved its magic page, so that patches no longer find the data page, or
+	 * has broken the driver's contract. From now on it executes what it wrote.
+	 */
+	if (vcpu->arch.magic_page_ea != bt->data || place == BT_FOREIGN) {
+		disable(vcpu);
+		return repeats(exit_nr) ? RESUME_GUEST : BT_PASS;
+	}
+	if (place == BT_INSIDE)
+		return fragment_exit(vcpu, exit_nr, pc, site, index);
+	if (exit_nr == BOOKE_INTERRUPT_DATA_STORAGE && bt->nsites)
+		return traced_access(vcpu);
+	return BT_PASS;
+}
+
 /**
  * kvmppc_bt_handle_exit - handle an exit before stock code does
  * @vcpu: just out of the guest
@@ -461,35 +490,39 @@ static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, st
 int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
-	u32 pc = kvmppc_get_pc(vcpu);
-	struct bt_site *site;
-	unsigned int index;
-	int r = BT_PASS, idx;
+	int r, idx;
 
 	if (!bt || !bt->nareas)
 		return BT_PASS;
-	if (vcpu->arch.magic_page_ea != bt->data) {
-		/* The guest has moved its magic page: patches no longer find the data page. */
-		idx = srcu_read_lock(&vcpu->kvm->srcu);
-		kvmppc_bt_settle(vcpu, &site, &index);
-		disable(vcpu);
-		srcu_read_unlock(&vcpu->kvm->srcu, idx);
-		return RESUME_GUEST;
-	}
-	if (!(vcpu->arch.shared->msr & MSR_PR) && kvmppc_bt_settle(vcpu, &site, &index)) {
-		idx = srcu_read_lock(&vcpu->kvm->srcu);
-		r = fragment_exit(vcpu, exit_nr, pc, site, index);
-		srcu_read_unlock(&vcpu->kvm->srcu, idx);
-	} else if (exit_nr == BOOKE_INTERRUPT_DATA_STORAGE && bt->nsites) {
-		idx = srcu_read_lock(&vcpu->kvm->srcu);
-		r = traced_access(vcpu);
-		srcu_read_unlock(&vcpu->kvm->srcu, idx);
-	}
+	/* Most exits end here, without a memory barrier. */
+	if (exit_nr != BOOKE_INTERRUPT_DATA_STORAGE && vcpu->arch.magic_page_ea == bt->data &&
+	    !kvmppc_bt_in_fragments(bt, kvmppc_get_pc(vcpu)))
+		return BT_PASS;
+	idx = srcu_read_lock(&vcpu->kvm->srcu);
+	r = translated_exit(vcpu, exit_nr);
+	srcu_read_unlock(&vcpu->kvm->srcu, idx);
 	return r;
 }
 
+/* A guest that does not map its execute pages must not branch to them. */
+static void check_areas(struct kvm_vcpu *vcpu)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct bt_site *site;
+	unsigned int i, index;
+
+	for (i = 0; i < bt->nareas; i++) {
+		if (!kvmppc_bt_maps_area(vcpu, &bt->area[i])) {
+			/* Not every entry is after an exit. */
+			kvmppc_bt_settle(vcpu, &site, &index);
+			kvmppc_bt_undo_all(vcpu);
+			return;
+		}
+	}
+}
+
 /**
- * kvmppc_bt_before_entry - make the shadow TLB match the present sites
+ * kvmppc_bt_before_entry - make sites match the guest's TLB1, and the shadow TLB the sites
  * @vcpu: outside of the guest, about to enter it; KVM_REQ_BT_STALE was made
  *
  * Drops copies of data that are no longer traced. That may change the set of traced
@@ -500,10 +533,12 @@ void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu)
 {
 	int idx = srcu_read_lock(&vcpu->kvm->srcu);
 
-	do
+	check_areas(vcpu);
+	while (vcpu->kvm->arch.bt->retraced) {
+		kvmppc_bt_flush(vcpu);
 		kvmppc_bt_check_reads(vcpu);
-	while (kvm_check_request(KVM_REQ_BT_STALE, vcpu));
-	kvmppc_bt_flush(vcpu);
+	}
+	kvm_clear_request(KVM_REQ_BT_STALE, vcpu);
 	srcu_read_unlock(&vcpu->kvm->srcu, idx);
 }
 
@@ -523,8 +558,7 @@ void kvmppc_bt_undo_sites(struct kvm_vcpu *vcpu)
 	if (!kvmppc_bt_enabled(vcpu->kvm))
 		return;
 	idx = srcu_read_lock(&vcpu->kvm->srcu);
-	if (!(vcpu->arch.shared->msr & MSR_PR))
-		kvmppc_bt_settle(vcpu, &site, &index);
+	kvmppc_bt_settle(vcpu, &site, &index);
 	kvmppc_bt_undo_all(vcpu);
 	srcu_read_unlock(&vcpu->kvm->srcu, idx);
 }

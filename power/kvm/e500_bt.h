@@ -17,7 +17,11 @@
  *    guest wrote there, which is valid as long as every store to the data is
  *    intercepted (e500_bt_read.c).
  *  - The guest never sees a program counter inside a fragment: every exit that
- *    finds one moves it to the site or to the instruction after it.
+ *    finds one moves it to the site or to the instruction after it. It is inside only
+ *    if its memory still holds the fragment: a guest that executes code of its own in
+ *    these pages is not moved, and no longer translated. Fragments exist only while the
+ *    guest's TLB1 maps these pages as they were registered: else all sites are undone
+ *    before it runs again.
  *  - The host's records of sites and fragments are in host memory. By writing to its
  *    execute pages or the data page, the guest changes only what it executes itself,
  *    never the host's records.
@@ -138,10 +142,11 @@ struct bt_area {
  * struct bt_site - a patched instruction
  * @node: in kvmppc_bt.sites, by guest-physical address
  * @in_page: in bt_page.sites
- * @first: the first instruction of its fragment
  * @area: where its fragment is; NULL if it has none
  * @slot: which of the area's slots
  * @read: for a load, what it has cached; NULL for a privileged instruction
+ * @insn: the fragment, as it was written to the guest's memory
+ * @n: its words
  */
 struct bt_site {
 	struct hlist_node node;
@@ -150,10 +155,11 @@ struct bt_site {
 	u32 ea;
 	u32 original;
 	u32 patched;
-	u32 first;
 	struct bt_area *area;
 	u32 slot;
 	struct bt_read *read;
+	u32 insn[BT_SLOT_WORDS];
+	u8 n;
 	u8 scratch;
 	u8 commit;
 	u8 restore;
@@ -293,6 +299,7 @@ struct bt_layout {
  * @layout: sizes of pages with sites, since the VM was made or beforehand
  * @layout_lock: held while the file's reader or writer uses @layout (e500_bt_layout.c)
  * @layout_shown: the file is in debugfs
+ * @retraced: the traced pages have changed since the shadow TLB was flushed
  * @readable_inside: a traced block may contain a smaller shadow TLB entry that is not
  *	execute-only, because none of its own pages has sites
  * @heat: exits by instruction, for the most frequent unpatched ones; for each the
@@ -325,6 +332,7 @@ struct kvmppc_bt {
 	struct bt_layout *layout;
 	struct mutex layout_lock;
 	bool layout_shown;
+	bool retraced;
 	bool readable_inside;
 	struct {
 		u32 pc;
@@ -409,7 +417,22 @@ void kvmppc_bt_note_size(struct kvmppc_bt *bt, gfn_t gfn, int tsize);
 int kvmppc_bt_first_size(struct kvmppc_bt *bt, gfn_t gfn, int otherwise);
 
 /* e500_bt_site.c */
+
+/**
+ * enum bt_place - where kvmppc_bt_settle() found the guest
+ * @BT_OUTSIDE: not where a fragment is
+ * @BT_INSIDE: in a fragment; it is at the site now, or after it
+ * @BT_FOREIGN: in code of its own where a fragment was; nothing was changed
+ */
+enum bt_place {
+	BT_OUTSIDE,
+	BT_INSIDE,
+	BT_FOREIGN,
+};
+
 bool kvmppc_bt_find_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t *gpa);
+bool kvmppc_bt_maps_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 bytes);
+bool kvmppc_bt_maps_area(struct kvm_vcpu *vcpu, const struct bt_area *area);
 bool kvmppc_bt_in_area(const struct kvmppc_bt *bt, gpa_t gpa);
 bool kvmppc_bt_in_fragments(const struct kvmppc_bt *bt, u32 ea);
 struct bt_site *kvmppc_bt_site(struct kvmppc_bt *bt, gpa_t gpa);
@@ -421,7 +444,7 @@ void kvmppc_bt_undo_block(struct kvm_vcpu *vcpu, gfn_t gfn, bool refuse);
 void kvmppc_bt_undo_all(struct kvm_vcpu *vcpu);
 void kvmppc_bt_originals(struct kvm_vcpu *vcpu, gpa_t gpa, u8 *bytes, unsigned int len);
 void kvmppc_bt_undo_range(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len);
-bool kvmppc_bt_settle(struct kvm_vcpu *vcpu, struct bt_site **site, unsigned int *index);
+enum bt_place kvmppc_bt_settle(struct kvm_vcpu *vcpu, struct bt_site **found, unsigned int *index);
 
 /* e500_bt_trace.c */
 int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu);

@@ -138,11 +138,25 @@ static bool takes_long(struct kvm_vcpu *vcpu, u32 inst)
 	       to_e500(vcpu)->gtlb_params[0].entries > TLB0_ENTRIES;
 }
 
-static bool leaves_tlb1(struct kvm_vcpu *vcpu, u32 inst)
+/* Whether a flush of TLB1 would invalidate an entry. */
+static bool flushes_tlb1(struct kvm_vcpu *vcpu)
 {
-	if (get_xop(inst) == OP_31_XOP_MTSPR)
-		return get_sprn(inst) != SPRN_MMUCSR0;
-	return get_xop(inst) != XOP_TLBWE || get_tlb_tlbsel(vcpu) == 0;
+	const struct kvm_book3e_206_tlb_entry *entry = get_entry(to_e500(vcpu), 1, 0);
+	unsigned int i;
+
+	for (i = 0; i < to_e500(vcpu)->gtlb_params[1].entries; i++, entry++)
+		if (get_tlb_v(entry) && !get_tlb_iprot(entry))
+			return true;
+	return false;
+}
+
+/* Sites may depend on what TLB1 maps. Undoing them accesses memory and may sleep. */
+static bool changes_tlb1(struct kvm_vcpu *vcpu, u32 inst)
+{
+	if (get_xop(inst) == XOP_TLBWE)
+		return get_tlb_tlbsel(vcpu) == 1;
+	return get_xop(inst) == OP_31_XOP_MTSPR && get_sprn(inst) == SPRN_MMUCSR0 &&
+	       (kvmppc_get_gpr(vcpu, get_rs(inst)) & MMUCSR0_TLB1FI) && flushes_tlb1(vcpu);
 }
 
 static bool tlb_instruction(struct kvm_vcpu *vcpu, u32 inst)
@@ -150,10 +164,7 @@ static bool tlb_instruction(struct kvm_vcpu *vcpu, u32 inst)
 	struct kvmppc_ops *ops = vcpu->kvm->arch.kvm_ops;
 	int advance = 1;
 
-	if (takes_long(vcpu, inst))
-		return false;
-	/* A change of TLB1 drops copies of data, which accesses memory and may sleep. */
-	if (vcpu->kvm->arch.bt->reads.n && !leaves_tlb1(vcpu, inst))
+	if (takes_long(vcpu, inst) || changes_tlb1(vcpu, inst))
 		return false;
 	if (get_xop(inst) == OP_31_XOP_MTSPR) {
 		if (ops->emulate_mtspr(vcpu, get_sprn(inst), kvmppc_get_gpr(vcpu, get_rs(inst))))

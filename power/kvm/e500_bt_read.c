@@ -123,11 +123,19 @@ void kvmppc_bt_check_reads(struct kvm_vcpu *vcpu)
 static void drop_reads(struct kvm_vcpu *vcpu)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
-	unsigned int i;
+	struct bt_site *site;
+	unsigned int i, index;
+	int idx;
 
+	if (!bt->reads.n)
+		return;
+	idx = srcu_read_lock(&vcpu->kvm->srcu);
+	/* Not every caller has been through kvmppc_bt_handle_exit(). */
+	kvmppc_bt_settle(vcpu, &site, &index);
 	for (i = 0; bt->reads.n && i < BT_CACHE_SLOTS; i++)
 		if (bt->reads.slot[i].site)
 			kvmppc_bt_undo(vcpu, bt->reads.slot[i].site);
+	srcu_read_unlock(&vcpu->kvm->srcu, idx);
 }
 
 static struct bt_read *cached(struct kvmppc_bt *bt, gpa_t word)
@@ -155,24 +163,16 @@ void kvmppc_bt_drop_reads_of(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len)
 }
 
 /**
- * kvmppc_bt_remapped - what the guest's TLB1 or the host's memory maps has changed
+ * kvmppc_bt_remapped - what the guest's TLB1 or the host's memory maps is about to change
  * @vcpu: the VM's vcpu, outside of the guest
  */
 void kvmppc_bt_remapped(struct kvm_vcpu *vcpu)
 {
-	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
-	struct bt_site *site;
-	unsigned int index;
-	int idx;
-
-	if (!bt || !bt->reads.n)
+	if (!kvmppc_bt_enabled(vcpu->kvm))
 		return;
-	idx = srcu_read_lock(&vcpu->kvm->srcu);
-	/* Not every caller has been through kvmppc_bt_handle_exit(). */
-	if (!(vcpu->arch.shared->msr & MSR_PR))
-		kvmppc_bt_settle(vcpu, &site, &index);
 	drop_reads(vcpu);
-	srcu_read_unlock(&vcpu->kvm->srcu, idx);
+	/* Whether the execute pages are still mapped is checked when it has changed. */
+	kvm_make_request(KVM_REQ_BT_STALE, vcpu);
 }
 
 /**
@@ -181,8 +181,8 @@ void kvmppc_bt_remapped(struct kvm_vcpu *vcpu)
  */
 void kvmppc_bt_msr_changed(struct kvm_vcpu *vcpu)
 {
-	if (vcpu->arch.shared->msr & MSR_DS)
-		kvmppc_bt_remapped(vcpu);
+	if ((vcpu->arch.shared->msr & MSR_DS) && kvmppc_bt_enabled(vcpu->kvm))
+		drop_reads(vcpu);
 }
 
 /* The TLB1 entry if it is valid for all of the guest's processes, or NULL. */

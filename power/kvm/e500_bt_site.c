@@ -61,7 +61,13 @@ struct bt_site *kvmppc_bt_site(struct kvmppc_bt *bt, gpa_t gpa)
 	return NULL;
 }
 
-/* Translate an address of the guest's supervisor, if it is executable memory. */
+/* In a little-endian page the same bytes are other instructions, which nothing here expects. */
+static bool executable(const struct kvm_book3e_206_tlb_entry *entry, u32 permission)
+{
+	return (entry->mas7_3 & permission) && !(entry->mas2 & MAS2_E);
+}
+
+/* Translate an address, if it is memory that the guest may execute in its present mode. */
 bool kvmppc_bt_find_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t *gpa)
 {
 	int index = kvmppc_mmu_itlb_index(vcpu, ea);
@@ -70,10 +76,53 @@ bool kvmppc_bt_find_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t *gpa)
 	if (index < 0)
 		return false;
 	entry = get_entry(to_e500(vcpu), tlbsel_of(index), esel_of(index));
-	if (!(entry->mas7_3 & MAS3_SX))
+	if (!executable(entry, vcpu->arch.shared->msr & MSR_PR ? MAS3_UX : MAS3_SX))
 		return false;
 	*gpa = kvmppc_mmu_xlate(vcpu, index, ea);
 	return kvm_is_visible_gfn(vcpu->kvm, *gpa >> PAGE_SHIFT);
+}
+
+/* The entry of TLB1 that maps code of the guest's supervisor, in each of its processes. */
+static const struct kvm_book3e_206_tlb_entry *kernel_code(struct kvm_vcpu *vcpu, u32 ea)
+{
+	struct kvmppc_vcpu_e500 *vcpu_e500 = to_e500(vcpu);
+	const struct kvm_book3e_206_tlb_entry *entry = get_entry(vcpu_e500, 1, 0);
+	unsigned int i;
+
+	for (i = 0; i < vcpu_e500->gtlb_params[1].entries; i++, entry++)
+		if (get_tlb_v(entry) && !get_tlb_ts(entry) && !get_tlb_tid(entry) &&
+		    ea >= get_tlb_eaddr(entry) && ea <= get_tlb_end(entry))
+			return executable(entry, MAS3_SX) ? entry : NULL;
+	return NULL;
+}
+
+/**
+ * kvmppc_bt_maps_code - whether pages of code are mapped permanently
+ * @vcpu: the VM's vcpu, outside of the guest
+ * @ea: the first byte's effective address, in the guest's supervisor mode
+ * @gpa: the guest-physical address that it shall have
+ * @bytes: how many, contiguous in both address spaces
+ *
+ * By TLB1, that is, whose changes kvmppc_bt_remapped() sees. Entries of TLB0 come and go.
+ */
+bool kvmppc_bt_maps_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 bytes)
+{
+	u64 end = (u64)ea + bytes, at;
+
+	for (at = ea; at < end; ) {
+		const struct kvm_book3e_206_tlb_entry *entry = kernel_code(vcpu, at);
+
+		if (!entry || get_tlb_raddr(entry) + (at - get_tlb_eaddr(entry)) != gpa + (at - ea))
+			return false;
+		at = (u64)get_tlb_end(entry) + 1;
+	}
+	return true;
+}
+
+/* Whether the guest still maps an area as when it was registered. */
+bool kvmppc_bt_maps_area(struct kvm_vcpu *vcpu, const struct bt_area *area)
+{
+	return kvmppc_bt_maps_code(vcpu, area->ea, area->gpa, area->slots * BT_SLOT_BYTES);
 }
 
 static gpa_t slot_gpa(const struct bt_area *area, u32 slot)
@@ -84,6 +133,16 @@ static gpa_t slot_gpa(const struct bt_area *area, u32 slot)
 static u32 slot_ea(const struct bt_area *area, u32 slot)
 {
 	return area->ea + slot * BT_SLOT_BYTES;
+}
+
+/* Whether memory still holds the site's fragment, all of it. */
+static bool holds_fragment(struct kvm_vcpu *vcpu, const struct bt_site *site)
+{
+	unsigned int bytes = site->n * sizeof(u32);
+	u32 found[BT_SLOT_WORDS];
+
+	return !kvm_read_guest(vcpu->kvm, slot_gpa(site->area, site->slot), found, bytes) &&
+	       !memcmp(found, site->insn, bytes);
 }
 
 /* Drop the copy of a load whose site is undone. */
@@ -103,8 +162,8 @@ static void forget_read(struct kvmppc_bt *bt, struct bt_read *read)
  * No other site is touched. If its page no longer needs tracing, the shadow TLB is
  * updated before the guest runs again.
  *
- * Memory that no longer holds the patch, or the fragment, was changed by the VMM, and
- * is left unchanged.
+ * Memory that no longer holds the patch was changed by the VMM, and a slot that no longer
+ * holds the fragment by the VMM or the guest: both are left unchanged.
  */
 void kvmppc_bt_undo(struct kvm_vcpu *vcpu, struct bt_site *site)
 {
@@ -117,11 +176,9 @@ void kvmppc_bt_undo(struct kvm_vcpu *vcpu, struct bt_site *site)
 	if (read_code(vcpu, site->gpa, &found) && found == site->patched)
 		write_code(vcpu, site->gpa, &site->original, 1);
 	if (site->area) {
-		gpa_t slot = slot_gpa(site->area, site->slot);
-
 		site->area->site[site->slot] = NULL;
-		if (read_code(vcpu, slot, &found) && found == site->first)
-			write_code(vcpu, slot, nothing, BT_SLOT_WORDS);
+		if (holds_fragment(vcpu, site))
+			write_code(vcpu, slot_gpa(site->area, site->slot), nothing, BT_SLOT_WORDS);
 	}
 	if (site->read)
 		forget_read(bt, site->read);
@@ -144,11 +201,8 @@ static struct bt_area *take_slot(struct kvm_vcpu *vcpu, u32 ea, u32 *slot)
 	for (i = 0; i < bt->nareas; i++) {
 		struct bt_area *area = &bt->area[i];
 		u32 next = area->next;
-		gpa_t gpa;
 
-		/* The pages may no longer be memory since they were registered. */
-		if (!kvmppc_bt_find_code(vcpu, slot_ea(area, next), &gpa) ||
-		    gpa != slot_gpa(area, next))
+		if (!kvmppc_bt_maps_area(vcpu, area))
 			continue;
 		if (!kvmppc_bt_branch(ea, slot_ea(area, next), &branch) ||
 		    !kvmppc_bt_branch(slot_ea(area, next) + BT_SLOT_BYTES - 4, ea + 4, &branch))
@@ -169,10 +223,12 @@ static bool write_fragment(struct kvm_vcpu *vcpu, struct bt_site *site, struct b
 	u32 ea = slot_ea(site->area, site->slot);
 	u32 last = code->n - 1;
 
-	site->first = code->insn[0];
-	return kvmppc_bt_branch(ea + 4 * last, site->ea + 4, &code->insn[last]) &&
-	       kvmppc_bt_branch(site->ea, ea, &site->patched) &&
-	       write_code(vcpu, slot_gpa(site->area, site->slot), code->insn, code->n);
+	if (!kvmppc_bt_branch(ea + 4 * last, site->ea + 4, &code->insn[last]) ||
+	    !kvmppc_bt_branch(site->ea, ea, &site->patched))
+		return false;
+	memcpy(site->insn, code->insn, code->n * sizeof(u32));
+	site->n = code->n;
+	return write_code(vcpu, slot_gpa(site->area, site->slot), site->insn, site->n);
 }
 
 /**
@@ -382,40 +438,55 @@ bool kvmppc_bt_in_fragments(const struct kvmppc_bt *bt, u32 ea)
 	return false;
 }
 
+/* Fragments are executed by a supervisor in address space 0 only. */
+static bool runs_fragments(struct kvm_vcpu *vcpu)
+{
+	return !(vcpu->arch.shared->msr & (MSR_PR | MSR_IS));
+}
+
 /**
  * kvmppc_bt_settle - move the guest out of a fragment
  * @vcpu: the VM's vcpu, outside of the guest
- * @site: the fragment's site
- * @index: the fragment's instruction that was not executed yet
+ * @found: for BT_INSIDE, the fragment's site
+ * @index: for BT_INSIDE, the fragment's instruction that was not executed yet
  *
- * Returns false if the guest is in no fragment. Scratch registers are volatile
- * ones, which every exit saves and every entry loads.
+ * The program counter alone does not tell that the guest is in a fragment: it may have
+ * overwritten its execute pages, as a kernel does that starts another one there, and
+ * execute code of its own. Then its registers are not changed. If the exit was a system
+ * call, the program counter is after it; that makes no difference, because a fragment
+ * contains none, and one in front of a fragment leads to its beginning.
+ *
+ * Scratch registers are volatile ones, which every exit saves and every entry loads.
  */
-bool kvmppc_bt_settle(struct kvm_vcpu *vcpu, struct bt_site **site, unsigned int *index)
+enum bt_place kvmppc_bt_settle(struct kvm_vcpu *vcpu, struct bt_site **found, unsigned int *index)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	u32 pc = kvmppc_get_pc(vcpu), *save;
 	unsigned int i;
 
-	for (i = 0; i < bt->nareas; i++) {
+	for (i = 0; i < bt->nareas && runs_fragments(vcpu); i++) {
 		struct bt_area *area = &bt->area[i];
-		u32 offset = pc - area->ea;
+		u32 offset = pc - area->ea, at = offset % BT_SLOT_BYTES / 4;
+		struct bt_site *site;
 
 		if (offset >= area->slots * BT_SLOT_BYTES)
 			continue;
-		/* Another area may be at this address, too, in other pages. */
-		*site = area->site[offset / BT_SLOT_BYTES];
-		if (!*site)
+		/* Another area may have been at this address, in other pages. */
+		site = area->site[offset / BT_SLOT_BYTES];
+		if (!site)
 			continue;
-		*index = offset % BT_SLOT_BYTES / 4;
+		if (at >= site->n || !holds_fragment(vcpu, site))
+			return BT_FOREIGN;
 		save = (void *)vcpu->arch.shared + BT_SAVE_OFFSET;
-		if (*index > 0 && *index <= (*site)->restore)
-			kvmppc_set_gpr(vcpu, (*site)->scratch, READ_ONCE(save[0]));
-		if (*index > 1 && *index <= (*site)->restore2)
-			kvmppc_set_gpr(vcpu, (*site)->scratch2, READ_ONCE(save[1]));
-		kvmppc_set_pc(vcpu, (*site)->ea + (*index > (*site)->commit ? 4 : 0));
+		if (at > 0 && at <= site->restore)
+			kvmppc_set_gpr(vcpu, site->scratch, READ_ONCE(save[0]));
+		if (at > 1 && at <= site->restore2)
+			kvmppc_set_gpr(vcpu, site->scratch2, READ_ONCE(save[1]));
+		kvmppc_set_pc(vcpu, site->ea + (at > site->commit ? 4 : 0));
 		bt->stats.settled++;
-		return true;
+		*found = site;
+		*index = at;
+		return BT_INSIDE;
 	}
-	return false;
+	return BT_OUTSIDE;
 }

@@ -171,13 +171,17 @@ static void retrace(struct kvm_vcpu *vcpu)
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 
 	memset(bt->decided, 0, bt->ndecided);
+	bt->retraced = true;
 	kvm_make_request(KVM_REQ_BT_STALE, vcpu);
 }
 
 /* Flush the shadow TLB: entries made from now on match the present sites. */
 void kvmppc_bt_flush(struct kvm_vcpu *vcpu)
 {
-	vcpu->kvm->arch.bt->readable_inside = false;
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+
+	bt->retraced = false;
+	bt->readable_inside = false;
 	kvmppc_core_flush_tlb(vcpu);
 }
 

@@ -63,6 +63,7 @@ static bool allowed(struct kvm_vcpu *vcpu, const struct kvm_book3e_206_tlb_entry
 /* Translate an address by the guest's own TLB; on failure queue the guest's fault. */
 static enum outcome find(struct kvm_vcpu *vcpu, u32 ea, bool store, gpa_t *gpa)
 {
+	const struct kvm_book3e_206_tlb_entry *entry;
 	int index = kvmppc_mmu_dtlb_index(vcpu, ea);
 	u32 esr = store ? ESR_ST : 0;
 
@@ -76,10 +77,14 @@ static enum outcome find(struct kvm_vcpu *vcpu, u32 ea, bool store, gpa_t *gpa)
 		kvmppc_mmu_dtlb_miss(vcpu);
 		return GUEST_FAULT;
 	}
-	if (!allowed(vcpu, get_entry(to_e500(vcpu), tlbsel_of(index), esel_of(index)), store)) {
+	entry = get_entry(to_e500(vcpu), tlbsel_of(index), esel_of(index));
+	if (!allowed(vcpu, entry, store)) {
 		kvmppc_core_queue_data_storage(vcpu, ea, esr);
 		return GUEST_FAULT;
 	}
+	/* A little-endian page: the processor, not the instruction, would reverse the bytes. */
+	if (entry->mas2 & MAS2_E)
+		return UNKNOWN_INST;
 	*gpa = kvmppc_mmu_xlate(vcpu, index, ea);
 	/* A device next to traced code: half an access has an unknown effect. */
 	return kvm_is_visible_gfn(vcpu->kvm, *gpa >> PAGE_SHIFT) ? DONE : UNKNOWN_INST;
@@ -287,17 +292,13 @@ static enum outcome emulate_access(struct kvm_vcpu *vcpu, const struct instructi
 /* The next instruction as the guest would execute it, if it is in its memory. */
 static bool fetch(struct kvm_vcpu *vcpu, u32 *inst)
 {
-	u32 pc = kvmppc_get_pc(vcpu);
-	int index = kvmppc_mmu_itlb_index(vcpu, pc);
 	struct bt_site *site;
 	gpa_t gpa;
 
-	if (index < 0)
+	if (!kvmppc_bt_find_code(vcpu, kvmppc_get_pc(vcpu), &gpa) ||
+	    kvm_read_guest(vcpu->kvm, gpa, inst, sizeof(*inst)))
 		return false;
-	gpa = kvmppc_mmu_xlate(vcpu, index, pc);
 	site = kvmppc_bt_site(vcpu->kvm->arch.bt, gpa);
-	if (kvm_read_guest(vcpu->kvm, gpa, inst, sizeof(*inst)))
-		return false;
 	if (!site)
 		return true;
 	/* Only a load's patch can be continued from; a privileged instruction is not simple. */
@@ -397,13 +398,10 @@ static enum outcome reservation(struct kvm_vcpu *vcpu, const struct instruction_
 /* The word that the guest wrote at an address of its code. */
 static bool read_code(struct kvm_vcpu *vcpu, u32 ea, u32 *inst)
 {
-	int index = kvmppc_mmu_itlb_index(vcpu, ea);
 	gpa_t gpa;
 
-	if (index < 0)
-		return false;
-	gpa = kvmppc_mmu_xlate(vcpu, index, ea);
-	if (kvm_read_guest(vcpu->kvm, gpa, inst, sizeof(*inst)))
+	if (!kvmppc_bt_find_code(vcpu, ea, &gpa) ||
+	    kvm_read_guest(vcpu->kvm, gpa, inst, sizeof(*inst)))
 		return false;
 	kvmppc_bt_originals(vcpu, gpa, (u8 *)inst, sizeof(*inst));
 	return true;

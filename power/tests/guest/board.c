@@ -15,6 +15,7 @@
 
 #define MAS0_TLB1	0x10000000
 #define MAS1_VALID	0x80000000
+#define MAS1_TS		0x1000
 #define MAS2_DEVICE	0x0a
 
 #define SPR_MAS0	624
@@ -166,10 +167,12 @@ u32 disable_translation(void)
 	return hypercall(HYPERCALL_DISABLE, 0, 0, 0);
 }
 
-void map(u32 entry, u32 ea, u32 pa, u32 tsize, u32 attributes, int valid)
+void map(u32 entry, u32 ea, u32 pa, u32 tsize, u32 attributes, u32 valid)
 {
+	u32 space = valid == MAP_IN_1 ? MAS1_TS : 0;
+
 	mtspr(SPR_MAS0, MAS0_TLB1 | entry << 16);
-	mtspr(SPR_MAS1, (valid ? MAS1_VALID : 0) | tsize << 8);
+	mtspr(SPR_MAS1, (valid ? MAS1_VALID : 0) | space | tsize << 8);
 	mtspr(SPR_MAS2, ea | (ea >= 0xe0000000 ? MAS2_DEVICE : 0));
 	mtspr(SPR_MAS3, pa | attributes);
 	mtspr(SPR_MAS7, 0);

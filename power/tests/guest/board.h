@@ -29,7 +29,10 @@ u32 enable_translation(u32 data, u32 execute, u32 pages);
 u32 disable_translation(void);
 
 /* Write an entry of TLB1: a page of 1 KiB * 4^tsize, or an invalid entry. */
-void map(u32 entry, u32 ea, u32 pa, u32 tsize, u32 attributes, int valid);
+void map(u32 entry, u32 ea, u32 pa, u32 tsize, u32 attributes, u32 valid);
+
+/* For @valid: in address space 1. */
+#define MAP_IN_1	2
 
 #define TSIZE_4K	1
 #define TSIZE_64K	3

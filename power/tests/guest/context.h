@@ -55,6 +55,7 @@
 #define MSR_CE		0x20000
 #define MSR_FP		0x2000
 #define MSR_ME		0x1000
+#define MSR_IS		0x20
 
 #ifndef __ASSEMBLER__
 typedef unsigned int u32;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * A guest that attacks its host's translator: forged registrations, garbage in the
- * registered pages, pages that are unmapped under translated code, jumps into fragments.
+ * registered pages, pages that are unmapped under translated code, jumps into fragments,
+ * code of its own where fragments are.
  *
  * Invariant: after each attack it either continues or gets an interrupt of its own, and
  * once translation is set up correctly again, or is off, its code runs correctly. Its
@@ -25,6 +26,13 @@
 
 #define SPR_IVOR10	410
 #define WATCHDOG_TICKS	2000000
+
+/* The host's slots, of which the probe takes the first ones. */
+#define SLOT_WORDS	16
+#define SLOT_BYTES	(SLOT_WORDS * 4)
+#define SLOTS		4
+#define WORDS		7
+#define SPR_PVR		287
 
 static u8 other_pages[WINDOW_PAGES * PAGE] __attribute__((section(".arena"), aligned(0x10000)));
 static u8 code_pages[2 * PAGE] __attribute__((section(".arena"), aligned(0x10000)));
@@ -63,8 +71,12 @@ static void watchdog(int on)
 /* After any interrupt: back to the caller of the guarded code, with a known machine state. */
 void trap(void)
 {
+	u32 scratch;
+
 	traps++;
-	asm volatile("mtmsr %0; isync" : : "r" (0));
+	/* With nothing that is ever replaced by a branch: the fragments may be overwritten. */
+	asm volatile("bl 1f; 1: mflr %0; addi %0, %0, 2f - 1b; mtspr 26, %0; li %0, 0; mtspr 27, %0; rfi; 2:"
+		     : "=b" (scratch) : : "lr", "memory");
 	watchdog(0);
 	__builtin_longjmp(recovery, 1);
 }
@@ -135,8 +147,17 @@ static void probe_only(void)
 		call_probe(i);
 }
 
-/* lwz, lwzu, lbz, lbzu, lhz, lhzu, lha, lhau, mulli, cmpli, cmpi, addic, addi, addis, rlwinm, twi */
-static const u32 harmless[16] = { 32, 33, 34, 35, 40, 41, 42, 43, 7, 10, 11, 12, 14, 15, 21, 3 };
+/* lwz, lbz, lhz, lha, ori, oris, xori, xoris, mulli, cmpli, cmpi, addic, addi, addis, rlwinm, twi */
+static const u32 harmless[16] = { 32, 34, 40, 42, 24, 25, 26, 27, 7, 10, 11, 12, 14, 15, 21, 3 };
+
+static void clear(u32 address, u32 words)
+{
+	u32 i;
+
+	for (i = 0; i < words; i++)
+		word_at(address + 4 * i) = 0;
+	synchronize(address, words);
+}
 
 static void fill(u32 address, u32 words, u32 seed)
 {
@@ -147,8 +168,8 @@ static void fill(u32 address, u32 words, u32 seed)
 		u32 word = random_word(&r);
 
 		switch (seed) {
-		case 0:
-			word = 0;
+		case 0:		/* not zeros: KVM ends a guest that executes one */
+			word = TRAP_ALWAYS;
 			break;
 		case 1:		/* branches into the middle of other slots */
 			word = word & 64 ? TRAP_ALWAYS : B(4 + 4 * (word & 15));
@@ -161,6 +182,8 @@ static void fill(u32 address, u32 words, u32 seed)
 			break;
 		default:	/* all kinds, except stores, endless loops and invalid words */
 			word = harmless[word >> 26 & 15] << 26 | (word & 0x03ffffff);
+			if (word >> 26 == 10 || word >> 26 == 11)
+				word &= ~0x00600000u;
 			if (i % 64 == 63)
 				word = TRAP_ALWAYS;
 		}
@@ -269,9 +292,107 @@ static void spoil(const char *what, u32 seed)
 	fill((u32)execute_pages, WINDOW_PAGES * PAGE / 4, seed);
 	survives(probe_only);
 	disable_translation();
-	fill((u32)execute_pages, WINDOW_PAGES * PAGE / 4, 0);
+	clear((u32)execute_pages, WINDOW_PAGES * PAGE / 4);
 	write_probe();
 	say("and when it is over", probe_is_right());
+}
+
+/* Fill the pages with code that exits everywhere, and ends with a trap in the last word of a slot. */
+static void write_own_code(u32 to, u32 exits)
+{
+	u32 i;
+
+	for (i = 0; i < WINDOW_PAGES * PAGE / 4; i++)
+		word_at(to + 4 * i) = (i + 1) % SLOT_WORDS ? exits : TRAP_ALWAYS;
+	synchronize(to, i);
+}
+
+/* No value that would make the guest sleep if it got into MSR. */
+static u32 pattern(u32 number)
+{
+	return (number + 1) << 20;
+}
+
+/* Run code that may change r3; false unless it ends at @end, with the registers that it had. */
+static int runs_own_code(u32 at, u32 end, u32 msr_bits)
+{
+	u32 i, good;
+
+	/* Code that returns has been left for the probe. */
+	word_at(code_pages + PAGE) = TRAP_ALWAYS;
+	synchronize((u32)code_pages + PAGE, 1);
+	for (i = 0; i < 32; i++)
+		context->gpr[i] = pattern(i);
+	context->lr = (u32)code_pages + PAGE;
+	/* The watchdog ends what does not come to an end. */
+	context->msr = msr_bits | MSR_EE;
+	context->pc = at;
+	survives(enter);
+	good = trapped->pc == end;
+	for (i = 0; i < 32; i++)
+		good &= i == 3 || trapped->gpr[i] == pattern(i);
+	/* If the host has not noticed, sites still lead to that code. */
+	if (!good)
+		disable_translation();
+	return good;
+}
+
+/*
+ * Code of the guest's own at the addresses of fragments, with none of which it has to do:
+ * where fragments were (as a kernel does that starts another one and does not tell the
+ * host), in other pages, and in the other address space. In each case translation is on.
+ */
+static void own_code(void)
+{
+	static const u32 words[WORDS] = { 0, 1, 2, 3, 5, 8, SLOT_WORDS - 2 };
+	const u32 exits = MFSPR(3, SPR_PVR), all = MAP_READ | MAP_WRITE | MAP_EXECUTE;
+	u32 slot, i, written = 1, mapped = 1, space = 1, waits = 1, good = 1;
+
+	write_own_code((u32)other_pages, exits);
+	for (slot = 0; slot < SLOTS; slot++) {
+		for (i = 0; i < WORDS; i++) {
+			u32 begin = WINDOW + slot * SLOT_BYTES, at = begin + 4 * words[i];
+			u32 end = begin + SLOT_BYTES - 4;
+
+			enable(WINDOW, WINDOW_PAGES);
+			good &= probe_is_right();
+			write_own_code((u32)execute_pages, exits);
+			written &= runs_own_code(at, end, 0);
+			good &= probe_is_right();
+
+			disable_translation();
+			clear((u32)execute_pages, WINDOW_PAGES * PAGE / 4);
+			enable(WINDOW, WINDOW_PAGES);
+			good &= probe_is_right();
+			map(WINDOW_ENTRY, WINDOW, (u32)other_pages, TSIZE_64K, all, 1);
+			mapped &= runs_own_code(at, end, 0);
+			map(WINDOW_ENTRY, WINDOW, (u32)execute_pages, TSIZE_64K, all, 1);
+			good &= probe_is_right();
+
+			enable(WINDOW, WINDOW_PAGES);
+			good &= probe_is_right();
+			map(3, WINDOW, (u32)other_pages, TSIZE_64K, all, MAP_IN_1);
+			space &= runs_own_code(at, end, MSR_IS);
+			map(3, WINDOW, 0, TSIZE_64K, 0, 0);
+			good &= probe_is_right();
+			disable_translation();
+			clear((u32)execute_pages, WINDOW_PAGES * PAGE / 4);
+		}
+		/* Exits that are no fault of the code's: it waits for an interrupt. */
+		enable(WINDOW, WINDOW_PAGES);
+		good &= probe_is_right();
+		write_own_code((u32)execute_pages, B(0));
+		i = WINDOW + slot * SLOT_BYTES + 8;
+		waits &= runs_own_code(i, i, 0);
+		good &= probe_is_right();
+		disable_translation();
+		clear((u32)execute_pages, WINDOW_PAGES * PAGE / 4);
+	}
+	say("its own code, written over fragments", written);
+	say("its own code, waiting there", waits);
+	say("its own code, in other pages", mapped);
+	say("its own code, in the other address space", space);
+	say("and the probe", good);
 }
 
 void main(const void *tree)
@@ -312,6 +433,8 @@ void main(const void *tree)
 	disable_translation();
 	write_probe();
 	say("after the jumps", probe_is_right());
+
+	own_code();
 
 	if (last) {
 		/* Last: nothing has to work after it. */

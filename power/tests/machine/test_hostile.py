@@ -79,7 +79,7 @@ def test_forged_registrations_are_refused(console: power.Console) -> None:
 def test_it_was_translated(console: power.Console) -> None:
     counters = console.statistics("hostile")
     assert counters["bt_fragments"] > SPOILED and counters["bt_settled"] > SPOILED
-    assert counters["bt_fragment_traps"] > SPOILED and counters["bt_undone"] > SPOILED
+    assert counters["bt_undone"] > SPOILED
     assert console.statistics("hostile-cached")["bt_reads_made"] > 0
 
 

@@ -4,8 +4,8 @@
 The program is ``guest/race.c``, with a VM of its own; KVM remembers huge pages only if its parameter bt_mode
 is set. The host runs without a deterministic clock: two threads of QEMU race like two processors.
 
-The kernel with deliberate mistakes is the negative control of this test and of test_debugged_guest.py. Both
-kernels are made by ``make -C power smp``.
+The kernel with deliberate mistakes is the negative control of this test, of test_debugged_guest.py and of
+test_hostile.py. Both kernels are made by ``make -C power smp``.
 """
 
 import re
@@ -15,6 +15,7 @@ import pytest
 
 from test_debugged_guest import EXPECTED, SCRIPT, said
 from test_debugged_guest import files as debugger
+from test_hostile import HOSTILE, hostile
 from trapless_lab import artifacts
 from trapless_lab.machines.initramfs import File
 from trapless_lab.machines.machine import MACHINES
@@ -34,8 +35,12 @@ TIMEOUT_S = 1500
 def run(kernel: str, mutant: bool = False) -> power.Console:
     image = artifacts.mutant("power", kernel, "vmlinux") if mutant else artifacts.power(kernel, "vmlinux")
     return power.in_host(
-        [*SCRIPT, f"run race {RACE} {LOADS}"],
-        files={RACE: File(artifacts.power("tests/guest", "race"), 0o755), **debugger()},
+        [*SCRIPT, f"run race {RACE} {LOADS}", *hostile("hostile", 2)],
+        files={
+            RACE: File(artifacts.power("tests/guest", "race"), 0o755),
+            HOSTILE: File(artifacts.power("tests/guest", "hostile.elf")),
+            **debugger(),
+        },
         how=power.How(timeout_s=TIMEOUT_S),
         label=kernel,
         machine=replace(MACHINES["power-kvm-smp"], kernel=image),
@@ -73,3 +78,21 @@ def test_a_debugger_finds_what_the_guest_wrote(product: power.Console) -> None:
 
 def test_negative_control_sites_under_a_debugger_are_seen(mistaken: power.Console) -> None:
     assert said(mistaken) != EXPECTED and "begun: replaced" in said(mistaken)
+
+
+OWN_CODE = (
+    "its own code, written over fragments",
+    "its own code, waiting there",
+    "its own code, in other pages",
+    "its own code, in the other address space",
+)
+
+
+def test_a_guest_that_executes_its_own_code_is_left_alone(product: power.Console) -> None:
+    said = product.of("hostile").text
+    assert all(f"hostile: {what}: right" in said for what in OWN_CODE) and "WRONG" not in said
+
+
+@pytest.mark.parametrize("what", OWN_CODE)
+def test_negative_control_a_guest_that_is_moved_is_seen(mistaken: power.Console, what: str) -> None:
+    assert f"hostile: {what}: WRONG" in mistaken.of("hostile").text

@@ -162,6 +162,8 @@ static void build(struct trial *t)
 			fail(t, "out of reach");
 		for (i = 0; i < code->n; i++)
 			write_code(fragment_code + i, code->insn[i]);
+		memcpy(t->site.insn, code->insn, sizeof(code->insn));
+		t->site.n = code->n;
 	}
 	write_code(site_code, patched);
 	write_code(site_code + 1, BRANCH | (u32)machine_leave | ABSOLUTE);
@@ -201,7 +203,7 @@ static bool settle(struct trial *t, u32 pc)
 	unsigned int index;
 
 	memcpy(vcpu.arch.gpr, machine->gpr, sizeof(vcpu.arch.gpr));
-	if (!kvmppc_bt_settle(&vcpu, &site, &index) || site != &t->site ||
+	if (kvmppc_bt_settle(&vcpu, &site, &index) != BT_INSIDE || site != &t->site ||
 	    index != (pc - (u32)fragment_code) / 4)
 		fail(t, "the host did not find the fragment at %08x", pc);
 	memcpy(machine->gpr, vcpu.arch.gpr, sizeof(vcpu.arch.gpr));
