@@ -56,7 +56,9 @@ impl Device {
             };
             let listed = std::fs::read_to_string(abi::LEFT_OUT).unwrap_or_default();
             return Err(match left_out(&listed, name) {
-                Some(why) => format!("the module trapless_dirty is loaded, and leaves {name} out of this kernel: {why}"),
+                Some(why) => format!(
+                    "the module trapless_dirty is loaded, and leaves {name} out of this kernel: {why}"
+                ),
                 None => format!("the module trapless_dirty is loaded and finds no {lacks} here"),
             });
         }
