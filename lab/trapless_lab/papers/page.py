@@ -169,7 +169,7 @@ def number(value: Any) -> str:
         return value
     if value == int(value):
         return f"{int(value):,}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.5g}" if abs(value) >= 10 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.5g}" if abs(value) >= 10 else f"{value:.4g}"
 
 
 def build(
@@ -293,7 +293,7 @@ def _made(name: str, found: Kept | None, sources: Sources, *, quick: bool) -> Ma
     trouble = _trouble(name, found, sources, quick=quick)
     if found is None or found.result is None:
         return Made(name, f"trapless-lab run {name}", "", trouble)
-    ran = f"{found.began[:10]}, {found.seconds:.0f} s, sources {found.commit}"
+    ran = f"{found.began[:10]}, {found.seconds:.0f} s, sources {found.commit} (digest {found.digest})"
     text = f"{ran}; {_machine(found.result['machine'])}"
     return Made(name, found.command, text, trouble, str(found.result["method"]))
 
