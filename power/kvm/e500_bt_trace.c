@@ -77,7 +77,7 @@ static enum outcome find(struct kvm_vcpu *vcpu, u32 ea, bool store, gpa_t *gpa)
 		return GUEST_FAULT;
 	}
 	if (!allowed(vcpu, get_entry(to_e500(vcpu), tlbsel_of(index), esel_of(index)), store)) {
-		kvmppc_core_queue_data_storage(vcpu, ea, esr);
+		kvmppc_core_queue_data_storage(vcpu, 0, ea, esr);
 		return GUEST_FAULT;
 	}
 	*gpa = kvmppc_mmu_xlate(vcpu, index, ea);
@@ -459,10 +459,11 @@ int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	struct pt_regs *regs = &vcpu->arch.regs;
-	u32 ea = vcpu->arch.fault_dear, pc = regs->nip, inst;
+	u32 ea = vcpu->arch.fault_dear, pc = regs->nip;
 	struct instruction_op op;
 	enum outcome outcome;
 	bool again = false;
+	ppc_inst_t inst;
 	gfn_t gfn;
 	int index;
 
@@ -477,7 +478,7 @@ int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu)
 		return RESUME_GUEST;
 
 	regs->msr = vcpu->arch.shared->msr;
-	if (analyse_instr(&op, regs, ppc_inst(inst)) < 0)
+	if (analyse_instr(&op, regs, inst) < 0)
 		op.type = UNKNOWN;
 	count(bt, &op);
 	switch (GETTYPE(op.type)) {
@@ -496,6 +497,6 @@ int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu)
 	else
 		kvmppc_bt_fault(vcpu, gfn);
 	if (outcome == DONE && GETTYPE(op.type) == LOAD)
-		kvmppc_bt_loaded(vcpu, pc, inst, &op);
+		kvmppc_bt_loaded(vcpu, pc, ppc_inst_val(inst), &op);
 	return RESUME_GUEST_NV;
 }
