@@ -56,6 +56,11 @@ def test_power_with_two_cpus_runs_them_at_once() -> None:
     assert "-accel tcg,thread=multi -smp 2" in made and "-icount" not in made
 
 
+def test_power_has_another_board() -> None:
+    assert "-M ppce500 " in line(MACHINES["power-kvm"])
+    assert "-M mpc8544ds " in line(replace(MACHINES["power-kvm"], board="mpc8544ds"))
+
+
 @pytest.mark.parametrize("name", ["arm64", "arm64-16k"])
 def test_arm64_has_two_cpus_and_a_port_for_its_steps(name: str) -> None:
     made = line(MACHINES[name])
@@ -161,6 +166,7 @@ def test_commas_in_paths_are_doubled() -> None:
         ({"xen": True, "dom0": "pvh", "iommu": "relaxed"}, "needs its IOMMU strict"),
         ({"xen": True, "dom0": "pvh", "iommu": "strict"}, r"a CPU with \+svm,\+npt,\+pdpe1gb"),
         ({"xen": True, "dom0": "pvh", "iommu": "strict", "cpu": "qemu64,+svm,+npt"}, r"with \+pdpe1gb"),
+        ({"board": "mpc8544ds"}, "only Power has several boards"),
     ],
 )
 def test_impossible_machines_are_refused(fields: dict[str, object], complaint: str) -> None:

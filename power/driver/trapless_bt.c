@@ -39,8 +39,12 @@
 #define MODULES_BYTES	SZ_64K
 #define MODULES_TSIZE	BOOK3E_PAGESZ_64K
 
-/* KVM on e500v2 treats a system call of the kernel with this r0 as a hypercall. */
-static long hypercall(unsigned long nr, unsigned long a, unsigned long b, unsigned long c)
+/*
+ * KVM on e500v2 treats a system call of the kernel with this r0 as a hypercall. Returns
+ * its status, and in @value what it returns beside that.
+ */
+static long hypercall(unsigned long nr, unsigned long a, unsigned long b, unsigned long c,
+		      unsigned long *value)
 {
 	register unsigned long r0 asm("r0") = KVM_SC_MAGIC_R0;
 	register unsigned long r3 asm("r3") = a;
@@ -50,12 +54,15 @@ static long hypercall(unsigned long nr, unsigned long a, unsigned long b, unsign
 
 	asm volatile("sc" : "+r" (r0), "+r" (r3), "+r" (r4), "+r" (r5), "+r" (r11) : :
 		     "memory", "cc", "xer", "ctr", "lr", "r6", "r7", "r8", "r9", "r10", "r12");
+	*value = r4;
 	return r3;
 }
 
 static long __init give(unsigned long ea, unsigned long pages)
 {
-	return hypercall(KVM_HCALL_TOKEN(KVM_HC_PPC_BT_ENABLE), DATA_PAGE, ea, pages);
+	unsigned long unused;
+
+	return hypercall(KVM_HCALL_TOKEN(KVM_HC_PPC_BT_ENABLE), DATA_PAGE, ea, pages, &unused);
 }
 
 /* A TLB miss changes the MAS registers, but no access here can miss. */
@@ -112,6 +119,7 @@ static long __init give_for_modules(void)
 static int __init trapless_bt_init(void)
 {
 	struct device_node *node;
+	unsigned long value;
 	long r;
 
 	BUILD_BUG_ON(FIXADDR_TOP > DATA_PAGE);
@@ -119,11 +127,16 @@ static int __init trapless_bt_init(void)
 	if (!node)
 		return 0;
 	of_node_put(node);
+	r = hypercall(KVM_HCALL_TOKEN(KVM_HC_FEATURES), 0, 0, 0, &value);
+	if (r || !(value & 1 << KVM_FEATURE_BT)) {
+		pr_info("trapless: the host does not translate in place\n");
+		return 0;
+	}
 	/* Left by an earlier kernel that may not have disabled translation. */
-	hypercall(KVM_HCALL_TOKEN(KVM_HC_PPC_BT_DISABLE), 0, 0, 0);
+	hypercall(KVM_HCALL_TOKEN(KVM_HC_PPC_BT_DISABLE), 0, 0, 0, &value);
 	r = give((unsigned long)trapless_bt_execute, TRAPLESS_BT_PAGES);
 	if (r) {
-		pr_info("trapless: the host does not translate in place: %ld\n", r);
+		pr_info("trapless: the host refuses to translate in place: %ld\n", r);
 		return 0;
 	}
 	r = give_for_modules();

@@ -374,6 +374,12 @@ static inline bool kvmppc_bt_enabled(struct kvm *kvm)
 	return kvm->arch.bt && kvm->arch.bt->nareas;
 }
 
+/* Whether the guest's driver may enable translation, so that it is told of the hypercalls. */
+static inline bool kvmppc_bt_offered(struct kvm *kvm)
+{
+	return kvm->arch.bt;
+}
+
 /* The shadow PIDs are about to change. */
 static inline void kvmppc_bt_forget_pids(struct kvm_vcpu *vcpu)
 {
@@ -489,6 +495,11 @@ static inline int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit
 }
 
 static inline bool kvmppc_bt_enabled(struct kvm *kvm)
+{
+	return false;
+}
+
+static inline bool kvmppc_bt_offered(struct kvm *kvm)
 {
 	return false;
 }

@@ -63,7 +63,8 @@ static void set_msr(struct kvm_vcpu *vcpu, u32 msr)
 	u32 changed = vcpu->arch.shared->msr ^ msr;
 	const u32 *pids;
 
-	if ((changed & ~(MSR_CE | MSR_EE | MSR_ME | MSR_RI | MSR_PR)) || (msr & (MSR_IS | MSR_DS))) {
+	if ((changed & ~(MSR_CE | MSR_EE | MSR_ME | MSR_RI | MSR_PR)) ||
+	    (msr & (MSR_IS | MSR_DS))) {
 		kvmppc_set_msr(vcpu, msr);
 		return;
 	}

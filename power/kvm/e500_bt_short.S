@@ -29,7 +29,7 @@
 #include <asm/reg.h>
 #include <asm/thread_info.h>
 
-#define VCPU_GPR(n)	(VCPU_GPRS + (n * 4))
+#define GUEST_GPR(n)	(VCPU_GPRS + (n * 4))
 /* The low word of a field of 64 bits. */
 #define LOW		4
 
@@ -65,9 +65,9 @@
  *  r5: exit number
  */
 SYM_FUNC_START(kvmppc_bt_short_exit)
-	stw	r7, VCPU_GPR(7)(r4)
-	stw	r8, VCPU_GPR(8)(r4)
-	stw	r9, VCPU_GPR(9)(r4)
+	stw	r7, GUEST_GPR(7)(r4)
+	stw	r8, GUEST_GPR(8)(r4)
+	stw	r9, GUEST_GPR(9)(r4)
 	mfcr	r8
 
 	lwz	r6, VCPU_BT_SHORT(r4)
@@ -152,13 +152,13 @@ SYM_FUNC_START(kvmppc_bt_short_exit)
 	lwz	r6, VCPU_CTR(r4)
 	mtctr	r6
 	mtcrf	0x80, r8
-	lwz	r9, VCPU_GPR(9)(r4)
-	lwz	r8, VCPU_GPR(8)(r4)
-	lwz	r7, VCPU_GPR(7)(r4)
-	lwz	r6, VCPU_GPR(6)(r4)
-	lwz	r5, VCPU_GPR(5)(r4)
-	lwz	r3, VCPU_GPR(3)(r4)
-	lwz	r4, VCPU_GPR(4)(r4)
+	lwz	r9, GUEST_GPR(9)(r4)
+	lwz	r8, GUEST_GPR(8)(r4)
+	lwz	r7, GUEST_GPR(7)(r4)
+	lwz	r6, GUEST_GPR(6)(r4)
+	lwz	r5, GUEST_GPR(5)(r4)
+	lwz	r3, GUEST_GPR(3)(r4)
+	lwz	r4, GUEST_GPR(4)(r4)
 	/* Synchronises the context, PID included. */
 	rfi
 
@@ -169,8 +169,8 @@ SYM_FUNC_START(kvmppc_bt_short_exit)
 	li	r5, BOOKE_INTERRUPT_SYSCALL
 .Llong:
 	mtcrf	0x80, r8
-	lwz	r9, VCPU_GPR(9)(r4)
-	lwz	r8, VCPU_GPR(8)(r4)
-	lwz	r7, VCPU_GPR(7)(r4)
+	lwz	r9, GUEST_GPR(9)(r4)
+	lwz	r8, GUEST_GPR(8)(r4)
+	lwz	r7, GUEST_GPR(7)(r4)
 	b	kvmppc_resume_host
 SYM_FUNC_END(kvmppc_bt_short_exit)

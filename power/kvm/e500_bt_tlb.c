@@ -354,7 +354,8 @@ void kvmppc_bt_note_block(struct kvm *kvm, const struct kvm_memory_slot *slot, g
 
 	lockdep_assert_held(&kvm->mmu_lock);
 	/* If it is not aligned to the guest's addresses, one entry cannot map it. */
-	if (!kvmppc_bt_enabled(kvm) || ((gfn ^ pfn) & (tsize_pages(tsize) - 1)) || first < slot->base_gfn ||
+	if (!kvmppc_bt_enabled(kvm) || ((gfn ^ pfn) & (tsize_pages(tsize) - 1)) ||
+	    first < slot->base_gfn ||
 	    first + tsize_pages(tsize) > slot->base_gfn + slot->npages)
 		return;
 	bt->block[first / tsize_pages(tsize) % BT_BLOCKS] = (struct bt_block){

@@ -79,7 +79,7 @@ static enum outcome find(struct kvm_vcpu *vcpu, u32 ea, bool store, gpa_t *gpa)
 	}
 	entry = get_entry(to_e500(vcpu), tlbsel_of(index), esel_of(index));
 	if (!allowed(vcpu, entry, store)) {
-		kvmppc_core_queue_data_storage(vcpu, ea, esr);
+		kvmppc_core_queue_data_storage(vcpu, 0, ea, esr);
 		return GUEST_FAULT;
 	}
 	/* A little-endian page: the processor, not the instruction, would reverse the bytes. */
@@ -457,10 +457,11 @@ int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	struct pt_regs *regs = &vcpu->arch.regs;
-	u32 ea = vcpu->arch.fault_dear, pc = regs->nip, inst;
+	u32 ea = vcpu->arch.fault_dear, pc = regs->nip;
 	struct instruction_op op;
 	enum outcome outcome;
 	bool again = false;
+	ppc_inst_t inst;
 	gfn_t gfn;
 	int index;
 
@@ -475,7 +476,7 @@ int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu)
 		return RESUME_GUEST;
 
 	regs->msr = vcpu->arch.shared->msr;
-	if (analyse_instr(&op, regs, ppc_inst(inst)) < 0)
+	if (analyse_instr(&op, regs, inst) < 0)
 		op.type = UNKNOWN;
 	count(bt, &op);
 	switch (GETTYPE(op.type)) {
@@ -494,6 +495,6 @@ int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu)
 	else
 		kvmppc_bt_fault(vcpu, gfn);
 	if (outcome == DONE && GETTYPE(op.type) == LOAD)
-		kvmppc_bt_loaded(vcpu, pc, inst, &op);
+		kvmppc_bt_loaded(vcpu, pc, ppc_inst_val(inst), &op);
 	return RESUME_GUEST_NV;
 }

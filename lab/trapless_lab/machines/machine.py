@@ -54,7 +54,8 @@ class Machine:
     package's file, at the address for which it is linked; with ``kaslr`` from that file, at a random
     address. With ``epml`` its processors are the model of docs/epml.md. ``cable`` gives it two network
     cards with a cable between them: no packet leaves the machine, so the host's speed has no influence on
-    them. With ``exceptions`` QEMU's trace contains each exception of the processor.
+    them. With ``exceptions`` QEMU's trace contains each exception of the processor. ``board`` is QEMU's name of
+    another board than the architecture's.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Machine:
     vendor: Vendor = "intel"
     cpu: str = "qemu64"  # -cpu max crashes a PV dom0 early
     cpus: int = 1
+    board: str = ""
     memory_mib: int = 2048
     icount: bool = False
     turns: bool = False
@@ -115,6 +117,8 @@ class Machine:
             raise ValueError(f"machine {self.name}: the model of EPML supports Linux without Xen only")
         if not self.pc and (self.xen or self.disk or self.cable or self.epml):
             raise ValueError(f"machine {self.name}: other than QEMU's PC it has memory and a console only")
+        if self.board and self.architecture != "power":
+            raise ValueError(f"machine {self.name}: only Power has several boards")
         if self.page_kib != 4 and self.architecture != "arm64":
             raise ValueError(f"machine {self.name}: pages of {self.page_kib} KiB are arm64's alone")
         if self.emulator == "bochs" and (

@@ -112,7 +112,7 @@ def argv(
 ) -> list[str]:
     """Return the command that runs ``machine``; it ends when the guest powers off or resets."""
     args = [str(qemu), "-nodefaults", "-display", "none", "-no-reboot", "-m", f"{machine.memory_mib}M"]
-    args += ["-M", _BOARDS[machine.architecture], "-cpu", machine.cpu]
+    args += ["-M", machine.board or _BOARDS[machine.architecture], "-cpu", machine.cpu]
     if machine.icount:
         # A fixed date, too: Xen and Linux wait for the RTC's next second, which must not depend on the host.
         args += ["-accel", "tcg", "-icount", "shift=1,sleep=off", "-rtc", "clock=vm,base=2020-01-01"]

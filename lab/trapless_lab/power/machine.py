@@ -149,9 +149,11 @@ def _started(vms: Sequence[Vm]) -> list[str]:
     ]
 
 
-def bare(arguments: str, *, files: Tree | None = None, how: How | None = None) -> Console:
+def bare(
+    arguments: str, *, files: Tree | None = None, how: How | None = None, machine: Machine = BARE
+) -> Console:
     """Boot the kernel alone, with the guests' files and ``files``."""
-    return _run("bare metal", BARE, arguments, {**guest_tree(), **(files or {})}, how or How())
+    return _run("bare metal", machine, arguments, {**guest_tree(), **(files or {})}, how or How())
 
 
 def in_host(
