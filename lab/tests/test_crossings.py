@@ -14,6 +14,7 @@ from trapless_lab.machines.script import Step, StepResult
 from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import crossings, prices
 from trapless_lab.pagetable.crossings import Crossings
+from trapless_lab.pagetable.experiments.process_latency import claimed
 from trapless_lab.plugins import events
 from trapless_lab.profiler import binaries
 from trapless_lab.symbols import Area
@@ -110,6 +111,13 @@ def test_a_xen_without_an_entry_point_is_refused() -> None:
 
 def test_linux_alone_has_instructions_only() -> None:
     assert crossings.plan(MACHINES["bare"]) == events.Plan()
+
+
+def test_what_an_old_model_alone_causes_is_not_claimed() -> None:
+    stock, boosted = Crossings(hypercalls=100, segment_bases=8), Crossings(hypercalls=50, segment_bases=3)
+    assert claimed(stock, boosted, real=True) == 50
+    assert claimed(stock, boosted, real=False) == 55
+    assert claimed(boosted, stock, real=False) == 100
 
 
 def test_prices() -> None:

@@ -9,6 +9,7 @@ symbols; a Xen without one of them is an error. A crossing has one kind, so that
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 
 from ..errors import LabError
@@ -116,9 +117,12 @@ def _find(xen: Hypervisor, names: tuple[str, ...]) -> int:
 
 def plan(machine: Machine) -> Plan:
     """Return what the plugin counts in a machine; without Xen there are instructions alone."""
-    if not machine.xen:
-        return Plan()
-    xen = profile.hypervisor(machine.xen_root)
+    return _plan(machine.xen_root) if machine.xen else Plan()
+
+
+@cache
+def _plan(root: Path) -> Plan:
+    xen = profile.hypervisor(root)
     kinds = {
         "call": _CALLS,
         "page_fault": (_PAGE_FAULT,),
