@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""An experiment's runs played from recordings: data/EXPERIMENT/RUN.log is a run's step log.
+"""An experiment's runs played from recordings: data/EXPERIMENT/RUN.log is a run's step log, RUN.events what
+plugins/events.c wrote, if it watched.
 
 The steps are those that the experiment has now, so that a recording that no longer fits is an error.
 """
@@ -13,6 +14,7 @@ from recorded import DATA
 from trapless_lab.experiment.experiment import Context, Result
 from trapless_lab.experiment.plots import Album
 from trapless_lab.machines.machine import Machine
+from trapless_lab.machines.qemu import Plugin
 from trapless_lab.machines.script import Step, StepLog
 from trapless_lab.machines.transcript import Transcript
 from trapless_lab.progress import Progress
@@ -30,9 +32,19 @@ class Replay(Context):
     booted: list[tuple[Machine, list[str]]] = field(default_factory=list)
 
     def run(
-        self, label: str, machine: Machine, steps: Sequence[Step], *_args: Any, **_options: Any
+        self,
+        label: str,
+        machine: Machine,
+        steps: Sequence[Step],
+        *_args: Any,
+        plugins: Sequence[Plugin] = (),
+        **_options: Any,
     ) -> Transcript:
-        raw = (DATA / self.experiment / f"{label.replace(' ', '-')}.log").read_bytes()
+        recorded = DATA / self.experiment / label.replace(" ", "-")
+        raw = recorded.with_suffix(".log").read_bytes()
+        events = recorded.with_suffix(".events")
+        for plugin in plugins:
+            plugin.output.write_bytes(events.read_bytes() if events.exists() else b"")
         self.booted.append((machine, [step.name for step in steps]))
         log = StepLog(steps, raw[2:18].decode())
         log.feed(raw)

@@ -29,6 +29,9 @@ LEVELS = {*TABLES, "L1", "L2", "L3", "all three"}
 TYPES = {"l1", "l2", "l3", "l4", "seg_desc"}
 EXITS = {"boot", "getppid", "fork", "exec", "emulated", "exits"}
 PAGES = {"0", "64", "256", "1024", "4096"}
+WITH_COUNTS: dict[str, set[str]] = {
+    key: set() for key in ("xen_entries", "tlb_flushes", "counted", "iotlb_flushes")
+}
 # Top-level key -> the keys in it; none where it is a plain value.
 KEYS: dict[str, dict[str, set[str]]] = {
     "dirty-boehm": {
@@ -80,6 +83,10 @@ KEYS: dict[str, dict[str, set[str]]] = {
     "process-latency": {
         **{"bare": PROCESSES, "stock": PROCESSES, "boosted": PROCESSES},
         **{"relaxed_stock": PROCESSES, "relaxed_boosted": PROCESSES},
+        **{
+            f"{cpu}_{name}": PROCESSES for cpu in ("epyc", "skylake") for name in ("bare", "stock", "boosted")
+        },
+        **WITH_COUNTS,
     },
     "fork-dirty": {"bare": PAGES, "stock": PAGES, "boosted": PAGES, "slope": {"bare", "stock", "boosted"}},
     "power-exits": dict.fromkeys(("bare", "base", "inplace", "pv"), EXITS) | {"sources": set()},

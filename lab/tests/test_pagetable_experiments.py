@@ -14,7 +14,7 @@ from trapless_lab.experiment.experiment import Result
 from trapless_lab.experiment.plots import Album
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step, StepResult
-from trapless_lab.pagetable import columns
+from trapless_lab.pagetable import columns, crossings, prices
 from trapless_lab.pagetable import parts as pagetable
 from trapless_lab.pagetable.experiments import fork_dirty, process_latency, pv_operations
 from trapless_lab.pagetable.experiments import switches as pagetable_switches
@@ -68,7 +68,9 @@ def test_tax_left() -> None:
 def test_everything_is_loaded_after_stock_was_measured() -> None:
     context = replay.quick("process-latency")
     process_latency.process_latency(context)
-    booted = {machine.name: names for machine, names in context.booted}
+    vendors = [m.name for m, _ in context.booted if m.cpu != "qemu64"]
+    assert vendors == ["bare", "xen-strict", "bare", "xen-strict"]
+    booted = {machine.name: names for machine, names in context.booted if machine.cpu == "qemu64"}
     assert list(booted) == ["bare", "xen-strict", "xen-relaxed"]
     loads = [step.name for step in pagetable.load_steps(pagetable.everything(STRICT))]
     names = booted["xen-strict"]
@@ -123,14 +125,30 @@ def test_operations_are_means_and_not_rounded() -> None:
 def test_process_latency() -> None:
     found = process_latency.process_latency(replay.quick("process-latency", plots=(album := Album())))
     assert found.holds
-    assert album.drawn["process-latency.png"]
-    assert set(found.keys) == {"bare", "stock", "boosted", "relaxed_stock", "relaxed_boosted"}
-    for row in found.rows:
+    assert set(album.drawn) == {"process-latency.png", "process-latency-crossings.png"}
+    assert {"bare", "stock", "boosted", "relaxed_boosted", "epyc_bare", "skylake_boosted"} <= set(found.keys)
+    rows = {row["measure"]: row for row in found.rows}
+    for row in [rows[m] for measure in workload.MODES for m in (measure, f"{measure}, epyc")]:
         assert row["bare"] < row["boosted"] < row["stock"]
         left = 100 * (row["boosted"] - row["bare"]) / (row["stock"] - row["bare"])
         assert row["tax_left_percent"] == pytest.approx(left, abs=0.1)
-    assert len(found.targets) == 3 * 2 * 2
+    assert len(found.targets) == 3 * (2 + 4) + 4 * 2
     assert "RDTSC" in found.method
+
+
+def test_process_latency_counts_crossings_and_flushes() -> None:
+    found = process_latency.process_latency(replay.quick("process-latency"))
+    entries, flushes = found.keys["xen_entries"], found.keys["tlb_flushes"]
+    for column in ("stock", "boosted", "epyc_stock", "skylake_boosted"):
+        counted = found.keys["counted"][column]["fork_exit"]
+        kinds = sum(counted[kind] for kind in crossings.KINDS)
+        assert entries[column]["fork_exit"] == pytest.approx(kinds, abs=0.05)
+        assert flushes[column]["fork_exit"] == counted["flushes"] > 0
+    assert entries["bare"] == dict.fromkeys(workload.MODES, 0)
+    assert entries["boosted"]["fork_exit"] < 0.7 * entries["stock"]["fork_exit"]
+    modelled = [row for row in found.rows if "model" in row["measure"]]
+    assert len(modelled) == 3 * 3 * len(prices.PROCESSORS)
+    assert all(row["bare"] < row["boosted"] < row["stock"] for row in modelled)
 
 
 @pytest.mark.parametrize("column", ["boosted", "relaxed_boosted"])
@@ -145,7 +163,10 @@ def test_targets_are_reached_and_missed_and_neither_fails() -> None:
         context = replay.quick("process-latency", _times(factor, "boosted: ", r"\w+"))
         found = process_latency.process_latency(context)
         assert found.holds
-        return {t.reached for t in found.targets if not t.name.split()[1].startswith("relaxed")}
+        names = [
+            f"{measure} {what}" for measure in workload.MODES for what in ("boosted", "tax_left_percent")
+        ]
+        return {t.reached for t in found.targets if t.name in names}
 
     assert targets(0.6) == {True}
     assert targets(1.3) == {False}

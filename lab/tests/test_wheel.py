@@ -17,7 +17,7 @@ from trapless_lab.plugins import plugin
 assert str(artifacts.PACKAGE).startswith({place!r}), artifacts.PACKAGE
 for name in guest.names():
     guest.build(name)
-for name in ("profile", "spans", "epml", "ranges"):
+for name in ("profile", "spans", "events", "epml", "ranges"):
     plugin.build(name)
 policy.build()
 print(*guest.names())

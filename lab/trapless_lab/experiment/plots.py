@@ -29,6 +29,11 @@ _WORDS = {
     "payload": "the payload alone",
     "relaxed_stock": "stock, relaxed",
     "relaxed_boosted": "with trapless, relaxed",
+    **{
+        f"{key}_{state}": f"{words}, {name}"
+        for key, name in (("epyc", "EPYC"), ("skylake", "Skylake"))
+        for state, words in (("bare", "bare metal"), ("stock", "stock"), ("boosted", "with trapless"))
+    },
     "pvh": "PVH",
     "fork_exit": "fork + exit",
     "fork_exec": "fork + exec",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Parses the output of the guest programs that measure.
 
-Invariant: the records parsed here are the ones that guest/spawn.c, guest/forkdirty.c, guest/pvops.c and
-guest/soaked.c document; a missing record is an error.
+Invariant: the records parsed here are the ones that guest/spawn.c, guest/forkdirty.c, guest/pvops.c,
+guest/interval.h and guest/soaked.c document; a missing record is an error.
 """
 
 import re
@@ -49,6 +49,17 @@ def operations_ns(result: StepResult) -> dict[str, float]:
     if not found:
         raise LabError(f'step "{result.step.name}" printed no operation:\n{result.output}')
     return {name: int(ns) / int(n) for name, ns, n in found}
+
+
+def operations_counts(result: StepResult) -> dict[str, int]:
+    """Return how often each of pvops' operations was measured."""
+    found = re.findall(r"^(\w+) ns=\d+ n=(\d+)$", result.output, re.MULTILINE)
+    return {name: int(n) for name, n in found}
+
+
+def intervals(result: StepResult) -> list[str]:
+    """Return the names of the intervals that the step's programs marked, in the order in which they ended."""
+    return re.findall(r"^profiled ns=\d+\nof (\S+)$", result.output, re.MULTILINE)
 
 
 def instructions_on(result: StepResult) -> int:

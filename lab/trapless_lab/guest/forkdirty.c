@@ -16,6 +16,8 @@
  *
  *   fork_dirty pages=N fork=NS exit=NS redirty=NS copied=NS n=ROUNDS
  *
+ * Each is an interval of that name (interval.h).
+ *
  * The memory begins where a page table does, so that the number of tables is
  * the same in every run, and it has no huge pages. One round of each kind is a
  * warm-up.
@@ -25,7 +27,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "measure.h"
+#include "interval.h"
 
 #define TABLE_SPAN (2UL << 20) /* memory that one page table maps */
 
@@ -53,27 +55,27 @@ static char *map(unsigned long pages)
 	return (char *)start;
 }
 
-static uint64_t dirty(char *memory, unsigned long pages)
+static uint64_t dirty(char *memory, unsigned long pages, const char *name)
 {
-	uint64_t begun = now_ns();
+	uint64_t begun = interval_start();
 
 	for (unsigned long i = 0; i < pages; i++)
 		++*(volatile char *)(memory + i * PAGE);
-	return now_ns() - begun;
+	return interval_stop(begun, name);
 }
 
 static void alone(char *memory, unsigned long pages, struct spent *spent)
 {
-	uint64_t begun = now_ns(), forked;
+	uint64_t begun = interval_start();
 	pid_t pid = start_child();
 
 	if (!pid)
 		_exit(0);
-	forked = now_ns();
+	spent->fork += interval_stop(begun, "fork");
+	begun = interval_start();
 	wait_child(pid);
-	spent->exit += now_ns() - forked;
-	spent->fork += forked - begun;
-	spent->redirty += dirty(memory, pages);
+	spent->exit += interval_stop(begun, "exit");
+	spent->redirty += dirty(memory, pages, "redirty");
 }
 
 static void shared(char *memory, unsigned long pages, struct spent *spent)
@@ -90,7 +92,7 @@ static void shared(char *memory, unsigned long pages, struct spent *spent)
 		_exit(read(door[0], &byte, 1) != 0);
 	}
 	close(door[0]);
-	spent->copied += dirty(memory, pages);
+	spent->copied += dirty(memory, pages, "copied");
 	close(door[1]);
 	wait_child(pid);
 }
@@ -124,10 +126,12 @@ int main(int argc, char **argv)
 	pages = strcmp(argv[optind], "0") ? number(argv[optind], "PAGES") : 0;
 
 	memory = map(pages);
-	dirty(memory, pages);
+	interval_warm_up = true;
+	dirty(memory, pages, "first");
 	alone(memory, pages, &spent);
 	shared(memory, pages, &spent);
 	memset(&spent, 0, sizeof(spent));
+	interval_warm_up = false;
 	for (unsigned long i = 0; i < rounds; i++)
 		alone(memory, pages, &spent);
 	for (unsigned long i = 0; i < rounds; i++)
@@ -136,5 +140,6 @@ int main(int argc, char **argv)
 	       (unsigned long long)(spent.fork / rounds), (unsigned long long)(spent.exit / rounds),
 	       (unsigned long long)(spent.redirty / rounds),
 	       (unsigned long long)(spent.copied / rounds), rounds);
+	intervals_print();
 	return 0;
 }

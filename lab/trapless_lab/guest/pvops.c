@@ -8,6 +8,8 @@
  *
  *   NAME ns=NANOSECONDS n=OPERATIONS    of all operations together
  *
+ * and the intervals of the loop under its name, after those called "warm-up" (interval.h).
+ *
  * "page" in a name is the mean over the pages of one mapping of 4 MiB, without
  * the cost of mapping and unmapping it. Memory is aligned to the span of a page
  * table and has no huge pages, so that the number of tables is always the same.
@@ -19,7 +21,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "measure.h"
+#include "interval.h"
 
 #define TABLE_SPAN	(2UL << 20)	/* memory that one page table maps */
 #define LARGEST		(4UL << 20)
@@ -29,6 +31,7 @@
 /* Where every mapping is made: a reserved range that begins at a page table. */
 static char *place;
 static int backing;
+static const char *running; /* the operation, for its intervals */
 
 static void need(bool ok, const char *what)
 {
@@ -74,12 +77,12 @@ static void look(const char *memory, size_t size)
 
 static uint64_t null_syscall(unsigned long n, size_t unused)
 {
-	uint64_t begun = now_ns();
+	uint64_t begun = interval_start();
 
 	(void)unused;
 	for (unsigned long i = 0; i < n; i++)
 		syscall(SYS_getppid);
-	return now_ns() - begun;
+	return interval_stop(begun, running);
 }
 
 static void pass(int from, int to)
@@ -96,10 +99,10 @@ static uint64_t pipe_alone(unsigned long n, size_t unused)
 
 	(void)unused;
 	need(!pipe(ends) && write(ends[1], "", 1) == 1, "pipe");
-	begun = now_ns();
+	begun = interval_start();
 	for (unsigned long i = 0; i < n; i++)
 		pass(ends[0], ends[1]);
-	begun = now_ns() - begun;
+	begun = interval_stop(begun, running);
 	close(ends[0]);
 	close(ends[1]);
 	return begun;
@@ -143,9 +146,9 @@ static uint64_t ring(unsigned long n, size_t processes)
 		_exit(0);
 	}
 	laps(2, pipes[0][1], pipes[processes - 1][0]);
-	begun = now_ns();
+	begun = interval_start();
 	laps(n, pipes[0][1], pipes[processes - 1][0]);
-	begun = now_ns() - begun;
+	begun = interval_stop(begun, running);
 	for (size_t i = 0; i < processes; i++) {
 		close(pipes[i][0]);
 		close(pipes[i][1]);
@@ -157,16 +160,16 @@ static uint64_t ring(unsigned long n, size_t processes)
 
 static uint64_t mmap_only(unsigned long n, size_t size)
 {
-	uint64_t begun = now_ns();
+	uint64_t begun = interval_start();
 
 	for (unsigned long i = 0; i < n; i++)
 		unmap(map_small_pages(size), size);
-	return now_ns() - begun;
+	return interval_stop(begun, running);
 }
 
 static uint64_t mmap_touch(unsigned long n, size_t size)
 {
-	uint64_t begun = now_ns();
+	uint64_t begun = interval_start();
 
 	for (unsigned long i = 0; i < n; i++) {
 		char *memory = map_small_pages(size);
@@ -174,7 +177,7 @@ static uint64_t mmap_touch(unsigned long n, size_t size)
 		touch(memory, size);
 		unmap(memory, size);
 	}
-	return now_ns() - begun;
+	return interval_stop(begun, running);
 }
 
 static uint64_t mprotect_pages(unsigned long n, size_t size)
@@ -183,11 +186,11 @@ static uint64_t mprotect_pages(unsigned long n, size_t size)
 	uint64_t begun;
 
 	touch(memory, size);
-	begun = now_ns();
+	begun = interval_start();
 	for (unsigned long i = 0; i < n; i++)
 		need(!mprotect(memory, size, i % 2 ? PROT_READ | PROT_WRITE : PROT_READ),
 		     "mprotect");
-	begun = now_ns() - begun;
+	begun = interval_stop(begun, running);
 	unmap(memory, size);
 	return begun;
 }
@@ -199,7 +202,7 @@ static uint64_t mremap_pages(unsigned long n, size_t size)
 	uint64_t begun;
 
 	touch(memory, size);
-	begun = now_ns();
+	begun = interval_start();
 	for (unsigned long i = 0; i < n; i++) {
 		void *moved = mremap(memory, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, other);
 
@@ -207,7 +210,7 @@ static uint64_t mremap_pages(unsigned long n, size_t size)
 		other = memory;
 		memory = moved;
 	}
-	begun = now_ns() - begun;
+	begun = interval_stop(begun, running);
 	unmap(memory, size);
 	return begun;
 }
@@ -218,10 +221,10 @@ static uint64_t fault_anonymous(unsigned long n, size_t size)
 
 	for (unsigned long i = 0; i < n; i += size / PAGE) {
 		char *memory = map_small_pages(size);
-		uint64_t begun = now_ns();
+		uint64_t begun = interval_start();
 
 		touch(memory, size);
-		spent += now_ns() - begun;
+		spent += interval_stop(begun, running);
 		unmap(memory, size);
 	}
 	return spent;
@@ -233,13 +236,13 @@ static uint64_t fault_file(unsigned long n, size_t size, int flags, bool write)
 
 	for (unsigned long i = 0; i < n; i += size / PAGE) {
 		char *memory = map(size, flags, backing);
-		uint64_t begun = now_ns();
+		uint64_t begun = interval_start();
 
 		if (write)
 			touch(memory, size);
 		else
 			look(memory, size);
-		spent += now_ns() - begun;
+		spent += interval_stop(begun, running);
 		unmap(memory, size);
 	}
 	return spent;
@@ -308,9 +311,13 @@ int main(void)
 	for (size_t i = 0; i < sizeof(operations) / sizeof(*operations); i++) {
 		const struct operation *o = &operations[i];
 
+		running = o->name;
+		interval_warm_up = true;
 		o->run(o->n / 10, o->of);
+		interval_warm_up = false;
 		printf("%s ns=%llu n=%lu\n", o->name,
 		       (unsigned long long)o->run(o->n, o->of), o->n);
+		intervals_print();
 		fflush(stdout);
 	}
 	return 0;

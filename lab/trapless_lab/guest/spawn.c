@@ -16,7 +16,8 @@
  *
  *   fork_exit ns=NANOSECONDS n=PROCESSES    mean of one process
  *   tick ns=NANOSECONDS                     since the start, one a tick
- *   profiled ns=NANOSECONDS                 all of it: what the profiler counts
+ *
+ * and all of it as an interval of the record's name (interval.h).
  */
 #include <err.h>
 #include <errno.h>
@@ -28,9 +29,9 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#define INTERVALS_MAX 1
+#include "interval.h"
 #include "marker.h"
-#include "profiled.h"
-#include "measure.h"
 
 static const char usage_text[] =
 	"usage: spawn MODE [options]\n"
@@ -95,8 +96,7 @@ static void ticker_init(struct ticker *t, unsigned long every, unsigned long tot
 		if (!t->times)
 			err(1, "tick times");
 	}
-	t->start = now_ns();
-	profiled_start();
+	t->start = interval_start();
 }
 
 static void ticker_count(struct ticker *t)
@@ -111,14 +111,12 @@ static void ticker_count(struct ticker *t)
 
 static void ticker_print(const struct ticker *t, const char *record)
 {
-	uint64_t spent;
+	uint64_t spent = interval_stop(t->start, record);
 
-	profiled_stop();
-	spent = now_ns() - t->start;
 	printf("%s ns=%llu n=%lu\n", record, (unsigned long long)(spent / t->done), t->done);
 	for (unsigned long i = 0; i < t->ticks; i++)
 		printf("tick ns=%llu\n", (unsigned long long)t->times[i]);
-	printf("profiled ns=%llu\n", (unsigned long long)spent);
+	intervals_print();
 }
 
 static void pause_ms(unsigned long ms)

@@ -67,7 +67,7 @@ class Machine:
     dom0: Dom0 = "pv"
     iommu: Iommu | None = None
     vendor: Vendor = "intel"
-    cpu: str = "qemu64"  # -cpu max crashes a PV dom0 early
+    cpu: str = "qemu64"  # SMAP, which -cpu max has, crashes a PV dom0 early
     cpus: int = 1
     board: str = ""
     memory_mib: int = 2048
@@ -134,6 +134,10 @@ class Machine:
     def with_icount(self) -> "Machine":
         """Return the same machine with the deterministic clock."""
         return replace(self, icount=True)
+
+    def with_cpu(self, cpu: str) -> "Machine":
+        """Return the same machine with another model of a processor."""
+        return replace(self, cpu=cpu)
 
     def with_turns(self) -> "Machine":
         """Return the same machine with CPUs that take turns."""

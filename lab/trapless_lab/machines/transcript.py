@@ -17,11 +17,12 @@ _WARNING = re.compile(
     r"general protection fault|refcount_t"
 )
 
-# Warnings that are normal here: Xen's about its mode, and Linux's about an emulated processor without
-# microcode.
+# Warnings that are normal here: Xen's about its mode, and Linux's about emulated processors, without
+# microcode or with what real ones are vulnerable to.
 _REMARK = re.compile(
     "WARNING: PVH is an experimental mode with limited functionality|"
-    "Speculative Return Stack Overflow: WARNING: See https:"
+    "Speculative Return Stack Overflow: WARNING: See https:|"
+    "RETBleed: WARNING: Spectre v2 mitigation leaves CPU vulnerable to RETBleed attacks"
 )
 
 

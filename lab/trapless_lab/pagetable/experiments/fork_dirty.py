@@ -40,7 +40,7 @@ def _instructions(column: Column) -> dict[int, dict[str, int]]:
     return {
         pages: {
             operation: ns // NS_PER_INSTRUCTION
-            for operation, ns in fork_dirty_ns(column[_label(pages)], pages).items()
+            for operation, ns in fork_dirty_ns(column[_label(pages)].result, pages).items()
         }
         for pages in PAGES
     }

@@ -25,7 +25,7 @@ def _label(repeat: int) -> str:
 
 def medians(column: Column, repeats: int) -> dict[str, float]:
     """Return the instructions of each operation."""
-    runs = [operations_ns(column[_label(repeat)]) for repeat in range(repeats)]
+    runs = [operations_ns(column[_label(repeat)].result) for repeat in range(repeats)]
     if any(run.keys() != runs[0].keys() for run in runs):
         raise LabError(f"the operations differ from run to run: {[sorted(run) for run in runs]}")
     return {
