@@ -28,6 +28,7 @@
 #include "direct_hook.h"
 #include "permission.h"
 #include "pvmmu.h"
+#include "series_lazy.h"
 #include "series_mmu.h"
 
 static series_lazy_t *stock_get_lazy_mode;

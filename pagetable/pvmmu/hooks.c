@@ -20,6 +20,30 @@ struct direct_hook pvmmu_hook_pgd_unpin = {
 	.symbol = "__xen_pgd_unpin", .entry = pvmmu_entry_pgd_unpin,
 };
 
+struct direct_hook pvmmu_hook_flush_mm = {
+	.symbol = "flush_tlb_mm_range", .entry = pvmmu_entry_flush_mm,
+};
+
+struct direct_hook pvmmu_hook_exit_mmap = {
+	.symbol = "xen_exit_mmap", .entry = pvmmu_entry_exit_mmap,
+};
+
+struct direct_hook pvmmu_hook_end_switch = {
+	.symbol = "xen_end_context_switch", .entry = pvmmu_entry_end_switch,
+};
+
+struct direct_hook pvmmu_hook_write_msr = {
+	.symbol = "xen_write_msr", .entry = pvmmu_entry_write_msr,
+};
+
+struct direct_hook pvmmu_hook_load_gs_index = {
+	.symbol = "xen_load_gs_index", .entry = pvmmu_entry_load_gs_index,
+};
+
+struct direct_hook pvmmu_hook_load_sp0 = {
+	.symbol = "xen_load_sp0", .entry = pvmmu_entry_load_sp0,
+};
+
 struct direct_hook pvmmu_hook_set_pte = {
 	.symbol = "xen_set_pte", .entry = pvmmu_entry_set_pte,
 };
@@ -50,7 +74,10 @@ int pvmmu_hooks_resolve(void)
 {
 	struct direct_hook *const hooks[] = {
 		&pvmmu_hook_pgd_walk, &pvmmu_hook_pgd_pin,
-		&pvmmu_hook_pgd_unpin, &pvmmu_hook_set_pte,
+		&pvmmu_hook_pgd_unpin, &pvmmu_hook_flush_mm,
+		&pvmmu_hook_exit_mmap, &pvmmu_hook_end_switch,
+		&pvmmu_hook_write_msr, &pvmmu_hook_load_gs_index,
+		&pvmmu_hook_load_sp0, &pvmmu_hook_set_pte,
 		&pvmmu_hook_map_pages, &pvmmu_hook_copy_range,
 		&pvmmu_hook_clear_flush, &pvmmu_hook_set_access_flags,
 	};

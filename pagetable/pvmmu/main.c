@@ -26,19 +26,27 @@
 #include <xen/xen.h>
 
 #include "trapless_pagetable.h"
+#include "fork_flush.h"
 #include "multicall.h"
 #include "pvmmu.h"
 #include "series_mmu.h"
 
 static DEFINE_MUTEX(pvmmu_lock);
 
+#define HOOKS(...)	((struct direct_hook *const []){ __VA_ARGS__, NULL })
 #define HOOKED(_name, ...) \
 	{ .name = _name, .enable = pvmmu_hook, .disable = pvmmu_unhook, \
-	  .hooks = (struct direct_hook *const []){ __VA_ARGS__, NULL } }
+	  .hooks = HOOKS(__VA_ARGS__) }
 
 struct pvmmu_switch pvmmu_switches[] = {
 	HOOKED("walk", &pvmmu_hook_pgd_walk),
 	HOOKED("pin", &pvmmu_hook_pgd_pin, &pvmmu_hook_pgd_unpin),
+	{ .name = "fork_flush", .enable = pvmmu_fork_flush_enable,
+	  .disable = pvmmu_fork_flush_disable, .hooks = HOOKS(&pvmmu_hook_flush_mm) },
+	HOOKED("exit_mmap", &pvmmu_hook_exit_mmap),
+	/* The last begins what the others end: see context_switch.c. */
+	HOOKED("context_switch", &pvmmu_hook_load_sp0, &pvmmu_hook_load_gs_index,
+	       &pvmmu_hook_write_msr, &pvmmu_hook_end_switch),
 	HOOKED("set_pte", &pvmmu_hook_set_pte),
 	HOOKED("fault_around", &pvmmu_hook_map_pages),
 	HOOKED("fork", &pvmmu_hook_copy_range),
@@ -142,6 +150,10 @@ static int __init pvmmu_init(void)
 		rc = pvmmu_multicall_resolve();
 	if (!rc)
 		rc = pvmmu_pin_resolve();
+	if (!rc)
+		rc = pvmmu_fork_flush_resolve();
+	if (!rc)
+		rc = pvmmu_exit_mmap_resolve();
 	if (!rc)
 		rc = pvmmu_clear_flush_resolve();
 	if (!rc)

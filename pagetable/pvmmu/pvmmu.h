@@ -12,7 +12,11 @@
  *   walk.c          the walk for pinning: 32 entries of a table at a time
  *   walk.h          its types
  *   pin.c           pinning and unpinning: one flush for many tables
+ *   fork_flush.c    the flush at the end of a fork, if the pin has flushed
+ *   exit_mmap.c     leaving and unpinning an address space: one hypercall
+ *   context_switch.c   a context switch: one hypercall
  *   multicall.c     the kernel's queue of hypercalls
+ *   series_lazy.h   its modes, where the series of Linux differ
  *   set_pte.c       entries of unpinned tables: written without a hypercall
  *   fault_around.c  all entries of a fault-around: one hypercall, on Linux 6.1
  *   fault_around_folios.c   the same on Linux 6.12
@@ -74,6 +78,12 @@ void pvmmu_sysfs_exit(void);
 extern struct direct_hook pvmmu_hook_pgd_walk;
 extern struct direct_hook pvmmu_hook_pgd_pin;
 extern struct direct_hook pvmmu_hook_pgd_unpin;
+extern struct direct_hook pvmmu_hook_flush_mm;
+extern struct direct_hook pvmmu_hook_exit_mmap;
+extern struct direct_hook pvmmu_hook_end_switch;
+extern struct direct_hook pvmmu_hook_write_msr;
+extern struct direct_hook pvmmu_hook_load_gs_index;
+extern struct direct_hook pvmmu_hook_load_sp0;
 extern struct direct_hook pvmmu_hook_set_pte;
 extern struct direct_hook pvmmu_hook_map_pages;
 extern struct direct_hook pvmmu_hook_copy_range;
@@ -87,6 +97,12 @@ void pvmmu_unhook(struct pvmmu_switch *part);
 void pvmmu_entry_pgd_walk(void);
 void pvmmu_entry_pgd_pin(void);
 void pvmmu_entry_pgd_unpin(void);
+void pvmmu_entry_flush_mm(void);
+void pvmmu_entry_exit_mmap(void);
+void pvmmu_entry_end_switch(void);
+void pvmmu_entry_write_msr(void);
+void pvmmu_entry_load_gs_index(void);
+void pvmmu_entry_load_sp0(void);
 void pvmmu_entry_set_pte(void);
 void pvmmu_entry_map_pages(void);
 void pvmmu_entry_copy_range(void);
@@ -95,6 +111,9 @@ void pvmmu_entry_set_access_flags(void);
 
 /* clear_flush.c */
 int pvmmu_clear_flush_resolve(void);
+
+/* exit_mmap.c */
+int pvmmu_exit_mmap_resolve(void);
 
 /* fault_around.c */
 int pvmmu_fault_around_resolve(void);

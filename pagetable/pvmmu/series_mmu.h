@@ -11,12 +11,8 @@
 
 #if SERIES_IS(6, 1)
 
-#include <asm/paravirt.h>
-
-/* Which operations this CPU collects, instead of doing them at once. */
-#define SERIES_LAZY_SYMBOL	"paravirt_get_lazy_mode"
-#define SERIES_LAZY_NONE	PARAVIRT_LAZY_NONE
-typedef enum paravirt_lazy_mode series_lazy_t(void);
+/* The function that flushes at the end of a fork. */
+#define SERIES_DUP_MMAP_SYMBOL	"dup_mmap"
 
 /* Makes a page of anonymous memory the area's own, and exclusive. */
 #define SERIES_MOVE_ANON_SYMBOL	"page_move_anon_rmap"
@@ -73,7 +69,9 @@ static inline bool series_has_shadow_stacks(void)
 #include <linux/mmu_notifier.h>
 
 #include <asm/cpufeature.h>
-#include <asm/xen/hypervisor.h>
+
+/* dup_mmap() is part of it. */
+#define SERIES_DUP_MMAP_SYMBOL	"copy_process"
 
 static inline spinlock_t *series_table_lock(struct page *table)
 {
@@ -90,10 +88,6 @@ static inline bool series_has_shadow_stacks(void)
 	return boot_cpu_has(X86_FEATURE_SHSTK) ||
 	       boot_cpu_has(X86_FEATURE_USER_SHSTK);
 }
-
-#define SERIES_LAZY_SYMBOL	"xen_get_lazy_mode"
-#define SERIES_LAZY_NONE	XEN_LAZY_NONE
-typedef enum xen_lazy_mode series_lazy_t(void);
 
 #define SERIES_MOVE_ANON_SYMBOL	"folio_move_anon_rmap"
 typedef void series_move_anon_t(struct folio *folio, struct vm_area_struct *vma);

@@ -11,7 +11,10 @@ from machines import forkers, insmod
 from trapless_lab.machines.script import Step
 from trapless_lab.pagetable.parts import PVMMU, PVMMU_SWITCHES
 
-GUEST_SWITCHES = ("walk", "pin", "set_pte", "fault_around", "fork", "clear_flush", "reuse_around", "thunks")
+GUEST_SWITCHES = (
+    *("walk", "pin", "fork_flush", "exit_mmap", "context_switch", "set_pte", "fault_around"),
+    *("fork", "clear_flush", "reuse_around", "thunks"),
+)
 XEN_SWITCHES = ("xen_zero_runs", "xen_l1_update", "xen_table_refs")
 
 # Pages that are swapped go to compressed memory; the machine has no disk.
@@ -27,6 +30,7 @@ PROGRAMS = (
     "filemap race 40",
     "forks tables",
     "forks race 20",
+    "segments 100",
     "samepage",
     *(f"tracked {case}" for case in ("soft-dirty", "merged", "uffd", "dirty", "free", "swap", "flush")),
 )

@@ -43,6 +43,8 @@ CONTROLS = {
         "tracked merged": "is not soft-dirty",
         "tracked uffd": "no fault",
     },
+    "switch-gs-lost": {"segments 50": "a child failed"},
+    "switch-any-selector": {"segments 50": "a child failed"},
     "reuse-shared": {
         "cowthreads 20": "page",
         "samepage": "does not hold",
@@ -83,7 +85,8 @@ def smp() -> Transcript:
         [
             pvmmu.load(),
             step("Xen's switches", f"cat {PVMMU_SWITCHES}/{pvmmu.XEN_SWITCHES[0]}", None),
-            *pvmmu.oracles("on", ("cow", "cowthreads 20", "pinned", "filemap race 40", "forks race 40")),
+            *pvmmu.oracles("on", ("cow", "cowthreads 20", "pinned", "filemap race 40")),
+            *pvmmu.oracles("on", ("forks race 40", "segments 200")),
             pvmmu.unload(),
         ],
         files=pagetable.files((PVMMU_PART,)),
@@ -291,17 +294,26 @@ def test_entries_written_after_the_lock_are_caught() -> None:
     assert any("Bad page cache" in line for line in transcript.kernel_warnings())
 
 
-@pytest.mark.long("a boot for a control")
-def test_tables_that_are_not_locked_are_caught(tmp_path: Path) -> None:
-    """An entry is cleared while its table is read-only and not pinned yet: Xen does not emulate that."""
+# Each ends the machine, and how far it gets varies. An oops would be a machine that hangs for minutes.
+FATAL = {
+    "pin-unlocked": ("forks race 200", "unable to handle page fault"),
+    "exit-elsewhere": ("cowthreads 20 && segments 100", r"multicall\(s\) failed"),
+}
+
+
+@pytest.mark.long("a boot for each control")
+@pytest.mark.parametrize("variant", list(FATAL))
+def test_fatal_mistakes_are_caught(variant: str, tmp_path: Path) -> None:
+    """An entry is cleared while its table is read-only and not pinned yet, or tables go that a CPU uses."""
+    program, says = FATAL[variant]
     with contextlib.suppress(GuestError):
         runner.run(
-            MACHINES["xen-relaxed-smp"],
-            [step("race", f"insmod {GUEST}/pin-unlocked.ko && forks race 200")],
-            files=_variants("pin-unlocked"),
+            replace(MACHINES["xen-relaxed-smp"], linux_args=("oops=panic",)),
+            [step(variant, f"insmod {GUEST}/{variant}.ko && {{ {program}; }}")],
+            files=_variants(variant),
             work_dir=tmp_path,
         )
-    assert "unable to handle page fault" in (tmp_path / "console.log").read_text(errors="replace")
+    assert re.search(says, (tmp_path / "console.log").read_text(errors="replace"))
 
 
 def test_refused_on_bare_metal() -> None:
