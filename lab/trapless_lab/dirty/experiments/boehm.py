@@ -397,7 +397,7 @@ def dirty_boehm(context: Context) -> Result:
     rows = _rows(stock, checksums, sizes, TECHNIQUES, names)
     modelled = _run(context, "epml model", model, (BY_EPML,), sizes)
     rows += _rows(modelled, checksums, sizes, (BY_EPML,), names)
-    later = _run(context, "linux 6.12", LATER, (PROC, UFFD), sizes[:1], module=False)
+    later = _run(context, "later linux", LATER, (PROC, UFFD), sizes[:1], module=False)
     uffd = _rows(later, checksums, sizes[:1], (PROC, UFFD), names)
     spml = _rows(run_nested(context, inner(sizes[0])), checksums, sizes[:1], (PROC, BY_SPML), NESTED)
     together = {**stock, **{name: result for name, result in modelled.items() if name.endswith(EPML)}}
