@@ -31,10 +31,14 @@ def test_the_recording_holds() -> None:
     contract = {
         *("program", "size", "technique", "tracker_ms", "tracked_ms", "untracked_ms", "checksum_ok"),
     }
-    assert all(contract <= set(row) for row in [*result.rows, *result.keys["spml"]])
+    others = ("spml", "userfaultfd")
+    assert all(
+        contract <= set(row) for row in [*result.rows, *(row for key in others for row in result.keys[key])]
+    )
     assert {row["program"] for row in result.rows} == {workload.name for workload in WORKLOADS}
     assert {row["technique"] for row in result.rows} == {"/proc", "mprotect", "dbit", "epml"}
     assert {row["technique"] for row in result.keys["spml"]} == {"/proc", "spml"}
+    assert {row["technique"] for row in result.keys["userfaultfd"]} == {"/proc", "uffd-async"}
     assert set(album.drawn) == {f"dirty-boehm-{who}.png" for who in ("tracked", "tracker")}
 
 
@@ -45,6 +49,20 @@ def test_a_model_is_labelled_as_one() -> None:
     assert names and all("(model)" in name for name in names)
 
 
+def test_the_formula_is_of_parts() -> None:
+    found = {(row["technique"], row["program"]): row for row in _run().keys["formulas"]}
+    assert {technique for technique, _ in found} == {"/proc", "dbit", "epml"}
+    row = found["/proc", "gcbench"]
+    assert row["faults"] > 0 and row["a fault"] > 0
+    sum_ = row["tked"] + row["x"] + row["p"] + row["a fault"] * row["faults"]
+    assert row["tked_tker estimated"] == pytest.approx(sum_, abs=0.1)
+    # A slower run changes the measurement, and the estimate of no technique but that which takes its C_p.
+    slow = _run(replay.changed(f"{GCBENCH}, /proc", r"^(done gcbench .* ns=)", r"\g<1>9"))
+    after = {(row["technique"], row["program"]): row for row in slow.keys["formulas"]}
+    assert after["/proc", "gcbench"]["tked_tker estimated"] == row["tked_tker estimated"]
+    assert after["/proc", "gcbench"]["tked_tker measured"] > row["tked_tker measured"]
+
+
 @pytest.mark.parametrize(
     ("forge", "failing"),
     [
@@ -53,6 +71,7 @@ def test_a_model_is_labelled_as_one() -> None:
         (replay.changed("spml", "sum=.{16}", f"sum={0:016x}"), FREED),
         (replay.changed(f"{GCBENCH}, /proc", "incremental=1", "incremental=0"), ASKED),
         (replay.changed(f"{GCBENCH}, dbit", "tracked by dbit", "tracked by spml"), ASKED),
+        (replay.changed(f"{GCBENCH}, uffd-async", "tracked by uffd-async", "tracked by mprotect"), ASKED),
         (replay.changed(f"{GCBENCH}, mprotect", r"clears=\d+", "clears=7"), ASKED),
     ],
 )

@@ -36,6 +36,7 @@ WITH_COUNTS: dict[str, set[str]] = {
 KEYS: dict[str, dict[str, set[str]]] = {
     "dirty-boehm": {
         **{"spml": set(), "tracker_of_proc": {"dbit", "epml"}, "spml_tracker_of_proc": set()},
+        **{"userfaultfd": set(), "userfaultfd_tracker_of_proc": set(), "formulas": set()},
     },
     "dirty-criu": {"spml": set(), "formulas": set(), "tracker_of_proc": {"uffd-sync", "dbit", "epml"}},
     "dirty-criu-native": {"redis_mib": set(), "soft_dirty": set()},

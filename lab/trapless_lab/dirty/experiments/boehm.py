@@ -11,7 +11,7 @@ each; what a flush or a fault costs a processor beyond its instructions is not i
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,12 +33,28 @@ from ...machines import nested
 from ...machines.initramfs import File, Tree, program
 from ...machines.machine import Machine
 from ...machines.nested import Inner
+from ...machines.pair import PAIRS
 from ...machines.script import Step, StepResult
-from .. import workloads
+from .. import formulas, workloads
+from ..formulas import Parts
 from ..workloads import SIZES, WORKLOADS, Size, Workload
+from . import trackers
 from .guest import EPML, MODULE
 from .guest_spml import OUTER, SPML
-from .trackers import LOAD, SMALL_PAGES, STOCK, bars, run_name, run_nested, shown, tracked_targets, which
+from .trackers import (
+    LOAD,
+    SMALL_PAGES,
+    STOCK,
+    bars,
+    fault_ms,
+    fault_steps,
+    paper_sizes,
+    run_name,
+    run_nested,
+    shown,
+    tracked_targets,
+    which,
+)
 
 _SHIM = "/lib/trapless/libdirty_softdirty.so"
 # A collection ends by work done, and not by the clock.
@@ -48,11 +64,14 @@ _INCREMENTAL = "GC_ENABLE_INCREMENTAL=1"
 
 @dataclass(frozen=True)
 class Technique:
-    """How the collector learns what is dirty; ``shim``: the module's back end that answers it."""
+    """How the collector learns what is dirty; ``shim``: the back end that answers it, and ``words``: how the
+    shim is told.
+    """
 
     name: str
     environment: str
     shim: str = ""
+    words: str = ""
 
     @property
     def incremental(self) -> bool:
@@ -63,16 +82,20 @@ class Technique:
         """Return the shell's line that runs a collected program."""
         preload, more = workloads.TIMER, ""
         if self.shim:
-            preload, more = f"{preload}:{_SHIM}", f" LIBDIRTY_SOFTDIRTY={self.shim},verbose"
+            preload, more = f"{preload}:{_SHIM}", f" LIBDIRTY_SOFTDIRTY={self.words or self.shim},verbose"
         return f"{_STEADY} {self.environment}{more} LD_PRELOAD={preload} {command}"
 
 
 UNTRACKED = Technique("untracked", "")
-PROC = Technique("/proc", _INCREMENTAL)
+PROC = Technique(trackers.PROC, _INCREMENTAL)
 MPROTECT = Technique("mprotect", f"{_INCREMENTAL} GC_USE_GETWRITEWATCH=0")
 DBIT, BY_EPML, BY_SPML = (Technique(name, _INCREMENTAL, name) for name in ("dbit", EPML, SPML))
 TECHNIQUES = (PROC, MPROTECT, DBIT)
 """On a stock processor."""
+UFFD = Technique("uffd-async", _INCREMENTAL, "uffd-async", words="force")
+_LATER = PAIRS["debian13"]
+LATER = _LATER.machine(STOCK)
+"""A program can have itself tracked by userfaultfd from Linux 6.7 on."""
 
 NESTED = ("gcbench", "pca", "string-match")
 """What SPML's own table has."""
@@ -80,6 +103,10 @@ NESTED = ("gcbench", "pca", "string-match")
 DBIT_CHEAPER = 4
 EPML_CHEAPER = 6
 TRACKED_PERCENT = 24
+_READS_ARE_FILLED = (
+    "libgc reads up to 2,048 entries at a time, however small its heap is, and each is to be filled; "
+    "the share falls as the heap grows"
+)
 CHEAPEST_MS = 1.0
 """If /proc takes less in a run, nothing is compared with it."""
 
@@ -87,7 +114,7 @@ PAPER = [
     {"technique": "/proc", "tracked": "up to 232 % over untracked (string-match)"},
     {"technique": "SPML", "tracker": "3x slower than /proc", "tracked": "up to 273 % (string-match)"},
     {"technique": "EPML", "tracker": "2x faster than /proc, 6x than SPML", "tracked": "at most 24 %"},
-    *({"program": workload.name, "sizes": workload.paper} for workload in WORKLOADS),
+    *paper_sizes(WORKLOADS),
 ]
 
 
@@ -104,18 +131,21 @@ def files() -> Tree:
     }
 
 
-def _steps(sizes: Iterable[Size], techniques: Sequence[Technique], *, malloc: bool) -> list[Step]:
-    steps = [Step("prepare", f"{SMALL_PAGES} && {LOAD}")]
-    for size in sizes:
-        for workload in WORKLOADS:
-            if malloc:
-                command = workload.command(size, collected=False)
-                steps.append(Step(run_name(workload, size, "malloc"), command, 900))
-            collected = workload.command(size, collected=True)
-            steps += [
-                Step(run_name(workload, size, technique.name), technique.line(collected), 1800)
-                for technique in (UNTRACKED, *techniques)
-            ]
+def _steps(size: Size, techniques: Sequence[Technique], *, malloc: bool, module: bool) -> list[Step]:
+    if module:
+        steps = [Step("prepare", f"{SMALL_PAGES} && {LOAD}")]
+        steps += fault_steps(technique.name for technique in techniques)
+    else:
+        steps = [*_LATER.settling, Step("prepare", SMALL_PAGES)]
+    for workload in WORKLOADS:
+        if malloc:
+            command = workload.command(size, collected=False)
+            steps.append(Step(run_name(workload, size, "malloc"), command, 900))
+        collected = workload.command(size, collected=True)
+        steps += [
+            Step(run_name(workload, size, technique.name), technique.line(collected), 1800)
+            for technique in (UNTRACKED, *techniques)
+        ]
     return steps
 
 
@@ -130,6 +160,7 @@ class Run:
     tracker_ms: float = 0
     clears: int = 0
     protects: int = 0
+    faults: int = 0
     backend: str = ""
 
 
@@ -144,7 +175,7 @@ def parse(result: StepResult) -> Run:
     if own is None or passes is None:
         return run
     spent = dict(re.findall(r"\b(\w+)=(\d+)", passes[0]))
-    backend = re.search(r"the own process is tracked by (\S+)$", result.output, re.MULTILINE)
+    backend = re.search(r"process (?:\d+ )?is tracked by (\S+)$", result.output, re.MULTILINE)
     return replace(
         run,
         incremental=own[1] == "1",
@@ -152,6 +183,7 @@ def parse(result: StepResult) -> Run:
         tracker_ms=sum(int(spent[f"{call}_ns"]) for call in ("read", "clear", "protect")) / 1e6,
         clears=int(spent["clears"]),
         protects=int(spent["protects"]),
+        faults=int(spent["faults"]),
         backend=backend[1] if backend else "",
     )
 
@@ -196,6 +228,54 @@ def _rows(
                 run = parse(results[run_name(workload, size, technique.name)])
                 checksum = checksums[run_name(workload, size, "malloc")]
                 rows.append(row(workload, size, technique, run, untracked, checksum))
+    return rows
+
+
+def formula_row(
+    workload: Workload, technique: str, run: Run, untracked: Run, other: Run, a_fault: float
+) -> Row:
+    """Return the paper's formula against what was measured, in ms.
+
+    What an incremental collector does besides asking, C_p, is taken from its run by another technique, one
+    without faults. The collector is a part of the program, so E(C_tker) alone is in no measurement.
+    """
+    parts = Parts(
+        tracked=untracked.ms,
+        finding={"questions": run.tracker_ms},
+        processing=other.ms - untracked.ms - other.tracker_ms,
+        fault=a_fault,
+        faults=max(run.faults - untracked.faults, 0),
+    )
+    estimated = formulas.tracked_and_tracker(parts)
+    return {
+        "program": workload.name,
+        "technique": technique,
+        "model": technique == EPML,
+        "tked": round(parts.tracked, 3),
+        "x": round(run.tracker_ms, 3),
+        "p": round(parts.processing, 3),
+        "a fault": round(parts.fault, 6),
+        "faults": parts.faults,
+        "tked_tker estimated": round(estimated, 3),
+        "tked_tker measured": round(run.ms, 3),
+        "tked_tker accuracy %": round(formulas.accuracy(estimated, run.ms), 1),
+    }
+
+
+# Technique -> that of which its C_p is. The model's machine is the same but for the log.
+_C_P_OF = {PROC.name: DBIT.name, DBIT.name: EPML, EPML: DBIT.name}
+
+
+def _formulas(results: Mapping[str, StepResult], size: Size) -> list[Row]:
+    """Return a row for each program of a size and each technique of which a fault was measured."""
+    rows = []
+    for technique, other in _C_P_OF.items():
+        a_fault = fault_ms(results, technique)
+        for workload in WORKLOADS:
+            run, untracked, besides = (
+                parse(results[run_name(workload, size, name)]) for name in (technique, UNTRACKED.name, other)
+            )
+            rows.append(formula_row(workload, technique, run, untracked, besides, a_fault))
     return rows
 
 
@@ -244,7 +324,7 @@ def _targets(rows: Sequence[Row], size: Size) -> list[Target]:
     for technique, cheaper in ((DBIT, DBIT_CHEAPER), (BY_EPML, EPML_CHEAPER)):
         share = 100 * of_proc(rows, technique.name)[f"gcbench, {size}"]
         name = f"{shown(technique.name)}: tracker of gcbench, % of that of /proc"
-        targets.append(Target(name, round(share, 1), round(100 / cheaper, 1)))
+        targets.append(Target(name, round(share, 1), round(100 / cheaper, 1), _READS_ARE_FILLED))
         targets += tracked_targets(rows, size, technique.name, TRACKED_PERCENT)
     return targets
 
@@ -282,11 +362,22 @@ def _summary(rows: Sequence[Row], size: Size) -> list[BeforeAfter]:
 
 
 def _run(
-    context: Context, label: str, machine: Machine, techniques: Sequence[Technique], *, malloc: bool
+    context: Context,
+    label: str,
+    machine: Machine,
+    techniques: Sequence[Technique],
+    sizes: Sequence[Size],
+    *,
+    malloc: bool = False,
+    module: bool = True,
 ) -> dict[str, StepResult]:
-    sizes = SIZES[:1] if context.quick else SIZES
-    transcript = context.run(label, machine, _steps(sizes, techniques, malloc=malloc), files())
-    return {result.step.name: result for result in transcript.results}
+    """Run a machine a size: of a run that is interrupted, what is whole need not be run again."""
+    results: dict[str, StepResult] = {}
+    for size in sizes:
+        steps = _steps(size, techniques, malloc=malloc, module=module)
+        transcript = context.run(f"{label} {size}", machine, steps, files())
+        results |= {result.step.name: result for result in transcript.results}
+    return results
 
 
 @experiment(
@@ -294,19 +385,22 @@ def _run(
     accelerator="dirty",
     title="The Boehm collector as the tracker",
     reproduces="OoH: tracker and tracked results of Boehm (EPML: a model; SPML nested, a table of its own)",
-    minutes=40,
+    minutes=45,
 )
 def dirty_boehm(context: Context) -> Result:
     """Run GCBench and Phoenix' kernels on the stock Boehm collector, with each way to learn what is dirty."""
     sizes = SIZES[:1] if context.quick else SIZES
     names = [workload.name for workload in WORKLOADS]
     model = STOCK.with_epml()
-    stock = _run(context, "stock", STOCK, TECHNIQUES, malloc=True)
+    stock = _run(context, "stock", STOCK, TECHNIQUES, sizes, malloc=True)
     checksums = {name: parse(result).checksum for name, result in stock.items() if name.endswith("malloc")}
     rows = _rows(stock, checksums, sizes, TECHNIQUES, names)
-    modelled = _run(context, "epml model", model, (BY_EPML,), malloc=False)
+    modelled = _run(context, "epml model", model, (BY_EPML,), sizes)
     rows += _rows(modelled, checksums, sizes, (BY_EPML,), names)
+    later = _run(context, "later linux", LATER, (PROC, UFFD), sizes[:1], module=False)
+    uffd = _rows(later, checksums, sizes[:1], (PROC, UFFD), names)
     spml = _rows(run_nested(context, inner(sizes[0])), checksums, sizes[:1], (PROC, BY_SPML), NESTED)
+    together = {**stock, **{name: result for name, result in modelled.items() if name.endswith(EPML)}}
     if context.plots:
         _plot(context.plots, rows, sizes[-1])
     return Result(
@@ -316,18 +410,24 @@ def dirty_boehm(context: Context) -> Result:
         "read(pagemap), write(clear_refs), and mprotect that takes the permission to write "
         "(workloads/passtimer.c). checksum_ok: as with malloc. epml: MODEL of a processor with EPML "
         "(docs/epml.md). spml: NESTED EMULATION, instructions of both guests, a table of its own: not to be "
-        "compared with rows",
+        "compared with rows. userfaultfd: on Linux 6.12, the first in stock Debian that lets a program track "
+        "itself so, and a table of its own as well",
         rows=rows,
         paper=PAPER,
-        checks=checks([*rows, *spml]),
-        machine=machine_facts([STOCK, model, OUTER], host.versions()),
+        checks=checks([*rows, *uffd, *spml]),
+        machine=machine_facts([STOCK, model, LATER, OUTER], host.versions()),
         keys={
             "spml": spml,
+            "userfaultfd": uffd,
+            "formulas": _formulas(together, sizes[-1]),
             "tracker_of_proc": {
                 technique: {name: round(share, 3) for name, share in of_proc(rows, technique).items()}
                 for technique in (DBIT.name, BY_EPML.name)
             },
             "spml_tracker_of_proc": {name: round(share, 3) for name, share in of_proc(spml, SPML).items()},
+            "userfaultfd_tracker_of_proc": {
+                name: round(share, 3) for name, share in of_proc(uffd, UFFD.name).items()
+            },
         },
         summary=_summary(rows, sizes[-1]),
         targets=_targets(rows, sizes[-1]),
