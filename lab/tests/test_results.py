@@ -17,6 +17,8 @@ from trapless_lab.papers import documented, kept, read
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 QUICK_OFF, FULL_OFF = 0.06, 0.02
+# A quick run has so few of these that the first ones count.
+ROUGH = {"pipe, there and back": 0.2}
 
 PROCESS = "process-latency"
 LATENCY = "pagetable-latency"
@@ -114,7 +116,7 @@ def compare(found: list[documented.Table], heading: str, wanted: Cells, one: kep
                 continue
             measured = [read.value(expression, one.result) for expression in cell]
             said = numbers(rows[label][at])[: len(cell)]
-            most = QUICK_OFF if one.quick else FULL_OFF
+            most = ROUGH.get(label, QUICK_OFF) if one.quick else FULL_OFF
             if len(said) != len(measured) or any(
                 off(a, b) > most for a, b in zip(said, measured, strict=True)
             ):

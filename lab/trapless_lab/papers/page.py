@@ -24,6 +24,8 @@ from .kept import Kept
 from .sources import Sources
 
 HTML, MARKDOWN, FIGURES, RESULTS = "report.html", "report.md", "figures", "results"
+# A table with more columns than this is transposed: a page is not that wide.
+_WIDEST = 12
 NOTHING = "–"  # noqa: RUF001
 
 
@@ -262,7 +264,10 @@ def _comparison(view: Comparison, result: Mapping[str, Any]) -> Table:
             headings.append(f"{name}: {whose} ({unit})")
             columns.append([_cell(value, share) for value, share in zip(values, shares, strict=True)])
     rows = [[label, *(column[at] for column in columns)] for at, label in enumerate(names.values())]
-    return Table(headings, [row for row in rows if any(cell != NOTHING for cell in row[1:])])
+    rows = [row for row in rows if any(cell != NOTHING for cell in row[1:])]
+    if len(headings) > _WIDEST:
+        headings, *rows = ([*cells] for cells in zip(headings, *rows, strict=True))
+    return Table(headings, rows)
 
 
 def _cell(value: Number | None, share: float | None) -> str:
