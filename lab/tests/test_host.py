@@ -46,7 +46,7 @@ def test_xen_is_unpacked(tmp_path: Path) -> None:
 
 
 def test_the_newest_xen_is_taken(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="install the Debian package xen-hypervisor"):
+    with pytest.raises(LabError, match="install the Debian package xen-system-amd64"):
         host.xen(tmp_path)
     (tmp_path / "boot").mkdir()
     for name in ("xen-4.9-amd64.gz", "xen-4.20-amd64.gz", "xen-4.21-amd64.efi", "xen-syms-4.22-amd64.gz"):

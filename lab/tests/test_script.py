@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The step log: framing that is robust against all output of a step."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,7 +98,8 @@ hostile = st.lists(
 
 @given(outputs=st.tuples(hostile, hostile), data=st.data())
 def test_round_trip_in_any_pieces(outputs: tuple[bytes, bytes], data: st.DataObject) -> None:
-    if any(end(i) in output + end(i)[:-1] for i, output in enumerate(outputs)):
+    ends = [rb"\n@%b \d{1,12}\.\d\d end %04d \d{1,3}\n" % (NONCE.encode(), i) for i in range(2)]
+    if any(re.search(ends[i], output + b"\n") for i, output in enumerate(outputs)):
         return  # the step knows the nonce and closes itself
     whole = b"".join(begin(i) + output + end(i, i) for i, output in enumerate(outputs))
     log = two_steps()
