@@ -19,7 +19,8 @@
  *
  * A form gets here after its source was read beside ours and the oracle has run on it.
  * /sys/class/misc/trapless_dirty/left_out shows the digest that is missing. None is of a
- * Xen PV guest, in which no mechanism works.
+ * Xen PV guest, in which no mechanism works. Linux 6.12 is built by gcc 14 for Debian 13,
+ * and by gcc 12 for Debian 12's backports.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -48,15 +49,23 @@ static const struct known_function known[] = {
 #elif SERIES_IS(6, 12)
 static const struct known_function known[] = {
 	{ "all", "__get_user_pages", 0x28ef77998b9af0aa },
+	{ "all", "__get_user_pages", 0x83d9bc5d58ba4cb3 },	/* gcc 12 */
 	{ "all", SERIES_GUP_FAST, 0x98856fb8e8a5f265 },
+	{ "all", SERIES_GUP_FAST, 0x1072b3157273d76f },	/* gcc 12 */
 	{ "all", SERIES_GUP_FAST, 0x623133e75f05e027 },	/* five levels */
 	{ "all", "folio_migrate_mapping", 0x5729702a8016c5c7 },
 	{ "all", "__mmu_notifier_register", 0x19160d15ecfb39d0 },
+	{ "all", "__mmu_notifier_register", 0x964eb8685b10dc7b },	/* gcc 12 */
 	{ "dbit", "copy_page_range", 0x5f364e72cbe24f71 },
+	{ "dbit", "copy_page_range", 0x5b6d62affc62bdb6 },	/* gcc 12 */
 	{ "dbit", "change_protection", 0x4e5549bc2efbe63d },
+	{ "dbit", "change_protection", 0x49d25ce36793d2b2 },	/* gcc 12 */
 	{ "dbit", "clear_refs_write", 0xd09441092272832e },
+	{ "dbit", "clear_refs_write", 0xc42c6b49310b0b8f },	/* gcc 12 */
 	{ "dbit", "clear_refs_pte_range", 0x8a00df33947d1046 },
+	{ "dbit", "clear_refs_pte_range", 0x3d36b4684e57e664 },	/* gcc 12 */
 	{ "dbit", "page_vma_mkclean_one.constprop.0", 0xa9f93da8ddcc9332 },
+	{ "dbit", "page_vma_mkclean_one.constprop.0", 0x9f524e8537bba2d4 },	/* gcc 12 */
 	{ "dbit", "down_write_killable", 0xc5b0e8f4223d051e },
 	{ "epml", "kthread_use_mm", 0xa806938e45636c37 },
 	{ "epml", "kthread_unuse_mm", 0x742ad5387e9ca2cc },
