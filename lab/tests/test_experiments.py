@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from trapless_lab import catalogue, cli
 from trapless_lab.dirty.experiments import criu_native
 from trapless_lab.errors import LabError
+from trapless_lab.pagetable.experiments import linux_series
 from trapless_lab.pagetable.experiments import size as pagetable_size
 from trapless_lab.power.experiments import benchmarks as power_benchmarks
 from trapless_lab.power.experiments import replay as power_replay
@@ -89,6 +90,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
         },
         **WITH_COUNTS,
     },
+    "linux-series": {name: set(linux_series.MEASURES) for name in ("stock", *linux_series.PATCHES)},
     "fork-dirty": {"bare": PAGES, "stock": PAGES, "boosted": PAGES, "slope": {"bare", "stock", "boosted"}},
     "power-exits": dict.fromkeys(("bare", "base", "inplace", "pv"), EXITS) | {"sources": set()},
     "power-benchmarks": {
@@ -134,6 +136,7 @@ WHY_LONG = {
     "pagetable-browser": "a browser of 250 MB, three times",
     **dict.fromkeys(("pagetable-types", "pagetable-size", "pagetable-iotlb-model"), LARGE),
     **dict.fromkeys(("power-benchmarks", "power-replay"), LARGE),
+    "linux-series": "its kernels are compiled for make check-long",
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from trapless_lab import host, kernels
 from trapless_lab.errors import LabError
-from trapless_lab.machines import bochs
+from trapless_lab.machines import bochs, runner
 from trapless_lab.machines.machine import MACHINES, Machine
 from trapless_lab.machines.qemu import Images, Outputs, argv, linux_args, steps_port
 from trapless_lab.machines.trace import EVENTS
@@ -30,6 +30,18 @@ def test_every_pc_has_its_three_logs_and_no_network(machine: Machine) -> None:
         assert part in made
     assert "-nodefaults" in made
     assert ("intel-iommu" in made) == machine.xen
+
+
+def test_a_kernel_of_our_own_does_not_rely_on_the_timer_of_a_busy_host() -> None:
+    own = replace(MACHINES["xen-relaxed"], kernel=Path("/own"))
+    assert "no_timer_check" in line(own) and "no_timer_check" not in line(MACHINES["xen-relaxed"])
+    assert "no_timer_check" not in line(replace(MACHINES["power"], kernel=Path("/own")))
+
+
+def test_a_kernel_of_our_own_takes_no_stock_module() -> None:
+    own = replace(MACHINES["xen-relaxed"], kernel=Path("/own"))
+    with pytest.raises(ValueError, match="stock modules"):
+        runner.run(own, [], modules=("zram",))
 
 
 @pytest.mark.parametrize("name", ["power", "power-kvm"])

@@ -64,6 +64,13 @@ def linux(name: str, file: str) -> Path:
     return _built(build_dir() / "linux" / name / file, f"scripts/fetch-linux {name} build/linux/{name}")
 
 
+def linux_variant(name: str) -> Path:
+    """Return a small kernel that pagetable/linux-source/build makes: stock, patched, or with a mistake."""
+    return _built(
+        build_dir() / "pagetable" / "linux-source" / name / "vmlinux", "make -C pagetable linux-source"
+    )
+
+
 def mutant(system: str, name: str, file: str, linux: str = "6.1") -> Path:
     """Return a product of a copy of a system with a deliberate mistake in it (scripts/mutant)."""
     built = build_dir() if linux == "6.1" else build_dir() / "modules" / linux

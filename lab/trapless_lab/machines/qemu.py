@@ -73,7 +73,7 @@ def linux_args(machine: Machine) -> str:
     console = "hvc0" if machine.xen else _CONSOLES[machine.architecture]
     # Beside other machines the emulated timer may be too late for the check that it works, which ends in a
     # panic. It was seen with Linux 6.12.
-    checks = () if machine.linux == "6.1" else ("no_timer_check",)
+    checks = () if machine.linux == "6.1" and not (machine.pc and machine.kernel) else ("no_timer_check",)
     return " ".join((f"console={console}", "panic=-1", f"loglevel={level}", *checks, *machine.linux_args))
 
 

@@ -189,6 +189,17 @@ def _follow(
             return watched
 
 
+def _stock_modules(machine: Machine, wanted: Sequence[str]) -> list[Path]:
+    """Return stock modules and what they need; a kernel of our own has all that it needs built in."""
+    if machine.kernel:
+        if wanted:
+            raise ValueError(f"machine {machine.name}: stock modules in a kernel that is not stock")
+        return []
+    kernel = kernels.kernel(machine.linux)
+    names = [*(["xen-privcmd"] if machine.xen else []), *wanted]
+    return [path for name in names for path in host.module_files(kernel, name)]
+
+
 def _guest_tree(machine: Machine, log: StepLog, modules: Sequence[str], files: Tree) -> Tree:
     tree: dict[str, File | initramfs.Link] = {"/init": File(guest.INIT, 0o755)}
     tree["/port"] = File(f"{qemu.steps_port(machine)}\n".encode())
@@ -201,10 +212,8 @@ def _guest_tree(machine: Machine, log: StepLog, modules: Sequence[str], files: T
         # There is no trace in which a marker would be seen.
         tree[f"/bin/{guest.MARK}"] = initramfs.Link("true")
     else:
-        kernel = kernels.kernel(machine.linux)
-        names = [*(["xen-privcmd"] if machine.xen else []), *modules]
         tree |= initramfs.busybox(host.busybox())
-        tree |= initramfs.modules([path for name in names for path in host.module_files(kernel, name)])
+        tree |= initramfs.modules(_stock_modules(machine, modules))
         programs = [guest.MARK, *programs]
     tree |= guest.tree(*programs, architecture=machine.architecture)
     if machine.xen:
