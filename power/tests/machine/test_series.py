@@ -128,7 +128,7 @@ def called_too_early(listed: list[Path]) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("series", KERNELS)
 def test_no_patch_calls_what_a_later_one_brings(series: str) -> None:
-    """As the linker sees it; that each compiles takes an hour to see (power/kernel/each-patch)."""
+    """As the linker sees it; power/kernel/each-patch compiles each, which takes long."""
     listed = patches(series)
     assert called_too_early(listed) == {}
     # What one brings is missed where it is called, and nowhere else: negative control.
