@@ -38,7 +38,8 @@ def output(tmp_path: Path) -> Path:
         shutil.copytree(source(), target / "source", copy_function=os.link, symlinks=True)
     except OSError:
         # On another file system.
-        shutil.copytree(source(), target / "source", symlinks=True, dirs_exist_ok=True)
+        shutil.rmtree(target / "source")
+        shutil.copytree(source(), target / "source", symlinks=True)
     return target
 
 

@@ -22,6 +22,13 @@ NEWEST = "7.3"
 FIXES = {"6.1": 8, "6.12": 10, NEWEST: 10}
 ALL = sorted(path for path in (POWER / "patches").glob("**/*.patch") if path.stat().st_size)
 _TOUCHED = re.compile(r"^--- a/(\S+)$", re.MULTILINE)
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+# A function, an inline one of the header, or one in assembly.
+_DEFINED = re.compile(
+    r"^(?:static inline )?(?!static\b)\w[^;={}#]*?\b(kvmppc_bt_\w+)\([^;{]*\)\s*\{|SYM_FUNC_START\((\w+)\)",
+    re.MULTILINE,
+)
+_OURS = re.compile(r"\b(kvmppc_bt_\w+)\(")
 _OBJECT = re.compile(r"^\+\S+ \+= (\w+)\.o$", re.MULTILINE)
 
 
@@ -100,6 +107,34 @@ def test_each_file_of_ours_comes_once_and_before_it_is_built(series: str) -> Non
             assert {f"kvm/{name}.c", f"kvm/{name}.S"} & set(come), f"{path.name} builds {name}"
     ours = [path for part in ("kvm", "driver") for path in (POWER / part).iterdir()]
     assert sorted(come) == sorted(f"{path.parent.name}/{path.name}" for path in ours)
+
+
+def called_too_early(listed: list[Path]) -> dict[str, set[str]]:
+    """Return patch -> functions of ours that it, or a file it brings, calls and that no file has by then."""
+    there: set[str] = set()
+    early: dict[str, set[str]] = {}
+    for path in listed:
+        patch = path.read_text()
+        sources = [_COMMENT.sub("", (POWER / ours).read_text()) for ours in brought(patch)]
+        there |= {name for source in sources for found in _DEFINED.findall(source) for name in found if name}
+        if any(ours.endswith("e500_bt.h") for ours in brought(patch)):
+            continue  # it declares what is still to come
+        added = "\n".join(line[1:] for line in patch.splitlines() if line.startswith("+"))
+        used = {name for text in (added, *sources) for name in _OURS.findall(text)}
+        if used - there:
+            early[path.name] = used - there
+    return early
+
+
+@pytest.mark.parametrize("series", KERNELS)
+def test_no_patch_calls_what_a_later_one_brings(series: str) -> None:
+    """As the linker sees it; power/kernel/each-patch compiles each, which takes long."""
+    listed = patches(series)
+    assert called_too_early(listed) == {}
+    # What one brings is missed where it is called, and nowhere else: negative control.
+    late = next(path for path in listed if "kvm/e500_bt_site.c" in brought(path.read_text()))
+    found = called_too_early([path for path in listed if path != late])
+    assert "kvmppc_bt_patch_code" in set().union(*found.values()) and late.name not in found
 
 
 @pytest.mark.not_fast("unpacks a source of 150 MB for each kernel: 10 s of a processor")
