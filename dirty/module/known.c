@@ -52,6 +52,7 @@ static const struct known_function known[] = {
 	{ "all", "__get_user_pages", 0x83d9bc5d58ba4cb3 },	/* gcc 12 */
 	{ "all", SERIES_GUP_FAST, 0x98856fb8e8a5f265 },
 	{ "all", SERIES_GUP_FAST, 0x1072b3157273d76f },	/* gcc 12 */
+	{ "all", SERIES_GUP_FAST, 0x4edddf168aae19c5 },	/* gcc 12, five levels */
 	{ "all", SERIES_GUP_FAST, 0x623133e75f05e027 },	/* five levels */
 	{ "all", "folio_migrate_mapping", 0x5729702a8016c5c7 },
 	{ "all", "__mmu_notifier_register", 0x19160d15ecfb39d0 },
