@@ -140,6 +140,8 @@ static void show_stats(struct kvm *kvm, struct kvmppc_bt *bt)
 		{ "bt_fragment_traps", &bt->stats.fragment_traps },
 		{ "bt_reads_made", &bt->stats.reads_made },
 		{ "bt_reads_dropped", &bt->stats.reads_dropped },
+		{ "bt_reads_chained", &bt->stats.reads_chained },
+		{ "bt_reads_rounds", &bt->stats.reads_rounds },
 	};
 	unsigned int i;
 

@@ -186,12 +186,14 @@ struct bt_page {
  * @site: its site; NULL if this slot of the data cache is free
  * @gpa: guest-physical address of the data
  * @misses: traced loads of other data by this site
+ * @round: how many loads, this one included, depend on each other for being traced
  */
 struct bt_read {
 	struct hlist_node node;
 	struct bt_site *site;
 	gpa_t gpa;
 	u32 misses;
+	u8 round;
 };
 
 /**
@@ -244,6 +246,8 @@ struct bt_stats {
 	u64 fragment_traps;
 	u64 reads_made;
 	u64 reads_dropped;
+	u64 reads_chained;
+	u64 reads_rounds;
 };
 
 #define BT_HEAT_BITS	10
