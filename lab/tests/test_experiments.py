@@ -92,7 +92,10 @@ KEYS: dict[str, dict[str, set[str]]] = {
     },
     "linux-series": {name: set(linux_series.MEASURES) for name in ("stock", *linux_series.PATCHES)},
     "fork-dirty": {"bare": PAGES, "stock": PAGES, "boosted": PAGES, "slope": {"bare", "stock", "boosted"}},
-    "power-exits": dict.fromkeys(("bare", "base", "inplace", "pv"), EXITS) | {"sources": set()},
+    "power-exits": {
+        **dict.fromkeys(("bare", "base", "inplace", "pv", "base_fast", "pv_fast"), EXITS),
+        **{"small_pages": {"bare", "base", "inplace", "pv", "base_fast", "pv_fast"}, "sources": set()},
+    },
     "power-benchmarks": {
         "exits": {*power_benchmarks.WORKLOADS, power_benchmarks.NOTHING},
         "privileged_percent": set(power_benchmarks.WORKLOADS),

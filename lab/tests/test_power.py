@@ -46,12 +46,24 @@ def failing(result: Result) -> list[str]:
 def test_the_recorded_run_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(monkeypatch, plots=(album := Album()))
     assert not failing(result)
-    for mode in ("bare", "base", "inplace", "pv"):
+    for mode in ("bare", *power_exits.GUESTS):
         assert set(result.keys[mode]) == {"boot", "getppid", "fork", "exec", "emulated", "exits"}
+        assert set(result.keys["small_pages"][mode]) == set(result.keys[mode])
     assert result.keys["bare"]["exits"] == 0
     assert result.keys["base"]["exits"] == sum(result.keys["sources"]["base"].values())
     assert len(album.drawn["power-exits.png"]) > 1000
-    assert {row["workload"] for row in result.rows} >= set(power_exits.PAPER)
+    for backing in power_exits.BACKINGS:
+        rows = {row["workload"]: row for row in result.rows if row["backing"] == backing}
+        assert set(rows) >= set(power_exits.PAPER)
+        assert rows["ctx_2p0k"]["inplace_spread"].count(" to ") == 1
+
+
+def test_of_repeated_workloads_the_median_counts() -> None:
+    console = Console("".join(f"result ctx {ticks} 10\n" for ticks in (80, 8000, 88, 96, 16)))
+    assert [one.ticks for one in console.samples["ctx"]] == [80, 8000, 88, 96, 16]
+    assert console.results["ctx"].ticks == 88
+    assert Console("result ctx 80 10\nresult ctx 8 1\nresult ctx 8 10\n").results["ctx"].ticks == 80
+    assert Console("result a 3 1\nresult a 1 1\n").results["a"].ticks == 1
 
 
 def test_failures_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

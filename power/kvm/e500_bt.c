@@ -23,7 +23,7 @@
 
 static unsigned int bt_mode;
 module_param(bt_mode, uint, 0644);
-MODULE_PARM_DESC(bt_mode, "In-place translation in VMs made from now on: 0 off, 1 single instructions, 2 fragments, too");
+MODULE_PARM_DESC(bt_mode, "In-place translation in VMs made from now on: 0 off, 1 single instructions, 2 fragments, too, 3 none, only short exits");
 
 static unsigned int bt_threshold = 4;
 module_param(bt_threshold, uint, 0644);
@@ -44,7 +44,7 @@ int kvmppc_bt_init_vm(struct kvm *kvm)
 	unsigned int mode = READ_ONCE(bt_mode);
 	struct kvmppc_bt *bt;
 
-	if (mode != BT_MODE_SINGLE && mode != BT_MODE_FRAGMENTS)
+	if (mode == BT_MODE_OFF || mode > BT_MODE_EXITS)
 		return 0;
 	bt = kzalloc(sizeof(*bt), GFP_KERNEL_ACCOUNT);
 	if (!bt)
@@ -54,6 +54,7 @@ int kvmppc_bt_init_vm(struct kvm *kvm)
 		return -ENOMEM;
 	}
 	bt->mode = mode;
+	bt->enabled = mode == BT_MODE_EXITS;
 	spin_lock_init(&bt->claim);
 	hash_init(bt->sites);
 	hash_init(bt->reads.by_word);
@@ -139,6 +140,8 @@ static void show_stats(struct kvm *kvm, struct kvmppc_bt *bt)
 		{ "bt_fragment_traps", &bt->stats.fragment_traps },
 		{ "bt_reads_made", &bt->stats.reads_made },
 		{ "bt_reads_dropped", &bt->stats.reads_dropped },
+		{ "bt_reads_chained", &bt->stats.reads_chained },
+		{ "bt_reads_rounds", &bt->stats.reads_rounds },
 	};
 	unsigned int i;
 
@@ -299,7 +302,7 @@ int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr)
 {
 	int idx, r;
 
-	if (!vcpu->kvm->arch.bt)
+	if (!vcpu->kvm->arch.bt || vcpu->kvm->arch.bt->mode == BT_MODE_EXITS)
 		return EV_UNIMPLEMENTED;
 	idx = srcu_read_lock(&vcpu->kvm->srcu);
 	switch (nr) {

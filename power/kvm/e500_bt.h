@@ -186,12 +186,14 @@ struct bt_page {
  * @site: its site; NULL if this slot of the data cache is free
  * @gpa: guest-physical address of the data
  * @misses: traced loads of other data by this site
+ * @round: how many loads, this one included, depend on each other for being traced
  */
 struct bt_read {
 	struct hlist_node node;
 	struct bt_site *site;
 	gpa_t gpa;
 	u32 misses;
+	u8 round;
 };
 
 /**
@@ -244,6 +246,8 @@ struct bt_stats {
 	u64 fragment_traps;
 	u64 reads_made;
 	u64 reads_dropped;
+	u64 reads_chained;
+	u64 reads_rounds;
 };
 
 #define BT_HEAT_BITS	10
@@ -288,7 +292,7 @@ struct bt_layout {
  * struct kvmppc_bt - a VM that is translated
  * @mode: what is translated; one of BT_MODE_*
  * @claim: protects @enabled and @crowded, and @layout while it is replaced
- * @enabled: the driver has enabled translation
+ * @enabled: the driver has enabled translation, or @mode is BT_MODE_EXITS
  * @crowded: a second vcpu was requested
  * @shown: the counters are in debugfs
  * @data: effective address of the data page
@@ -355,6 +359,11 @@ struct kvmppc_bt {
 #define BT_MODE_OFF		0
 #define BT_MODE_SINGLE		1
 #define BT_MODE_FRAGMENTS	2
+/*
+ * For comparison: nothing is translated, but all else that is done for translated guests
+ * is done, too: short exits, precise flushes, huge pages that are remembered.
+ */
+#define BT_MODE_EXITS		3
 
 /* e500_bt.c: what stock code calls */
 #define BT_PASS	(-1)
@@ -368,10 +377,10 @@ void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst);
 void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu);
 void kvmppc_bt_undo_sites(struct kvm_vcpu *vcpu);
 
-/* Whether the guest's driver has enabled translation, so that entries may be split. */
+/* Whether the guest's driver has enabled translation, or is not needed. */
 static inline bool kvmppc_bt_enabled(struct kvm *kvm)
 {
-	return kvm->arch.bt && kvm->arch.bt->nareas;
+	return kvm->arch.bt && (kvm->arch.bt->nareas || kvm->arch.bt->mode == BT_MODE_EXITS);
 }
 
 /* Whether the guest's driver may enable translation, so that it is told of the hypercalls. */

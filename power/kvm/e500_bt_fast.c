@@ -297,6 +297,18 @@ static bool simple_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 	return false;
 }
 
+/* Whether the guest is one whose exits may be handled here, and is not in a fragment. */
+static bool may_be_fast(struct kvm_vcpu *vcpu)
+{
+	const struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+
+	if (!bt || !bt->nareas)
+		return kvmppc_bt_enabled(vcpu->kvm);
+	return vcpu->arch.magic_page_ea == bt->data &&
+	       ((vcpu->arch.shared->msr & MSR_PR) ||
+		!kvmppc_bt_in_fragments(bt, kvmppc_get_pc(vcpu)));
+}
+
 /**
  * kvmppc_bt_fast_exit - handle a simple exit completely
  * @vcpu: just out of the guest, interrupts still off
@@ -309,13 +321,8 @@ static bool simple_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
  */
 bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 {
-	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
-
 	vcpu->arch.bt_short = 0;
-	if (!bt || !bt->nareas || vcpu->arch.magic_page_ea != bt->data || !nothing_waits(vcpu) ||
-	    (!(vcpu->arch.shared->msr & MSR_PR) &&
-	     kvmppc_bt_in_fragments(bt, kvmppc_get_pc(vcpu))) ||
-	    !simple_exit(vcpu, exit_nr))
+	if (!may_be_fast(vcpu) || !nothing_waits(vcpu) || !simple_exit(vcpu, exit_nr))
 		return false;
 	vcpu->arch.bt_short = vcpu->arch.bt_pids_known &&
 			      !(vcpu->arch.shared->msr & (MSR_IS | MSR_DS | MSR_DE));

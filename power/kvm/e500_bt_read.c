@@ -234,6 +234,29 @@ static bool copy(struct kvm_vcpu *vcpu, unsigned int slot, u32 ea, gpa_t gpa, un
 	return true;
 }
 
+/*
+ * The paper's chain effect: a load's site makes a page traced, loads of whose data are
+ * translated, too, and so on. The round of a load is 1 if its data are traced because
+ * of privileged instructions, 2 if because of loads of round 1.
+ */
+static unsigned int round_of(struct kvmppc_bt *bt, gpa_t data)
+{
+	int tsize = kvmppc_bt_block_tsize(bt, data >> PAGE_SHIFT);
+	unsigned long pages = 1UL << (tsize - BOOK3E_PAGESZ_4K), at;
+	unsigned long first = (data >> PAGE_SHIFT) & ~(pages - 1);
+	unsigned int round = U8_MAX;
+	struct bt_page *page;
+	struct bt_site *site;
+
+	xa_for_each_range(&bt->pages, at, page, first, first + pages - 1)
+		list_for_each_entry(site, &page->sites, in_page) {
+			if (!site->read)
+				return 1;
+			round = min_t(unsigned int, round, site->read->round);
+		}
+	return round + 1;
+}
+
 /* Make a load a site. False if that is impossible: it continues to be emulated. */
 static bool make(struct kvm_vcpu *vcpu, u32 pc, gpa_t gpa, u32 inst,
 		 const struct instruction_op *op)
@@ -243,6 +266,7 @@ static bool make(struct kvm_vcpu *vcpu, u32 pc, gpa_t gpa, u32 inst,
 	struct bt_read *read = &bt->reads.slot[slot];
 	struct bt_site *site;
 	struct bt_code code;
+	unsigned int round;
 	enum bt_kind kind;
 	gpa_t data;
 
@@ -252,6 +276,9 @@ static bool make(struct kvm_vcpu *vcpu, u32 pc, gpa_t gpa, u32 inst,
 	bt->reads.next = (slot + 1) % BT_CACHE_SLOTS;
 	if (read->site)
 		kvmppc_bt_undo(vcpu, read->site);
+	if (kvmppc_bt_block_tsize(bt, data >> PAGE_SHIFT) < 0)
+		return false;
+	round = round_of(bt, data);
 	if (!copy(vcpu, slot, op->ea, data, len) ||
 	    kvmppc_bt_patch_code(vcpu, pc, gpa, inst, kind, &code))
 		return false;
@@ -264,11 +291,13 @@ static bool make(struct kvm_vcpu *vcpu, u32 pc, gpa_t gpa, u32 inst,
 	/* There may be readable entries for another address of these data. */
 	if (!kvmppc_bt_holds_cached(bt, data >> PAGE_SHIFT, 1))
 		kvmppc_core_flush_tlb(vcpu);
-	*read = (struct bt_read){ .site = site, .gpa = data };
+	*read = (struct bt_read){ .site = site, .gpa = data, .round = min(round, (unsigned int)U8_MAX - 1) };
 	site->read = read;
 	hash_add(bt->reads.by_word, &read->node, word_of(data));
 	bt->reads.n++;
 	bt->stats.reads_made++;
+	bt->stats.reads_chained += round > 1;
+	bt->stats.reads_rounds = max_t(u64, bt->stats.reads_rounds, round);
 	return true;
 }
 
