@@ -344,6 +344,8 @@ static void field(const char *name, u32 value)
 	print_number(value);
 }
 
+static u32 corrupting;
+
 /* Only the decrementer's interrupt is expected: another one shows a different machine. */
 void trap(void)
 {
@@ -358,6 +360,9 @@ void trap(void)
 	print(" dear ");
 	print_hex(trapped->dear);
 	print("\n");
+	/* A corrupted fragment may trap: that is a difference, too. */
+	if (corrupting)
+		print("done\n");
 	reset();
 }
 
@@ -375,11 +380,15 @@ void main(const void *tree)
 	u32 corrupted = 0;
 	static struct sequence s;
 
+	corrupting = options.corrupt;
 	map_devices();
 	r = enable_translation(DATA_PAGE, (u32)execute_pages, EXECUTE_PAGES);
 	field("time: translation ", r);
 	print("\n");
 	for (i = first; i < first + count; i++) {
+		/* A host that has found a corrupted fragment no longer translates. */
+		if (options.corrupt == 1)
+			enable_translation(DATA_PAGE, (u32)execute_pages, EXECUTE_PAGES);
 		corrupted += run_sequence(&s, i, &options);
 		if (each || i % BLOCK == BLOCK - 1 || i == first + count - 1)
 			report(i - i % BLOCK, i);
