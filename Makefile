@@ -14,7 +14,7 @@ UNIT_TESTS	= $(PYTEST) -q -m "not machine and not long$(if $(unless), and not $(
 HOURS		?= 8
 systems		:= pagetable dirty power
 # What no system's own lint looks at: dirty's is for any Linux.
-C_SOURCES	= $(wildcard lab/trapless_lab/plugins/*.[ch] dirty/abi/*.h dirty/module/*.[ch] \
+C_SOURCES	= $(wildcard lab/trapless_lab/plugins/*.[ch] lab/tests/plugins/*.c dirty/abi/*.h dirty/module/*.[ch] \
 			dirty/tests/module/*.c dirty/tests/host/*.[ch] dirty/capi/include/*.h \
 			dirty/capi/examples/*.c dirty/capi/tests/c/*.[ch] dirty/shim/tests/c/*.c \
 			dirty/oracle/include/*.h dirty/oracle/plugins/*.[ch] dirty/oracle/tests/plugins/*.c)

@@ -42,9 +42,8 @@ class Replay(Context):
     ) -> Transcript:
         recorded = DATA / self.experiment / label.replace(" ", "-")
         raw = recorded.with_suffix(".log").read_bytes()
-        events = recorded.with_suffix(".events")
         for plugin in plugins:
-            plugin.output.write_bytes(events.read_bytes() if events.exists() else b"")
+            plugin.output.write_bytes(recorded.with_suffix(".events").read_bytes())
         self.booted.append((machine, [step.name for step in steps]))
         log = StepLog(steps, raw[2:18].decode())
         log.feed(raw)

@@ -91,7 +91,10 @@ KEYS: dict[str, dict[str, set[str]]] = {
         **WITH_COUNTS,
     },
     "linux-series": {name: set(linux_series.MEASURES) for name in ("stock", *linux_series.PATCHES)},
-    "fork-dirty": {"bare": PAGES, "stock": PAGES, "boosted": PAGES, "slope": {"bare", "stock", "boosted"}},
+    "fork-dirty": {
+        **{"bare": PAGES, "stock": PAGES, "boosted": PAGES, "slope": {"bare", "stock", "boosted"}},
+        **WITH_COUNTS,
+    },
     "power-exits": {
         **dict.fromkeys(("bare", "base", "inplace", "pv", "base_fast", "pv_fast"), EXITS),
         **{"small_pages": {"bare", "base", "inplace", "pv", "base_fast", "pv_fast"}, "sources": set()},
@@ -115,7 +118,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
             *("fixed_1024_kb_cached", "fixed_4096_kb_cached", "adaptive"),
         )
     },
-    "pv-operations": {"bare": set(), "stock": set(), "boosted": set()},
+    "pv-operations": {"bare": set(), "stock": set(), "boosted": set(), **WITH_COUNTS},
 }
 
 

@@ -54,8 +54,8 @@ class Machine:
     package's file, at the address for which it is linked; with ``kaslr`` from that file, at a random
     address. With ``epml`` its processors are the model of docs/epml.md. ``cable`` gives it two network
     cards with a cable between them: no packet leaves the machine, so the host's speed has no influence on
-    them. With ``exceptions`` QEMU's trace contains each exception of the processor. ``board`` is QEMU's
-    name of another board than the architecture's.
+    them. With ``exceptions`` QEMU's trace contains each exception of the processor, and of a PC's each
+    load of CR3. ``board`` is QEMU's name of another board than the architecture's.
     """
 
     name: str

@@ -123,7 +123,7 @@ def argv(
     for plugin in plugins:
         args += plugin_options(plugin)
     if machine.exceptions:
-        args += ["-d", "int"]
+        args += ["-d", "int,mmu" if machine.pc else "int"]
     args += ["-D", str(outputs.trace)]
     if machine.architecture == "arm64":
         # Its board has one port of its own; the kernel has this card's driver built in.

@@ -255,6 +255,11 @@ def rows(counted: Figures, measures: Sequence[str]) -> list[Row]:
     ]
 
 
+def named(rows: Sequence[Row], what: str) -> list[Row]:
+    """Return rows whose measures are in a column of this name."""
+    return [{what: row["measure"], **{key: row[key] for key in row if key != "measure"}} for row in rows]
+
+
 METHOD = (
     "crossings into Xen and TLB flushes (of Xen's flush_area_local) are counted by a QEMU plugin over the "
     "same intervals, IOTLB flushes in QEMU's trace"

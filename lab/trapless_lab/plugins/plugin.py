@@ -20,5 +20,10 @@ def build(name: str, sources: Path = SOURCES) -> Path:
     needed = [*sources.glob("*.[ch]"), *artifacts.DIRTY_ABI.glob("*.h")]
     if target.exists() and target.stat().st_mtime >= max(path.stat().st_mtime for path in needed):
         return target
-    compiler.compile_c(sources / f"{name}.c", target, (*_FLAGS, f"-I{artifacts.DIRTY_ABI}"))
+    compile_to(target, sources / f"{name}.c")
     return target
+
+
+def compile_to(target: Path, source: Path) -> None:
+    """Compile a plugin; its headers are beside it or the lab's."""
+    compiler.compile_c(source, target, (*_FLAGS, f"-I{artifacts.DIRTY_ABI}", f"-I{SOURCES}"))

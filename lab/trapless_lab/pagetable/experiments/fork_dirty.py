@@ -11,8 +11,9 @@ from ...experiment.experiment import BeforeAfter, Context, Result, Row, Target, 
 from ...experiment.workload import FORK_DIRTY, NS_PER_INSTRUCTION, fork_dirty_ns
 from ...machines.pair import PAIRS
 from ...machines.script import Step
-from .. import columns
+from .. import columns, crossings, prices
 from ..columns import BARE, RELAXED, STRICT, Column
+from ..crossings import Crossings
 
 PAGES = (0, 64, 256, 1024, 4096)
 ROUNDS = 10
@@ -46,6 +47,19 @@ def _instructions(column: Column) -> dict[int, dict[str, int]]:
     }
 
 
+def _crossings(column: Column, rounds: int) -> dict[str, Crossings]:
+    """Return what one of each operation has, by its name and the parent's dirty pages."""
+    return {
+        _measure(operation, pages): column[_label(pages)].total(operation).each(rounds)
+        for operation in FORK_DIRTY
+        for pages in PAGES
+    }
+
+
+def _measure(operation: str, pages: int) -> str:
+    return f"{operation}, {pages:,} pages"
+
+
 def slope(costs: Costs, operation: str) -> float:
     """Return the instructions that a dirty page adds: the line of least squares through all sizes."""
     return linear_regression(list(costs), [costs[pages][operation] for pages in costs]).slope
@@ -75,6 +89,12 @@ def fork_dirty(context: Context) -> Result:
     steps = [Step(_label(pages), f"forkdirty --rounds {rounds} {pages}", timeout_s=300) for pages in PAGES]
     found = columns.take(context, machines, steps)
     taken = columns.values(found, _instructions)
+    counted = columns.values(found, lambda column: _crossings(column, rounds))
+    at_pages = [_measure(operation, AT_PAGES) for operation in FORK_DIRTY]
+    priced = {
+        name: {_measure(operation, AT_PAGES): costs[AT_PAGES][operation] for operation in FORK_DIRTY}
+        for name, costs in taken.items()
+    }
     compared = [(pages, op) for pages in PAGES for op in FORK_DIRTY if pages or op not in WRITES]
     slopes = {name: {op: round(slope(costs, op), 1) for op in FORK_DIRTY} for name, costs in taken.items()}
     if context.plots:
@@ -94,8 +114,13 @@ def fork_dirty(context: Context) -> Result:
         method=f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction; mean of {rounds} rounds. fork: the "
         "call in the parent; exit: from there until the child, which only exits, is waited for; redirty: "
         "one write to each page then; copied: the same while another child lives. a page: the slope of "
-        "the line through all sizes; stock and boosted are one boot, before and after loading",
-        rows=[_row(operation, name, taken[name]) for operation in FORK_DIRTY for name in taken],
+        "the line through all sizes; stock and boosted are one boot, before and after loading; "
+        f"{crossings.METHOD}; {prices.METHOD}",
+        rows=[
+            *(_row(operation, name, taken[name]) for operation in FORK_DIRTY for name in taken),
+            *crossings.named(crossings.rows(counted, at_pages), "operation"),
+            *crossings.named(prices.rows(priced, counted, at_pages), "operation"),
+        ],
         paper=[],
         checks=[
             columns.no_slower(
@@ -114,6 +139,11 @@ def fork_dirty(context: Context) -> Result:
         keys={
             **{name: {str(pages): dict(costs[pages]) for pages in PAGES} for name, costs in taken.items()},
             "slope": slopes,
+            **crossings.keys(counted),
+            "iotlb_flushes": {
+                name: {str(pages): column[_label(pages)].iotlb_flushes for pages in PAGES}
+                for name, column in found.items()
+            },
         },
         summary=[
             BeforeAfter(

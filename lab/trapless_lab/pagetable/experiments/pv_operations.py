@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from statistics import median
 
 from ...errors import LabError
-from ...experiment.experiment import Context, Result, experiment
-from ...experiment.workload import NS_PER_INSTRUCTION, operations_ns
+from ...experiment.experiment import Context, Result, Row, experiment
+from ...experiment.workload import NS_PER_INSTRUCTION, operations_counts, operations_ns
 from ...machines.pair import PAIRS
 from ...machines.script import Step
-from .. import columns
+from .. import columns, crossings, prices
 from ..columns import BARE, RELAXED, STRICT, Column
+from ..crossings import Crossings, Figures
 
 REPEATS = 4
 QUICK_REPEATS = 2
@@ -34,6 +35,15 @@ def medians(column: Column, repeats: int) -> dict[str, float]:
     }
 
 
+def _crossings(column: Column, repeats: int) -> dict[str, Crossings]:
+    """Return what one of each operation has."""
+    runs = [column[_label(repeat)] for repeat in range(repeats)]
+    return {
+        operation: sum((run.total(operation) for run in runs), Crossings()).each(repeats * times)
+        for operation, times in operations_counts(runs[0].result).items()
+    }
+
+
 def changes(taken: Mapping[str, Mapping[str, float]], operation: str) -> dict[str, float]:
     """Return by how many percent each boosted column differs from its stock."""
     return {
@@ -42,6 +52,12 @@ def changes(taken: Mapping[str, Mapping[str, float]], operation: str) -> dict[st
         )
         for stock, boosted in columns.pairs(taken)
     }
+
+
+def _more_rows(taken: Mapping[str, Mapping[str, float]], counted: Figures) -> list[Row]:
+    operations = list(taken["stock"])
+    more = [*crossings.rows(counted, operations), *prices.rows(taken, counted, operations)]
+    return crossings.named(more, "operation")
 
 
 @experiment(
@@ -59,10 +75,11 @@ def pv_operations(context: Context) -> Result:
     steps = [Step(_label(repeat), "pvops", timeout_s=300) for repeat in range(repeats)]
     found = columns.take(context, machines, steps)
     taken = columns.values(found, lambda column: medians(column, repeats))
+    counted = columns.values(found, lambda column: _crossings(column, repeats))
     return Result(
         unit="instructions",
         method=f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction; median of {repeats} runs; stock and "
-        "boosted are one boot, before and after loading",
+        f"boosted are one boot, before and after loading; {crossings.METHOD}; {prices.METHOD}",
         rows=[
             {
                 "operation": operation,
@@ -70,7 +87,8 @@ def pv_operations(context: Context) -> Result:
                 **changes(taken, operation),
             }
             for operation in taken["stock"]
-        ],
+        ]
+        + _more_rows(taken, counted),
         paper=[],
         checks=[
             columns.no_slower(
@@ -81,5 +99,11 @@ def pv_operations(context: Context) -> Result:
             for stock, boosted in columns.pairs(taken)
         ],
         machine=context.facts(machines),
-        keys=taken,
+        keys={
+            **taken,
+            **crossings.keys(counted),
+            "iotlb_flushes": {
+                name: sum(step.iotlb_flushes for step in column.values()) for name, column in found.items()
+            },
+        },
     )
