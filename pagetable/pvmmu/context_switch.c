@@ -136,7 +136,7 @@ long pvmmu_load_sp0(unsigned long stack);
 long pvmmu_load_sp0(unsigned long stack)
 {
 	struct advanced *now = this_cpu_ptr(&advanced);
-	bool is_done = now->stack == stack;
+	bool is_done = now->stack && now->stack == stack;
 
 	now->stack = 0;
 	if (is_done)

@@ -8,10 +8,10 @@
 	direct_replace	pvmmu_entry_flush_mm, pvmmu_flush_mm
 	direct_replace	pvmmu_entry_exit_mmap, pvmmu_exit_mmap
 	direct_replace	pvmmu_entry_map_pages, pvmmu_map_pages
+	direct_replace	pvmmu_entry_copy_range, pvmmu_copy_range
 	direct_replace	pvmmu_entry_clear_flush, pvmmu_clear_flush
 	direct_replace	pvmmu_entry_set_access_flags, pvmmu_set_access_flags
 	direct_before	pvmmu_entry_end_switch, pvmmu_end_switch, 1
-	direct_before	pvmmu_entry_copy_range, pvmmu_copy_range, 2
 	direct_unless	pvmmu_entry_set_pte, pvmmu_set_pte, 2
 	direct_unless	pvmmu_entry_write_msr, pvmmu_write_msr, 3
 	direct_unless	pvmmu_entry_load_gs_index, pvmmu_load_gs_index, 1

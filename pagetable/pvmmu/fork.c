@@ -29,6 +29,7 @@
 #include <linux/sched.h>
 
 #include "batch.h"
+#include "copy_range.h"
 #include "permission.h"
 #include "pvmmu.h"
 #include "series_mmu.h"
@@ -55,8 +56,18 @@ static void protect_entry(struct batch *batch, const pte_t *ptep)
 		  MMU_PT_UPDATE_PRESERVE_AD);
 }
 
+static bool is_among(unsigned long addr, const struct fork_copies *copies)
+{
+	unsigned int i;
+
+	for (i = 0; i < copies->count; i++)
+		if (copies->address[i] == addr)
+			return true;
+	return false;
+}
+
 static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
-			  unsigned long end)
+			  unsigned long end, const struct fork_copies *copies)
 {
 	struct batch batch;
 	spinlock_t *ptl;
@@ -71,14 +82,14 @@ static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
 
 	batch_start(&batch, first);
 	for (ptep = first; addr != end; ptep++, addr += PAGE_SIZE)
-		if (is_writable(*ptep))
+		if (is_writable(*ptep) && !is_among(addr, copies))
 			protect_entry(&batch, ptep);
 	batch_flush(&batch);
 out:
 	pte_unmap_unlock(first, ptl);
 }
 
-static void protect_area(struct vm_area_struct *vma)
+static void protect_area(struct vm_area_struct *vma, const struct fork_copies *copies)
 {
 	struct mm_struct *mm = vma->vm_mm;
 	unsigned long addr = vma->vm_start, next;
@@ -103,20 +114,20 @@ static void protect_area(struct vm_area_struct *vma)
 		pmd = pmd_offset(pud, addr);
 		if (pmd_none(*pmd) || pmd_bad(*pmd))
 			continue;
-		protect_table(mm, pmd, addr, next);
+		protect_table(mm, pmd, addr, next, copies);
 		cond_resched();
 	}
 }
 
-/*
- * Called by entry.S before copy_page_range(), with its arguments. Both
- * mmap_locks are held for writing: no table is added or removed.
+/**
+ * pvmmu_fork_protect - protect the parent's entries of an area
+ * @src:    the area
+ * @copies: pages that stay as they are, since the child gets copies
  */
-void pvmmu_copy_range(struct vm_area_struct *dst, struct vm_area_struct *src);
-void pvmmu_copy_range(struct vm_area_struct *dst, struct vm_area_struct *src)
+void pvmmu_fork_protect(struct vm_area_struct *src, const struct fork_copies *copies)
 {
 	/* An area without anon_vma is shared, or none of it was written. */
 	if (src->anon_vma && is_cow_mapping(src->vm_flags) &&
 	    !(src->vm_flags & (VM_HUGETLB | VM_PFNMAP | VM_MIXEDMAP)))
-		protect_area(src);
+		protect_area(src, copies);
 }

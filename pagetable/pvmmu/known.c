@@ -51,6 +51,9 @@ static const struct known_function known[] = {
 	{ "fault_around", "page_add_file_rmap", 0x9bc4ad827f769727 },
 	{ "fault_around", "pmd_install", 0x3271865e9fb8a761 },
 	{ "fork", "copy_page_range", 0xe2b2829c31970386 },
+	{ "fork_copy", "copy_page_range", 0xe2b2829c31970386 },
+	{ "fork_text", "copy_page_range", 0xe2b2829c31970386 },
+	{ "fork_text", "dup_mmap", 0x979234927eb5f777 },
 	{ "clear_flush", "ptep_clear_flush", 0x426bf036de0bd87d },
 	{ "reuse_around", "ptep_set_access_flags", 0x5e5553fcd2f6c10c },
 	{ "reuse_around", "do_wp_page", 0xcaff7a157baed6db },
@@ -61,28 +64,42 @@ static const struct known_function known[] = {
 	{ "walk", "__xen_pgd_walk", 0xf9a3f84029563f94 },
 	{ "walk", "__xen_pgd_walk", 0xf4c1243e794b6280 },	/* gcc 12 */
 	{ "pin", "__xen_pgd_pin", 0x9224ba65120fb7d6 },
+	{ "pin", "__xen_pgd_pin", 0x032de6b3ec13b675 },	/* gcc 12 */
 	{ "pin", "__xen_pgd_unpin", 0xd7dbb610eee5bd9e },
 	{ "pin", "xen_pin_page", 0x184f9d2fb8d9cc6f },
+	{ "pin", "xen_pin_page", 0x0e478b102062d3d5 },	/* gcc 12 */
 	{ "pin", "xen_unpin_page", 0x26f141eda6ded5d2 },
+	{ "pin", "xen_unpin_page", 0x37e978e6328bab46 },	/* gcc 12 */
 	{ "pin", "__xen_mc_entry", 0x69539b99025d3eb0 },
+	{ "pin", "__xen_mc_entry", 0xb5366ab58fc5be7d },	/* gcc 12 */
 	{ "pin", "xen_mc_extend_args", 0x77023e03f74fb69f },
+	{ "pin", "xen_mc_extend_args", 0xb99edeb70445478e },	/* gcc 12 */
 	{ "pin", "xen_mc_callback", 0x0dc615b7bdcb6727 },
 	{ "pin", "xen_mc_flush", 0x24e08e46ac250be5 },
+	{ "pin", "xen_mc_flush", 0x3754e7c80fd1d0af },	/* gcc 12 */
 	{ "fork_flush", "flush_tlb_mm_range", 0xf66894546fc98996 },
+	{ "fork_flush", "flush_tlb_mm_range", 0xa0d97914057245cc },	/* gcc 12 */
 	{ "fork_flush", "copy_process", 0x906c03a321ee597c },
+	{ "fork_flush", "copy_process", 0x19346724b2cfddb3 },	/* gcc 12 */
 	{ "exit_mmap", "xen_exit_mmap", 0xf255c671b9a2e24a },
+	{ "exit_mmap", "xen_exit_mmap", 0x374291bde64d02fe },	/* gcc 12 */
 	{ "exit_mmap", "drop_mm_ref_this_cpu", 0xa70dc6a4bdbb3a1b },
 	{ "exit_mmap", "leave_mm", 0xb26f39cb64be6a07 },
 	{ "exit_mmap", "xen_write_cr3", 0x8efc53dc6083e9c2 },
 	{ "exit_mmap", "__xen_write_cr3", 0x6ba1c4ae7ef0b3fc },
+	{ "exit_mmap", "__xen_write_cr3", 0x6d02dd4277fd21a1 },	/* gcc 12 */
 	{ "exit_mmap", "switch_mm_irqs_off", 0x9dd81dd135c87144 },
+	{ "exit_mmap", "switch_mm_irqs_off", 0xf84e0fe217ac9f39 },	/* gcc 12 */
 	{ "context_switch", "__switch_to", 0x9e7948fbc0e466ed },
+	{ "context_switch", "__switch_to", 0xb96b0bfde9e8f79a },	/* gcc 12 */
 	{ "context_switch", "xen_end_context_switch", 0x577d35a6f0bb9e34 },
 	{ "context_switch", "xen_write_msr", 0x64e3e7d80f49e911 },
 	{ "context_switch", "xen_do_write_msr", 0x824ca0172a0f0acf },
+	{ "context_switch", "xen_do_write_msr", 0x918ca2064fc1d427 },	/* gcc 12 */
 	{ "context_switch", "xen_load_gs_index", 0xf82b49cf4264139e },
 	{ "context_switch", "xen_load_sp0", 0xb8b7c3a20bf013ff },
 	{ "context_switch", "xen_load_tls", 0x02d7b83a060c1e0c },
+	{ "context_switch", "xen_load_tls", 0x6b2bcb6036fd5f91 },	/* gcc 12 */
 	{ "set_pte", "xen_set_pte", 0x041dd3b6c7f8090f },
 	{ "fault_around", "filemap_map_pages", 0x1ca7f15d5636abdf },
 	{ "fault_around", "filemap_map_pages", 0xeaaac599a8de46d0 },	/* gcc 12 */
@@ -97,6 +114,12 @@ static const struct known_function known[] = {
 	{ "fault_around", "pmd_install", 0x6a5eb3e8a52ca261 },
 	{ "fork", "copy_page_range", 0xf1a36ea6134d7a08 },
 	{ "fork", "copy_page_range", 0xdc9c049381ae11e8 },	/* gcc 12 */
+	{ "fork_copy", "copy_page_range", 0xf1a36ea6134d7a08 },
+	{ "fork_copy", "copy_page_range", 0xdc9c049381ae11e8 },	/* gcc 12 */
+	{ "fork_text", "copy_page_range", 0xf1a36ea6134d7a08 },
+	{ "fork_text", "copy_page_range", 0xdc9c049381ae11e8 },	/* gcc 12 */
+	{ "fork_text", "copy_process", 0x906c03a321ee597c },
+	{ "fork_text", "copy_process", 0x19346724b2cfddb3 },	/* gcc 12 */
 	{ "clear_flush", "ptep_clear_flush", 0x5f65d82a38a2f6d5 },
 	{ "clear_flush", "ptep_clear_flush", 0x6ac5f8357f24fbd2 },	/* gcc 12 */
 	{ "reuse_around", "ptep_set_access_flags", 0x141d3d85d4fcd7bd },

@@ -37,6 +37,10 @@ static DEFINE_MUTEX(pvmmu_lock);
 #define HOOKED(_name, ...) \
 	{ .name = _name, .enable = pvmmu_hook, .disable = pvmmu_unhook, \
 	  .hooks = HOOKS(__VA_ARGS__) }
+#define IN_FORK(_name, _bit) \
+	{ .name = _name, .enable = pvmmu_copy_range_enable, \
+	  .disable = pvmmu_copy_range_disable, \
+	  .hooks = HOOKS(&pvmmu_hook_copy_range), .bit = _bit }
 
 struct pvmmu_switch pvmmu_switches[] = {
 	HOOKED("walk", &pvmmu_hook_pgd_walk),
@@ -49,7 +53,9 @@ struct pvmmu_switch pvmmu_switches[] = {
 	       &pvmmu_hook_write_msr, &pvmmu_hook_end_switch),
 	HOOKED("set_pte", &pvmmu_hook_set_pte),
 	HOOKED("fault_around", &pvmmu_hook_map_pages),
-	HOOKED("fork", &pvmmu_hook_copy_range),
+	IN_FORK("fork", PVMMU_FORK),
+	IN_FORK("fork_copy", PVMMU_FORK_COPY),
+	IN_FORK("fork_text", PVMMU_FORK_TEXT),
 	HOOKED("clear_flush", &pvmmu_hook_clear_flush),
 	HOOKED("reuse_around", &pvmmu_hook_set_access_flags),
 	{ .name = "thunks", .enable = pvmmu_thunks_enable,
@@ -106,8 +112,10 @@ static void all_off(void)
 	for (i = pvmmu_switch_count; i--;)
 		if (!pvmmu_switches[i].xen)
 			pvmmu_switch_set(&pvmmu_switches[i], false);
-	/* See hooks.c and thunks.c: no task is inside our code after this. */
+	/* See hooks.c and thunks.c: no task is inside our code after this, */
 	synchronize_rcu_tasks();
+	/* but for those that sleep in the stock function. */
+	pvmmu_copy_range_drain();
 }
 
 static int all_on(void)
@@ -158,6 +166,10 @@ static int __init pvmmu_init(void)
 		rc = pvmmu_clear_flush_resolve();
 	if (!rc)
 		rc = pvmmu_fork_resolve();
+	if (!rc)
+		rc = pvmmu_fork_copy_resolve();
+	if (!rc)
+		rc = pvmmu_fork_text_resolve();
 	if (!rc)
 		rc = pvmmu_fault_around_resolve();
 	if (!rc)

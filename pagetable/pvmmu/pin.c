@@ -97,6 +97,7 @@ int pvmmu_pin_resolve(void)
 
 static void unlock(void *lock)
 {
+	__acquire(lock); /* in add_table() */
 	spin_unlock(lock);
 }
 
@@ -161,6 +162,7 @@ static void add_table(struct chunk *chunk, struct page *table, bool is_lowest)
 	if (is_lowest) {
 		spin_lock_nest_lock(series_table_lock(table),
 				    &chunk->mm->page_table_lock);
+		__release(series_table_lock(table)); /* by unlock(), later */
 		__set_bit(chunk->count, chunk->lowest);
 	}
 	chunk->tables[chunk->count++] = table;

@@ -21,6 +21,9 @@
  *   fault_around.c  all entries of a fault-around: one hypercall, on Linux 6.1
  *   fault_around_folios.c   the same on Linux 6.12
  *   series_mmu.h    what differs between series of Linux
+ *   copy_range.c    the hook that three parts of fork share
+ *   fork_copy.c     pages that a child writes at once: copied in fork
+ *   fork_text.c     code that a child executes at once: mapped in fork
  *   fork.c          write protection of the parent: many entries a hypercall
  *   reuse_around.c  write permission for the neighbours of an exclusive page
  *   permission.h    whether an entry allows writing
@@ -32,6 +35,7 @@
 #ifndef TRAPLESS_PVMMU_H
 #define TRAPLESS_PVMMU_H
 
+#include <linux/bits.h>
 #include <linux/mm_types.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
@@ -51,6 +55,7 @@ struct direct_hook;
  * @found:   its digest
  * @hooks:   what pvmmu_hook() and pvmmu_unhook() take, for parts that are hooks;
  *           NULL ends them
+ * @bit:     PVMMU_ bit, for parts that share a hook
  */
 struct pvmmu_switch {
 	const char *name;
@@ -61,6 +66,7 @@ struct pvmmu_switch {
 	const char *unknown;
 	u64 found;
 	struct direct_hook *const *hooks;
+	unsigned int bit;
 };
 
 extern struct pvmmu_switch pvmmu_switches[];
@@ -112,6 +118,15 @@ void pvmmu_entry_set_access_flags(void);
 /* clear_flush.c */
 int pvmmu_clear_flush_resolve(void);
 
+/* copy_range.c */
+#define PVMMU_FORK		BIT(0)
+#define PVMMU_FORK_COPY		BIT(1)
+#define PVMMU_FORK_TEXT		BIT(2)
+typedef int copy_range_t(struct vm_area_struct *dst, struct vm_area_struct *src);
+int pvmmu_copy_range_enable(struct pvmmu_switch *part);
+void pvmmu_copy_range_disable(struct pvmmu_switch *part);
+void pvmmu_copy_range_drain(void);
+
 /* exit_mmap.c */
 int pvmmu_exit_mmap_resolve(void);
 
@@ -120,6 +135,12 @@ int pvmmu_fault_around_resolve(void);
 
 /* fork.c */
 int pvmmu_fork_resolve(void);
+
+/* fork_copy.c */
+int pvmmu_fork_copy_resolve(void);
+
+/* fork_text.c */
+int pvmmu_fork_text_resolve(void);
 
 /* hypervisor.c */
 int pvmmu_hypervisor_get(u32 bit);

@@ -6,6 +6,7 @@
 #include <linux/mm.h>
 #include <linux/pagemap.h>
 #include <linux/pgtable.h>
+#include <linux/rmap.h>
 
 #include "series.h"
 
@@ -52,6 +53,24 @@ static inline spinlock_t *series_table_lock(struct page *table)
 	return ptlock_ptr(table);
 }
 
+/* Another entry maps a page of a file. */
+static inline void series_dup_file_rmap(struct page *page)
+{
+	page_dup_file_rmap(page, false);
+}
+
+/* Return: which of an address space's counts a page of a file belongs to. */
+static inline int series_file_counter(struct page *page)
+{
+	return mm_counter_file(page);
+}
+
+/* add_mm_counter() without its trace point, which is not exported. */
+static inline void series_count_pages(struct mm_struct *mm, int counter, int count)
+{
+	atomic_long_add(count, &mm->rss_stat.count[counter]);
+}
+
 /* Do others than processors hear of a flush, such as an IOMMU? */
 static inline bool series_flush_is_heard(struct mm_struct *mm)
 {
@@ -67,6 +86,7 @@ static inline bool series_has_shadow_stacks(void)
 #elif SERIES_IS(6, 12)
 
 #include <linux/mmu_notifier.h>
+#include <linux/percpu_counter.h>
 
 #include <asm/cpufeature.h>
 
@@ -76,6 +96,21 @@ static inline bool series_has_shadow_stacks(void)
 static inline spinlock_t *series_table_lock(struct page *table)
 {
 	return ptlock_ptr(page_ptdesc(table));
+}
+
+static inline void series_dup_file_rmap(struct page *page)
+{
+	folio_dup_file_rmap_pte(page_folio(page), page);
+}
+
+static inline int series_file_counter(struct page *page)
+{
+	return mm_counter_file(page_folio(page));
+}
+
+static inline void series_count_pages(struct mm_struct *mm, int counter, int count)
+{
+	percpu_counter_add(&mm->rss_stat[counter], count);
 }
 
 static inline bool series_flush_is_heard(struct mm_struct *mm)

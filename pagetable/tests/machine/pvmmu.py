@@ -13,7 +13,7 @@ from trapless_lab.pagetable.parts import PVMMU, PVMMU_SWITCHES
 
 GUEST_SWITCHES = (
     *("walk", "pin", "fork_flush", "exit_mmap", "context_switch", "set_pte", "fault_around"),
-    *("fork", "clear_flush", "reuse_around", "thunks"),
+    *("fork", "fork_copy", "fork_text", "clear_flush", "reuse_around", "thunks"),
 )
 XEN_SWITCHES = ("xen_zero_runs", "xen_l1_update", "xen_table_refs")
 
@@ -30,6 +30,9 @@ PROGRAMS = (
     "filemap race 40",
     "forks tables",
     "forks race 20",
+    "forks text 60",
+    "forks torn 60",
+    "forks freed",
     "segments 100",
     "samepage",
     *(f"tracked {case}" for case in ("soft-dirty", "merged", "uffd", "dirty", "free", "swap", "flush")),

@@ -40,7 +40,7 @@ MISTAKE = "no-pud-count"
 # which merged 72 of its pages only; that it does no better on the stock kernel has not been tried.
 PROGRAMS = (
     *("cow", "cowthreads 20", "pinned", "filemap race 40", "forks tables", "forks race 20"),
-    "segments 100",
+    *("forks text 60", "forks torn 100", "segments 100"),
     *(f"tracked {case}" for case in ("soft-dirty", "dirty", "free", "swap", "flush")),
 )
 UNFLUSHED = "no-flush"

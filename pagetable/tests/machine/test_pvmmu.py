@@ -43,6 +43,7 @@ CONTROLS = {
         "tracked merged": "is not soft-dirty",
         "tracked uffd": "no fault",
     },
+    "copy-kept": {"forks freed": "KiB are lost"},
     "switch-gs-lost": {"segments 50": "a child failed"},
     "switch-any-selector": {"segments 50": "a child failed"},
     "reuse-shared": {
@@ -86,7 +87,7 @@ def smp() -> Transcript:
             pvmmu.load(),
             step("Xen's switches", f"cat {PVMMU_SWITCHES}/{pvmmu.XEN_SWITCHES[0]}", None),
             *pvmmu.oracles("on", ("cow", "cowthreads 20", "pinned", "filemap race 40")),
-            *pvmmu.oracles("on", ("forks race 40", "segments 200")),
+            *pvmmu.oracles("on", ("forks race 40", "forks text 100", "forks torn 200", "segments 200")),
             pvmmu.unload(),
         ],
         files=pagetable.files((PVMMU_PART,)),
@@ -283,6 +284,24 @@ def test_a_walk_that_skips_a_table_is_caught(tmp_path: Path) -> None:
     assert re.search(r"multicall\(s\) failed", (tmp_path / "console.log").read_text(errors="replace"))
 
 
+@pytest.mark.long("a boot for two controls")
+def test_mistakes_in_fork_are_caught() -> None:
+    """Pages are copied beside a thread that writes them, and mapped without their knowledge."""
+    transcript = runner.run(
+        MACHINES["xen-relaxed-smp"],
+        [
+            step("threads", f"insmod {GUEST}/copy-threads.ko"),
+            step("torn", "forks torn", None),
+            pvmmu.unload(),
+            step("unmapped", f"insmod {GUEST}/text-unmapped.ko"),
+            step("text", "forks text 20", None),
+        ],
+        files=_variants("copy-threads", "text-unmapped"),
+    )
+    assert "torn" in transcript["torn"].output
+    assert any("Bad page map" in line for line in transcript.kernel_warnings())
+
+
 @pytest.mark.long("a boot for a control")
 def test_entries_written_after_the_lock_are_caught() -> None:
     """A file is truncated while a batch is pending: its pages are freed with entries left."""
@@ -297,14 +316,14 @@ def test_entries_written_after_the_lock_are_caught() -> None:
 # Each ends the machine, and how far it gets varies. An oops would be a machine that hangs for minutes.
 FATAL = {
     "pin-unlocked": ("forks race 200", "unable to handle page fault"),
-    "exit-elsewhere": ("cowthreads 20 && segments 100", r"multicall\(s\) failed"),
+    "exit-elsewhere": ("cowthreads 20 && segments 400", r"multicall\(s\) failed"),
 }
 
 
 @pytest.mark.long("a boot for each control")
 @pytest.mark.parametrize("variant", list(FATAL))
 def test_fatal_mistakes_are_caught(variant: str, tmp_path: Path) -> None:
-    """An entry is cleared while its table is read-only and not pinned yet, or tables go that a CPU uses."""
+    """An entry is cleared while its table is read-only and not pinned yet; tables go that a CPU uses."""
     program, says = FATAL[variant]
     with contextlib.suppress(GuestError):
         runner.run(
