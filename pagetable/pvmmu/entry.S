@@ -5,7 +5,6 @@
 	direct_replace	pvmmu_entry_pgd_walk, pvmmu_pgd_walk
 	direct_replace	pvmmu_entry_pgd_pin, pvmmu_pgd_pin
 	direct_replace	pvmmu_entry_pgd_unpin, pvmmu_pgd_unpin
-	direct_replace	pvmmu_entry_flush_mm, pvmmu_flush_mm
 	direct_replace	pvmmu_entry_exit_mmap, pvmmu_exit_mmap
 	direct_replace	pvmmu_entry_map_pages, pvmmu_map_pages
 	direct_replace	pvmmu_entry_copy_range, pvmmu_copy_range

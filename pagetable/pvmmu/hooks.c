@@ -20,10 +20,6 @@ struct direct_hook pvmmu_hook_pgd_unpin = {
 	.symbol = "__xen_pgd_unpin", .entry = pvmmu_entry_pgd_unpin,
 };
 
-struct direct_hook pvmmu_hook_flush_mm = {
-	.symbol = "flush_tlb_mm_range", .entry = pvmmu_entry_flush_mm,
-};
-
 struct direct_hook pvmmu_hook_exit_mmap = {
 	.symbol = "xen_exit_mmap", .entry = pvmmu_entry_exit_mmap,
 };
@@ -74,7 +70,7 @@ int pvmmu_hooks_resolve(void)
 {
 	struct direct_hook *const hooks[] = {
 		&pvmmu_hook_pgd_walk, &pvmmu_hook_pgd_pin,
-		&pvmmu_hook_pgd_unpin, &pvmmu_hook_flush_mm,
+		&pvmmu_hook_pgd_unpin,
 		&pvmmu_hook_exit_mmap, &pvmmu_hook_end_switch,
 		&pvmmu_hook_write_msr, &pvmmu_hook_load_gs_index,
 		&pvmmu_hook_load_sp0, &pvmmu_hook_set_pte,

@@ -28,8 +28,6 @@ static const struct known_function known[] = {
 	{ "pin", "xen_mc_extend_args", 0xa0dc530d41c03629 },
 	{ "pin", "xen_mc_callback", 0x4faf5f52c3ad5264 },
 	{ "pin", "xen_mc_flush", 0x9574e839553fdb41 },
-	{ "fork_flush", "flush_tlb_mm_range", 0xd179d8b64f7bf91d },
-	{ "fork_flush", "dup_mmap", 0x979234927eb5f777 },
 	{ "exit_mmap", "xen_exit_mmap", 0x8ff5116502ed27b3 },
 	{ "exit_mmap", "drop_mm_ref_this_cpu", 0xe709788a7a5ab123 },
 	{ "exit_mmap", "leave_mm", 0x533e1b6e397f4d4f },
@@ -77,10 +75,6 @@ static const struct known_function known[] = {
 	{ "pin", "xen_mc_callback", 0x0dc615b7bdcb6727 },
 	{ "pin", "xen_mc_flush", 0x24e08e46ac250be5 },
 	{ "pin", "xen_mc_flush", 0x3754e7c80fd1d0af },	/* gcc 12 */
-	{ "fork_flush", "flush_tlb_mm_range", 0xf66894546fc98996 },
-	{ "fork_flush", "flush_tlb_mm_range", 0xa0d97914057245cc },	/* gcc 12 */
-	{ "fork_flush", "copy_process", 0x906c03a321ee597c },
-	{ "fork_flush", "copy_process", 0x19346724b2cfddb3 },	/* gcc 12 */
 	{ "exit_mmap", "xen_exit_mmap", 0xf255c671b9a2e24a },
 	{ "exit_mmap", "xen_exit_mmap", 0x374291bde64d02fe },	/* gcc 12 */
 	{ "exit_mmap", "drop_mm_ref_this_cpu", 0xa70dc6a4bdbb3a1b },

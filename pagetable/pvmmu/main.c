@@ -26,7 +26,6 @@
 #include <xen/xen.h>
 
 #include "trapless_pagetable.h"
-#include "fork_flush.h"
 #include "multicall.h"
 #include "pvmmu.h"
 #include "series_mmu.h"
@@ -45,8 +44,6 @@ static DEFINE_MUTEX(pvmmu_lock);
 struct pvmmu_switch pvmmu_switches[] = {
 	HOOKED("walk", &pvmmu_hook_pgd_walk),
 	HOOKED("pin", &pvmmu_hook_pgd_pin, &pvmmu_hook_pgd_unpin),
-	{ .name = "fork_flush", .enable = pvmmu_fork_flush_enable,
-	  .disable = pvmmu_fork_flush_disable, .hooks = HOOKS(&pvmmu_hook_flush_mm) },
 	HOOKED("exit_mmap", &pvmmu_hook_exit_mmap),
 	/* The last begins what the others end: see context_switch.c. */
 	HOOKED("context_switch", &pvmmu_hook_load_sp0, &pvmmu_hook_load_gs_index,
@@ -158,8 +155,6 @@ static int __init pvmmu_init(void)
 		rc = pvmmu_multicall_resolve();
 	if (!rc)
 		rc = pvmmu_pin_resolve();
-	if (!rc)
-		rc = pvmmu_fork_flush_resolve();
 	if (!rc)
 		rc = pvmmu_exit_mmap_resolve();
 	if (!rc)

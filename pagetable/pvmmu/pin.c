@@ -46,7 +46,6 @@
 #include <xen/interface/xen.h>
 #include <xen/xen-ops.h>
 
-#include "fork_flush.h"
 #include "multicall.h"
 #include "pvmmu.h"
 #include "series_mmu.h"
@@ -215,7 +214,6 @@ void pvmmu_pgd_pin(struct mm_struct *mm, pgd_t *pgd)
 	walk(mm, pgd, true);
 	change_top(virt_to_page(pgd), MMUEXT_PIN_L4_TABLE);
 	multicall_flush();
-	pvmmu_fork_flush_note(mm);
 	local_irq_restore(flags);
 }
 

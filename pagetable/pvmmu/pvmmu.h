@@ -12,7 +12,6 @@
  *   walk.c          the walk for pinning: 32 entries of a table at a time
  *   walk.h          its types
  *   pin.c           pinning and unpinning: one flush for many tables
- *   fork_flush.c    the flush at the end of a fork, if the pin has flushed
  *   exit_mmap.c     leaving and unpinning an address space: one hypercall
  *   context_switch.c   a context switch: one hypercall
  *   multicall.c     the kernel's queue of hypercalls
@@ -84,7 +83,6 @@ void pvmmu_sysfs_exit(void);
 extern struct direct_hook pvmmu_hook_pgd_walk;
 extern struct direct_hook pvmmu_hook_pgd_pin;
 extern struct direct_hook pvmmu_hook_pgd_unpin;
-extern struct direct_hook pvmmu_hook_flush_mm;
 extern struct direct_hook pvmmu_hook_exit_mmap;
 extern struct direct_hook pvmmu_hook_end_switch;
 extern struct direct_hook pvmmu_hook_write_msr;
@@ -103,7 +101,6 @@ void pvmmu_unhook(struct pvmmu_switch *part);
 void pvmmu_entry_pgd_walk(void);
 void pvmmu_entry_pgd_pin(void);
 void pvmmu_entry_pgd_unpin(void);
-void pvmmu_entry_flush_mm(void);
 void pvmmu_entry_exit_mmap(void);
 void pvmmu_entry_end_switch(void);
 void pvmmu_entry_write_msr(void);

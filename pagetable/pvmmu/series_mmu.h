@@ -13,7 +13,6 @@
 #if SERIES_IS(6, 1)
 
 /* The function that flushes at the end of a fork. */
-#define SERIES_DUP_MMAP_SYMBOL	"dup_mmap"
 
 /* Makes a page of anonymous memory the area's own, and exclusive. */
 #define SERIES_MOVE_ANON_SYMBOL	"page_move_anon_rmap"
@@ -91,7 +90,6 @@ static inline bool series_has_shadow_stacks(void)
 #include <asm/cpufeature.h>
 
 /* dup_mmap() is part of it. */
-#define SERIES_DUP_MMAP_SYMBOL	"copy_process"
 
 static inline spinlock_t *series_table_lock(struct page *table)
 {

@@ -12,7 +12,7 @@ from trapless_lab.machines.script import Step
 from trapless_lab.pagetable.parts import PVMMU, PVMMU_SWITCHES
 
 GUEST_SWITCHES = (
-    *("walk", "pin", "fork_flush", "exit_mmap", "context_switch", "set_pte", "fault_around"),
+    *("walk", "pin", "exit_mmap", "context_switch", "set_pte", "fault_around"),
     *("fork", "fork_copy", "fork_text", "clear_flush", "reuse_around", "thunks"),
 )
 XEN_SWITCHES = ("xen_zero_runs", "xen_l1_update", "xen_table_refs")
