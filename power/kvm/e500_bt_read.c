@@ -291,7 +291,11 @@ static bool make(struct kvm_vcpu *vcpu, u32 pc, gpa_t gpa, u32 inst,
 	/* There may be readable entries for another address of these data. */
 	if (!kvmppc_bt_holds_cached(bt, data >> PAGE_SHIFT, 1))
 		kvmppc_core_flush_tlb(vcpu);
-	*read = (struct bt_read){ .site = site, .gpa = data, .round = min(round, (unsigned int)U8_MAX - 1) };
+	*read = (struct bt_read){
+		.site = site,
+		.gpa = data,
+		.round = min(round, (unsigned int)U8_MAX - 1),
+	};
 	site->read = read;
 	hash_add(bt->reads.by_word, &read->node, word_of(data));
 	bt->reads.n++;
