@@ -15,7 +15,6 @@ Invariants:
   has passed with that seed.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -26,7 +25,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +32,9 @@ from typing import Any
 
 import click
 from rich.console import Console
+
+from trapless_lab import output
+from trapless_lab.errors import LabError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SYSTEMS = ("pagetable", "dirty", "power")
@@ -166,18 +167,6 @@ def version(repository: Path) -> str:
     return commit + ("-" + hashlib.sha256(changes).hexdigest()[:8] if changes else "")
 
 
-@contextmanager
-def alone(folder: Path) -> Any:
-    """Hold the folder's lock: two runs would try the same seeds and share a journal."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise click.ClickException(f"other soak tests are running with {folder}") from error
-        yield
-
-
 def run(soak: Soak, seed: int, repository: Path, log: Path, console: Console) -> Batch:
     """Run one batch, with what it prints in ``log``.
 
@@ -301,12 +290,16 @@ def main(
     folder = folder or repository / "results" / "soak" / version(repository)
     if only_summary and not (folder / "journal.jsonl").exists():
         raise click.ClickException(f"nothing was run yet: there is no {folder / 'journal.jsonl'}")
-    with alone(folder):
-        journal = Journal.opened(folder)
-        stopped = False
-        if not only_summary:
-            stopped = _run_all(journal, soaks, hours, again, repository)
-        click.echo(summary(journal, soaks))
+    try:
+        # Two runs would try the same seeds and share a journal.
+        with output.alone(folder, "other soak tests are running with it"):
+            journal = Journal.opened(folder)
+            stopped = False
+            if not only_summary:
+                stopped = _run_all(journal, soaks, hours, again, repository)
+            click.echo(summary(journal, soaks))
+    except LabError as error:
+        raise click.ClickException(str(error)) from error
     if stopped:
         click.echo(f"stopped; the same command goes on from {journal.file}", err=True)
         sys.exit(130)

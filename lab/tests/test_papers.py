@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import replay
-from trapless_lab import artifacts, catalogue, cli
+from trapless_lab import artifacts, catalogue, cli, output
 from trapless_lab.dirty.experiments import boehm, criu, guest
 from trapless_lab.errors import LabError
 from trapless_lab.experiment.experiment import Check, Context, Experiment, Result, Target
@@ -447,6 +447,15 @@ def test_it_goes_on_where_it_was_stopped(checkout: Path, monkeypatch: pytest.Mon
     assert len((checkout / "ran").read_text().split()) == 5
     kept_in = checkout / "results/report/quick"
     assert json.loads((kept_in / "pears.json").read_text())["commit"] == "beef"
+
+
+def test_two_do_not_share_a_folder(checkout: Path) -> None:
+    target = str(checkout / "out")
+    with output.alone(checkout / "results/report/quick", "a test"):
+        code, shown = report("--quick", "-o", target)
+        assert code == 1 and "results/report/quick is in use" in shown.replace("\n", "")
+        assert (checkout / "ran").read_text() == ""
+    assert report("--quick", "-j1", "-o", target)[0] == 0
 
 
 def test_from_runs_nothing(checkout: Path) -> None:

@@ -320,13 +320,16 @@ def make_report(quick: bool, only: tuple[str, ...], given: Path | None, target: 
     rows = documented.rows((root / "docs" / "papers.md").read_text())
     known = catalogue.experiments()
     now = sources.version(root, [known[name] for name in names])
-    found = kept.load(folder, names)
-    if not given:
-        wanted = [
-            known[name] for name in names if name not in found or not found[name].usable(now, quick=quick)
-        ]
-        with overall.for_terminal(jobs) as shown:
-            found |= making.make(wanted, found, making.Order(folder, now, quick), shown, jobs)
+    if given:
+        found = kept.load(folder, names)
+    else:
+        with output.alone(folder, "another report keeps its results there"):
+            found = kept.load(folder, names)
+            wanted = [
+                known[name] for name in names if name not in found or not found[name].usable(now, quick=quick)
+            ]
+            with overall.for_terminal(jobs) as shown:
+                found |= making.make(wanted, found, making.Order(folder, now, quick), shown, jobs)
     made = page.build(papers, rows, found, now, quick=quick)
     page.write(made, target)
     for one in found.values():

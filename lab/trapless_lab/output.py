@@ -6,14 +6,17 @@ permissions and, if root writes, its owner. Other files, such as devices and pip
 replaced, and ``-`` is standard output. Links are followed by the kernel, which may refuse to
 (fs.protected_symlinks): root must not write where somebody else's link in /tmp leads. ``require_writable``
 finds a path that cannot be written before anything is run. A result that could not be written all the same is
-kept in the folder for temporary files (``write_or_rescue``).
+kept in the folder for temporary files (``write_or_rescue``). A folder of kept results has one writer at a
+time (``alone``), for each would make what the other is making, and write over it.
 """
 
 import contextlib
+import fcntl
 import os
 import stat
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import LabError
@@ -49,6 +52,21 @@ def require_folder(target: Path) -> None:
     except OSError as error:
         raise LabError(f"cannot write to {target}: {error.strerror}") from error
     _try(target, target)
+
+
+@contextlib.contextmanager
+def alone(folder: Path, doing: str) -> Iterator[None]:
+    """Hold a folder's lock, which ends with its process; ``doing``: what another one that holds it would do.
+
+    Raises LabError if another process, or this one, holds it.
+    """
+    require_folder(folder)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(f"{folder} is in use: {doing}") from None
+        yield
 
 
 def write(target: Path, content: bytes) -> None:

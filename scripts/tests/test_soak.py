@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from trapless_lab import output
+
 SCRIPT = Path(__file__).resolve().parents[1] / "soak.py"
 HOLDS = """
 import json, pathlib, sys
@@ -108,6 +110,15 @@ def test_a_second_run_goes_on_with_the_next_seeds_until_the_hours_are_full(tree:
     assert len(tried) >= 2 and tried == list(range(tried[0], tried[0] + len(tried)))
     assert tree.soak("--hours", MORE).returncode == 0
     assert seeds(program) == tried, "the hours were full"
+
+
+def test_a_journal_has_one_writer(tree: Tree) -> None:
+    program = tree.add("dirty", "calls", HOLDS)
+    with output.alone(tree.folder / "kept", "a test"):
+        second = tree.soak("--hours", A_MOMENT)
+    assert second.returncode == 1 and "is in use: other soak tests" in second.stderr.replace("\n", " ")
+    assert not program.with_suffix(".seeds").exists()
+    assert tree.soak("--hours", A_MOMENT).returncode == 0
 
 
 def test_the_test_that_ran_least_is_next(tree: Tree) -> None:
