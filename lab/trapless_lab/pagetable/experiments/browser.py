@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A real browser's life: Debian's firefox-esr opened, its tabs opened and closed, ended; its processes, its
-IOTLB flushes and the pool's size meanwhile, and how fast the pool shrinks afterwards: Figures 7 and 8 of
-PiBooster's draft, as measured.
+"""A real browser's life: Debian's firefox-esr opened, left idle, its tabs opened and closed, ended; its
+processes, its IOTLB flushes and the pool's size meanwhile, and how fast the pool shrinks afterwards:
+Figures 7 and 8 of PiBooster's draft, as measured, and its idle setting (section 5.1).
 
 Invariant: a sampler in the guest that makes no process reads the pool's own counters at a steady pace of the
 guest's clock, and writes a tick into QEMU's trace each time: so flushes, which QEMU's IOMMU counts, are those
@@ -43,6 +43,9 @@ ROUNDS, QUICK_ROUNDS = 2, 1
 PAUSE_MS = 1000
 # The default policy lets go of half of what was needed in a quarter of an hour.
 AFTER_S, QUICK_AFTER_S = 1800, 420
+# The draft's idle system comes to rest ten minutes after log-in.
+IDLE_S, QUICK_IDLE_S = 600, 120
+REST_S = 60
 
 _STOP = "/tmp/stop"
 _SAMPLES = "/tmp/samples"
@@ -124,6 +127,15 @@ def _watched() -> str:
     return f"processes=/proc/stat:processes tasks=/proc/loadavg:/ {pool}"
 
 
+_IDLE = "idle"
+_UPTIME = "read -r up _ </proc/uptime; echo $up"
+
+
+def _idle(seconds: int) -> Step:
+    """Leave the browser and its tabs alone."""
+    return Step(_IDLE, f"{_UPTIME}; sleep {seconds}; {_UPTIME}", timeout_s=3600)
+
+
 def _script(
     tabs: int, rounds: int, after_s: int, before: Sequence[Step], between: Sequence[Step]
 ) -> list[Step]:
@@ -138,7 +150,7 @@ def _script(
         *between,
         Step("tabs", f"{drive} --count {rounds} --quit", timeout_s=3600),
         Step("end", firefox.ENDED, timeout_s=900),
-        Step("ended", "read -r up _ </proc/uptime; echo $up"),
+        Step("ended", _UPTIME),
         Step("afterwards", f"sleep {after_s}", timeout_s=3600),
         Step("samples", f"echo >{_STOP}; sleep 1; cat {_SAMPLES}"),
     ]
@@ -179,6 +191,9 @@ def life(transcript: Transcript, enabled_by: str | None = None) -> Life:
         for step in ("first tabs", "tabs")
         for event, at in _EVENT.findall(transcript[step].output)
     ]
+    if any(result.step.name == _IDLE for result in transcript.results):
+        for name, at in zip(("left idle", "used again"), transcript[_IDLE].output.split(), strict=True):
+            events.append((name, float(at) - first / 1e9))
     events.append(("ended", float(transcript["ended"].output) - first / 1e9))
     if enabled_by is not None:
         known = [sample.at_s for sample in samples if sample.held is not None]
@@ -218,6 +233,18 @@ def shrinks(found: Life) -> dict[str, Any]:
     }
 
 
+def rests(found: Life) -> dict[str, Any]:
+    """Return the flushes while nobody used the open browser, and in the last minute of it."""
+    events = dict(found.events)
+    if "left idle" not in events:
+        return {}
+    start, end = events["left idle"], events["used again"]
+    return {
+        "idle_flushes": found.flushes(start, end),
+        "rest_flushes": found.flushes(max(start, end - REST_S), end),
+    }
+
+
 def row(group: str, found: Life) -> Row:
     """Return the figures of a life: of all of it, and from the time when the pool served."""
     events = dict(found.events)
@@ -232,6 +259,7 @@ def row(group: str, found: Life) -> Row:
         "most_tasks": max(sample.values["tasks"] for sample in found.samples),
         "flushes": flushes,
         "flushes_per_process": round(flushes / processes, 2) if processes else None,
+        **rests(found),
         "last_round_flushes": found.flushes(events["ready"], end),
         **({"most_held": max(held)} if held else {}),
         **shrinks(found),
@@ -265,6 +293,12 @@ def checks(found: Mapping[str, Life], tabs: int) -> list[Check]:
             f"{', '.join(f'{share:.1f} %' for share in left)} of stock's in the last round are left, less "
             f"than "
             f"{FLUSHES_LEFT_PERCENT} % expected",
+        ),
+        Check(
+            "an idle system comes to rest with the pool",
+            rows["pre"]["rest_flushes"] == 0,
+            f"flushes in the last {REST_S} s of idling with an open browser: "
+            f"{rows['stock']['rest_flushes']:,} stock, {rows['pre']['rest_flushes']:,} with the pool",
         ),
         Check(
             "the pool gives back what the browser needed",
@@ -306,23 +340,25 @@ def _points(xs: Sequence[float | None], ys: Sequence[float | None]) -> tuple[lis
 )
 def pagetable_browser(context: Context) -> Result:
     """Let a Firefox live stock, with PiBooster enabled before, and while its tabs are open."""
-    tabs, rounds, after_s = (
-        (QUICK_TABS, QUICK_ROUNDS, QUICK_AFTER_S) if context.quick else (TABS, ROUNDS, AFTER_S)
+    tabs, rounds, after_s, idle_s = (
+        (QUICK_TABS, QUICK_ROUNDS, QUICK_AFTER_S, QUICK_IDLE_S)
+        if context.quick
+        else (TABS, ROUNDS, AFTER_S, IDLE_S)
     )
+    idle = [_idle(idle_s)]
     parts = pagetable.PIBOOSTER_ALONE
     rest_off, *boost = parts
     files = {**firefox.files(), **pagetable.files(parts)}
     groups: Mapping[str, tuple[Sequence[Step], Sequence[Step]]] = {
-        "stock": ((), ()),
-        "pre": (pagetable.load_steps(parts), ()),
+        "stock": ((), idle),
+        "pre": (pagetable.load_steps(parts), idle),
         "dyn": (pagetable.load_steps([rest_off]), pagetable.load_steps(boost)),
     }
     found = {}
     for group, (before, between) in groups.items():
-        with_pool = bool(before or between)
-        script = _script(tabs, rounds, after_s if with_pool else 1, before, between)
+        script = _script(tabs, rounds, 1 if group == "stock" else after_s, before, between)
         transcript = context.run(group, MACHINE, script, files)
-        found[group] = life(transcript, pagetable.LOAD_MODULE if between else None)
+        found[group] = life(transcript, pagetable.LOAD_MODULE if group == "dyn" else None)
     rows = [row(group, one) for group, one in found.items()]
     by_group = {one["group"]: one for one in rows}
     curves = {group: curve(one) for group, one in found.items()}
@@ -330,10 +366,11 @@ def pagetable_browser(context: Context) -> Result:
         _plot(context.plots, curves)
     return Result(
         unit="pages, flushes, tasks",
-        method=f"Debian's firefox-esr, headless, driven through Marionette: {tabs} tabs opened; then {tabs} "
-        f"more, closed, {rounds} times; quit; with the pool {after_s} s of idle time. A sample each "
-        f"{SAMPLE_MS} ms of the guest's time; flushes in QEMU's VT-d trace between samples. PiBooster alone: "
-        "pre from before the start, dyn from when the first tabs are open. processes: with threads. "
+        method=f"Debian's firefox-esr, headless, driven through Marionette: {tabs} tabs opened; "
+        f"{idle_s} s idle (not dyn); {tabs} more, closed, {rounds} times; quit; with the pool {after_s} s of "
+        f"idle time. A sample each {SAMPLE_MS} ms of the guest's time; flushes in QEMU's VT-d trace between "
+        "samples. PiBooster alone: pre from before the start, dyn from when the first tabs are open. "
+        "processes: with threads. "
         "last_round_flushes: from the driver's second connection to the end. icount, 2 ns an instruction",
         rows=rows,
         paper=PAPER,
