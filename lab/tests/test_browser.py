@@ -60,6 +60,7 @@ def test_a_good_run() -> None:
             "the browser lived",
         ),
         ({"pre": life(500, *[(9, 9)] * 4, (1, 1))}, "the pool spares flushes"),
+        ({"dyn": life(400, *[(9, 9)] * 4, (1, 1))}, "the pool spares flushes"),
         ({"dyn": life(0, *[(9, 9)] * 5)}, "the pool gives back what the browser needed"),
     ],
 )
@@ -69,6 +70,20 @@ def test_an_invalid_run_is_named(changed: dict[str, Life], complaint: str) -> No
 
 def test_a_stock_that_does_not_flush_is_named() -> None:
     assert "stock flushes" in failed(stock=life(1, None, None, None, None, None))
+
+
+def test_a_pool_that_flushes_while_nobody_uses_the_browser_is_named() -> None:
+    samples = [replace(sample, flushes=at == 2) for at, sample in enumerate(PRE.samples)]
+    events = [("left idle", 1.0), ("used again", 2.5), *PRE.events]
+    assert failed(pre=Life(samples, [event for event in events if event not in PRE.events[2:4]])) == [
+        "an idle system comes to rest with the pool"
+    ]
+
+
+def test_what_enabling_costs_is_not_of_the_round_after_it() -> None:
+    late = replace(GOOD["dyn"], events=[*PRE.events, ("enabled", 2.0)])
+    samples = [replace(sample, flushes=100 if at == 2 else 0) for at, sample in enumerate(late.samples)]
+    assert browser.row("dyn", replace(late, samples=samples))["last_round_flushes"] == 0
 
 
 def test_what_is_in_a_row() -> None:
