@@ -16,6 +16,12 @@
  * - If an entry cannot be kept, the session is marked lost: the next collect reports,
  *   and arms, all that is watched.
  *
+ * - A page that a store's fault has mapped is reported, also before the store: with a
+ *   huge page all of it. The process may be stopped in between, and a checkpointer
+ *   takes a page that is there and clean for one that it has already. Two tracepoints
+ *   see these faults as they begin; so this holds for collects while the process is
+ *   stopped, which is in no fault then.
+ *
  * In the model L belongs to an address and a tag, not to a page-table entry. Changes
  * of mappings are handled in memory.c.
  *
@@ -29,7 +35,9 @@
 #include <linux/llist.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
+#include <linux/tracepoint.h>
 #include <linux/xarray.h>
+#include <asm/trap_pf.h>
 
 #include "epml_device.h"
 #include "tracking.h"
@@ -40,6 +48,8 @@
  * @pages: changed by atomic operations
  * @index: in session.blocks
  * @node:  in session.news
+ * @fault: bit 0: one of @pages was mapped by a store's fault, perhaps as part of a huge
+ *         page. Set after it, and taken before
  * @due:   bit 0: the block is in session.news. Set after bits of @pages are set, and
  *         cleared before they are taken, so a block with pages is always due, or
  *         about to be
@@ -48,6 +58,7 @@ struct block {
 	DECLARE_BITMAP(pages, TPD_BLOCK_PAGES);
 	unsigned long index;
 	struct llist_node node;
+	unsigned long fault;
 	unsigned long due;
 };
 
@@ -187,6 +198,53 @@ static void take(const u64 *entries, unsigned int count)
 	rcu_read_unlock();
 }
 
+/* A fault of the current task begins: in user mode, or in a copy by the kernel. Interrupts are off. */
+static void on_fault(void *data, unsigned long address, struct pt_regs *regs, unsigned long error)
+{
+	struct tpd_memory *memory = tpd_memory_of(current->mm);
+	struct place place = { 0 };
+
+	if (!memory || !(error & X86_PF_WRITE) || address >= TASK_SIZE_MAX)
+		return;
+	rcu_read_lock();
+	enter(&place, (address & PAGE_MASK) | memory->tag);
+	if (place.block) {
+		set_bit(address / PAGE_SIZE % TPD_BLOCK_PAGES, place.block->pages);
+		set_bit(0, &place.block->fault);
+	}
+	leave(&place);
+	rcu_read_unlock();
+}
+
+static struct tracepoint *faults[2];
+
+static void unhook_faults(unsigned int count)
+{
+	while (count--)
+		tracepoint_probe_unregister(faults[count], on_fault, NULL);
+	tracepoint_synchronize_unregister();
+}
+
+static int hook_faults(void)
+{
+	static const char *const names[ARRAY_SIZE(faults)] = {
+		"page_fault_user",
+		"page_fault_kernel",
+	};
+	unsigned int i;
+	int err;
+
+	for (i = 0; i < ARRAY_SIZE(faults); i++) {
+		faults[i] = tpd_tracepoint(names[i]);
+		err = faults[i] ? tracepoint_probe_register(faults[i], on_fault, NULL) : -ENOENT;
+		if (err) {
+			unhook_faults(i);
+			return err;
+		}
+	}
+	return 0;
+}
+
 /* Addresses whose L was cleared, for the flush. */
 struct span {
 	unsigned long first;
@@ -215,13 +273,40 @@ static void flush(struct tpd_tracker *tracker, const struct span *span)
 	list_for_each_entry(tracker, &(memory)->trackers, node)		\
 		if ((tracker)->mechanism == &tpd_epml)
 
+struct look {
+	struct tpd_walk walk;
+	bool huge;
+};
+
+static void see_huge(struct tpd_walk *walk, const struct tpd_leaf *leaf)
+{
+	container_of(walk, struct look, walk)->huge = true;
+}
+
+/* Small pages are of no interest. */
+static void see_table(struct tpd_walk *walk, const pte_t *entry, unsigned long address,
+		      unsigned long end)
+{
+}
+
+/* Under mmap_lock for reading. */
+static bool may_be_huge(struct mm_struct *mm, unsigned long base)
+{
+	struct look look = {
+		.walk = { .wanted = _PAGE_PRESENT, .leaf = see_huge, .table = see_table },
+	};
+
+	return tpd_walk(&look.walk, mm, base, base + TPD_BLOCK_SIZE) || look.huge;
+}
+
 /* Take the pages that wait in a block. Return: how many. */
-static unsigned int take_block(struct block *block, unsigned long *pages)
+static unsigned int take_block(struct block *block, unsigned long *pages, bool *fault)
 {
 	unsigned int i;
 
 	clear_bit(0, &block->due);
 	smp_mb__after_atomic(); /* as leave() does it: pages, then due */
+	*fault = test_and_clear_bit(0, &block->fault);
 	for (i = 0; i < BITS_TO_LONGS(TPD_BLOCK_PAGES); i++)
 		pages[i] = READ_ONCE(block->pages[i]) ? xchg(&block->pages[i], 0) : 0;
 	return bitmap_weight(pages, TPD_BLOCK_PAGES);
@@ -237,11 +322,14 @@ static void report_news(struct tpd_memory *memory, struct session *session, stru
 	llist_for_each_entry_safe(block, next, news, node) {
 		unsigned long base = block->index * TPD_BLOCK_SIZE;
 		DECLARE_BITMAP(pages, TPD_BLOCK_PAGES);
-		unsigned int count = take_block(block, pages);
+		bool fault;
+		unsigned int count = take_block(block, pages, &fault);
 
-		if (!count)
-			continue;
 		logged += count;
+		if (fault && may_be_huge(memory->mm, base))
+			bitmap_fill(pages, TPD_BLOCK_PAGES);
+		else if (!count)
+			continue;
 		/* L of unwatched pages stays set, until they are watched. */
 		if (!tpd_found_block(memory, base, pages, &tpd_epml)) {
 			foreign += count;
@@ -410,12 +498,22 @@ static int epml_probe(void)
 		return err;
 	err = tpd_switch_register(&switches);
 	if (err)
-		epml_device_exit();
+		goto exit;
+	err = hook_faults();
+	if (err)
+		goto unregister;
+	return 0;
+
+unregister:
+	tpd_switch_unregister(&switches);
+exit:
+	epml_device_exit();
 	return err;
 }
 
 static void epml_remove(void)
 {
+	unhook_faults(ARRAY_SIZE(faults));
 	tpd_switch_unregister(&switches);
 	epml_device_exit();
 }

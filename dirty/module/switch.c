@@ -80,21 +80,13 @@ static struct kprobe borrow = {
 
 static struct tracepoint *tracepoint;
 
-static void look_at(struct tracepoint *candidate, void *data)
-{
-	if (!strcmp(candidate->name, "sched_switch"))
-		tracepoint = candidate;
-}
-
 static int hook(void)
 {
 	int err;
 
-	for_each_kernel_tracepoint(look_at, NULL);
-	if (!tracepoint) {
-		pr_err("switch: this kernel has no tracepoint sched_switch\n");
+	tracepoint = tpd_tracepoint("sched_switch");
+	if (!tracepoint)
 		return -ENOENT;
-	}
 	err = register_kprobe(&borrow);
 	if (err) {
 		pr_err("switch: cannot probe %s: %d\n", borrow.symbol_name, err);

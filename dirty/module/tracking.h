@@ -15,7 +15,7 @@
  *               writes through the kernel's own mapping (get_user_pages)
  *   secondary.c memory that virtual machines or devices map as well
  *   walk.c      page tables of another process
- *   stock.c     symbols that are not exported
+ *   stock.c     symbols that are not exported, and tracepoints
  *   known.c     the stock functions that were compared with ours
  *
  * Locks, outermost first: memory->harvest (mutex; also keeps the list of
@@ -49,6 +49,7 @@
 
 struct tpd_memory;
 struct tpd_tracker;
+struct tracepoint;
 
 /**
  * struct tpd_mechanism - a way to find writes
@@ -303,6 +304,7 @@ extern struct tpd_stock {
 	void (*lru_add_drain_all)(void);
 } tpd_stock;
 int tpd_stock_resolve(void);
+struct tracepoint *tpd_tracepoint(const char *name);
 
 /* known.c */
 int tpd_known_check(void);

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trapless_lab.dirty.experiments import criu_native
-from trapless_lab.dirty.experiments.criu_native import FULL, OURS, OURS_BEFORE, Dump
+from trapless_lab.dirty.experiments.criu_native import FULL, OURS, OURS_AFTER, OURS_BEFORE, Dump
 from trapless_lab.errors import LabError
 from trapless_lab.experiment.experiment import Context, Result
 from trapless_lab.progress import Progress
@@ -23,7 +23,7 @@ def _script(path: Path, *lines: str) -> Path:
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, increment: Dump) -> Result:
-    ways = (OURS, OURS_BEFORE)
+    ways = (OURS, OURS_BEFORE, OURS_AFTER)
     rows = [criu_native.row(FULL, FULLS), *(criu_native.row(way, [increment]) for way in ways)]
     monkeypatch.setattr(criu_native, "criu", lambda: Path("/bin/true"))
     monkeypatch.setattr(criu_native, "measure", lambda _program, _mib: (rows, []))
@@ -38,9 +38,9 @@ def test_a_row_has_medians_and_extremes() -> None:
 @pytest.mark.parametrize(
     ("increment", "reached"),
     [
-        (Dump(1, 100, 11 * MIB, 10 * MIB), [True, True, True]),
-        (Dump(1, 101, 11 * MIB, 10 * MIB), [False, False, True]),
-        (Dump(1, 100, 12 * MIB, 10 * MIB), [True, True, False]),
+        (Dump(1, 100, 11 * MIB, 10 * MIB), [True, True, True, True]),
+        (Dump(1, 101, 11 * MIB, 10 * MIB), [False, False, False, True]),
+        (Dump(1, 100, 12 * MIB, 10 * MIB), [True, True, True, False]),
     ],
 )
 def test_each_target_can_be_missed(

@@ -592,6 +592,81 @@ static void emptied_by_interrupts(void)
 		errx(1, "the ring was not emptied by interrupts");
 }
 
+#define FAULTED 16384UL
+
+/* Whether each page is there, by the kernel's own word. */
+static void find_present(pid_t pid, const char *memory, char *present)
+{
+	static uint64_t entries[FAULTED];
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/pagemap", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || pread(fd, entries, sizeof(entries), (uintptr_t)memory / PAGE * sizeof(*entries)) !=
+			      (ssize_t)sizeof(entries))
+		err(1, "%s", path);
+	close(fd);
+	for (size_t i = 0; i < FAULTED; i++)
+		present[i] = !!(entries[i] & PM_PRESENT);
+}
+
+/*
+ * Who is stopped between a page's fault and the store that took it has a page that no
+ * store has reached, or a huge page of which one has. A checkpointer takes what is there
+ * and clean for what it has already: so all of it is reported.
+ */
+static void stop_in_faults(int advice, size_t least_ahead)
+{
+	static char reported[FAULTED], present[FAULTED];
+	volatile size_t *stored = map_at(NULL, PAGE, MAP_SHARED | MAP_ANONYMOUS, -1);
+	char *memory = map_private(FAULTED);
+	size_t stops = 0, ahead = 0;
+	int fd, status;
+	pid_t child;
+
+	if (madvise(memory, FAULTED * PAGE, advice))
+		err(1, "madvise");
+	child = start_child();
+	if (!child) {
+		raise(SIGSTOP);
+		for (; *stored < FAULTED; ++*stored)
+			memory[*stored * PAGE] = 1;
+		_exit(0);
+	}
+	if (waitpid(child, &status, WUNTRACED) != child || !WIFSTOPPED(status))
+		errx(1, "the child did not stop");
+	fd = watching(child, memory, FAULTED);
+	for (;; stops++) {
+		kill(child, SIGCONT);
+		usleep(200);
+		kill(child, SIGSTOP);
+		if (waitpid(child, &status, WUNTRACED) != child)
+			err(1, "waitpid");
+		if (!WIFSTOPPED(status))
+			break;
+		harvest(fd, memory, FAULTED, reported);
+		find_present(child, memory, present);
+		for (size_t i = 0; i < FAULTED; i++) {
+			if (present[i] && !reported[i])
+				errx(1, "stop %zu: page %zu is there and was not reported", stops, i);
+			ahead += present[i] && i == *stored + least_ahead;
+		}
+	}
+	if (status || !ahead)
+		errx(1, "wait status %#x; of %zu stops none was in a fault", (unsigned int)status, stops);
+}
+
+static void in_faults(void)
+{
+	stop_in_faults(MADV_NOHUGEPAGE, 0);
+}
+
+static void in_huge_faults(void)
+{
+	stop_in_faults(MADV_HUGEPAGE, 1);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -606,6 +681,8 @@ int main(int argc, char **argv)
 		{ "children", children },
 		{ "borrowed", borrowed },
 		{ "exit", after_exit },
+		{ "in-faults", in_faults },
+		{ "in-huge-faults", in_huge_faults },
 		{ "overrun", overrun },
 		{ "interrupts", emptied_by_interrupts },
 	};

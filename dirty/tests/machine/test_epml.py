@@ -29,8 +29,13 @@ ONE_CPU = MACHINES["bare"].with_icount()
 TWO_CPUS = MACHINES["bare-smp"]
 
 # Mutants of the module, and what catches them: a processor that still remembers that a page was logged does
-# not log it again; one that is not armed when a kernel thread borrows the memory logs nothing.
-CONTROLS = {"module-no-flush": "again", "module-no-borrow": "borrowed"}
+# not log it again; one that is not armed when a kernel thread borrows the memory logs nothing; and a page may
+# be there before the store for which it was mapped.
+CONTROLS = {
+    "module-no-flush": "again",
+    "module-no-borrow": "borrowed",
+    "module-fault-unseen": "in-faults",
+}
 
 INTERRUPTS = Step("interrupts", "grep trapless_epml /proc/interrupts")
 

@@ -13,6 +13,7 @@ each; what a flush or a fault costs a processor beyond its instructions is not i
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from ... import artifacts, host
@@ -232,7 +233,7 @@ def _rows(
 
 
 def formula_row(
-    workload: Workload, technique: str, run: Run, untracked: Run, other: Run, a_fault: float
+    workload: Workload, size: Size, technique: str, run: Run, untracked: Run, other: Run, a_fault: float
 ) -> Row:
     """Return the paper's formula against what was measured, in ms.
 
@@ -249,6 +250,7 @@ def formula_row(
     estimated = formulas.tracked_and_tracker(parts)
     return {
         "program": workload.name,
+        "size": size,
         "technique": technique,
         "model": technique == EPML,
         "tked": round(parts.tracked, 3),
@@ -266,16 +268,16 @@ def formula_row(
 _C_P_OF = {PROC.name: DBIT.name, DBIT.name: EPML, EPML: DBIT.name}
 
 
-def _formulas(results: Mapping[str, StepResult], size: Size) -> list[Row]:
-    """Return a row for each program of a size and each technique of which a fault was measured."""
+def _formulas(results: Mapping[str, StepResult], sizes: Iterable[Size]) -> list[Row]:
+    """Return a row for each program and size, and each technique of which a fault was measured."""
     rows = []
-    for technique, other in _C_P_OF.items():
+    for size, (technique, other) in product(sizes, _C_P_OF.items()):
         a_fault = fault_ms(results, technique)
         for workload in WORKLOADS:
             run, untracked, besides = (
                 parse(results[run_name(workload, size, name)]) for name in (technique, UNTRACKED.name, other)
             )
-            rows.append(formula_row(workload, technique, run, untracked, besides, a_fault))
+            rows.append(formula_row(workload, size, technique, run, untracked, besides, a_fault))
     return rows
 
 
@@ -397,8 +399,8 @@ def dirty_boehm(context: Context) -> Result:
     rows = _rows(stock, checksums, sizes, TECHNIQUES, names)
     modelled = _run(context, "epml model", model, (BY_EPML,), sizes)
     rows += _rows(modelled, checksums, sizes, (BY_EPML,), names)
-    later = _run(context, "later linux", LATER, (PROC, UFFD), sizes[:1], module=False)
-    uffd = _rows(later, checksums, sizes[:1], (PROC, UFFD), names)
+    later = _run(context, "later linux", LATER, (PROC, UFFD), sizes, module=False)
+    uffd = _rows(later, checksums, sizes, (PROC, UFFD), names)
     spml = _rows(run_nested(context, inner(sizes[0])), checksums, sizes[:1], (PROC, BY_SPML), NESTED)
     together = {**stock, **{name: result for name, result in modelled.items() if name.endswith(EPML)}}
     if context.plots:
@@ -419,7 +421,7 @@ def dirty_boehm(context: Context) -> Result:
         keys={
             "spml": spml,
             "userfaultfd": uffd,
-            "formulas": _formulas(together, sizes[-1]),
+            "formulas": _formulas(together, sizes),
             "tracker_of_proc": {
                 technique: {name: round(share, 3) for name, share in of_proc(rows, technique).items()}
                 for technique in (DBIT.name, BY_EPML.name)

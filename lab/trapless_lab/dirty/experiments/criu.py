@@ -20,6 +20,7 @@ criu's three runs, which is spent on these faults. What one processor does in al
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from ... import host
 from ...errors import LabError
@@ -272,7 +273,7 @@ def _rows(
 
 
 def formula_row(
-    workload: Workload, technique: str, run: Run, untracked: Run, other: Run, a_fault: float
+    workload: Workload, size: Size, technique: str, run: Run, untracked: Run, other: Run, a_fault: float
 ) -> Row:
     """Return the paper's formulas against what was measured, in ms: all three dumps, on one processor.
 
@@ -292,6 +293,7 @@ def formula_row(
         del measured["tker"]
     return {
         "program": workload.name,
+        "size": size,
         "technique": technique,
         "model": technique == EPML,
         "tked": round(parts.tracked, 3),
@@ -312,16 +314,16 @@ def formula_row(
 _C_P_OF = {PROC: PROC, DBIT: EPML, EPML: DBIT}
 
 
-def _formulas(results: Mapping[str, StepResult], names: Iterable[str], size: Size) -> list[Row]:
-    """Return a row for each program of a size."""
+def _formulas(results: Mapping[str, StepResult], names: Iterable[str], sizes: Iterable[Size]) -> list[Row]:
+    """Return a row for each program, size and technique."""
     rows = []
-    for technique, other in _C_P_OF.items():
+    for size, (technique, other) in product(sizes, _C_P_OF.items()):
         a_fault = fault_ms(results, technique)
         for workload in (workload for workload in CHECKPOINTED if workload.name in names):
             run, untracked, besides = (
                 parse(results[run_name(workload, size, name)]) for name in (technique, UNTRACKED, other)
             )
-            rows.append(formula_row(workload, technique, run, untracked, besides, a_fault))
+            rows.append(formula_row(workload, size, technique, run, untracked, besides, a_fault))
     return rows
 
 
@@ -469,7 +471,7 @@ def dirty_criu(context: Context) -> Result:
         ),
         keys={
             "spml": spml,
-            "formulas": _formulas(together, names, sizes[-1]),
+            "formulas": _formulas(together, names, sizes),
             "tracker_of_proc": {
                 technique: {
                     key: round(of_proc(rows, technique, sizes[-1], key), 3)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * dirtychurn FILE PAGES NAP [writes|SEED]: a tree of four processes of two threads, whose memory
- * changes in every way that a checkpointer must notice: written, mapped, unmapped,
- * moved, grown, shrunk, discarded, protected; anonymous and of a file, private and
- * shared, in huge pages; processes fork and end. FILE is made, and is what they
- * map. Each mapping has at most PAGES pages; between two changes a process sleeps for
- * NAP ms. With "writes" all pages are there from
- * the beginning, and only their contents change.
+ * dirtychurn FILE PAGES NAP [writes] [small] [SEED]: a tree of four processes of two
+ * threads, whose memory changes in every way that a checkpointer must notice: written,
+ * mapped, unmapped, moved, grown, shrunk, discarded, protected; anonymous and of a file,
+ * private and shared, in huge pages; processes fork and end. FILE is made, and is what
+ * they map. Each mapping has at most PAGES pages, but for those of huge pages; between
+ * two changes a process sleeps for NAP ms. With "writes" all pages are there from the
+ * beginning, and only their contents change. With "small" no mapping is of huge pages:
+ * for a guest in which each page's first write costs an exit.
  *
  * It runs until it is killed, takes no input, and knows nothing of its witness
  * (memory.c), which looks from outside.
@@ -45,6 +46,7 @@ static size_t most;
 static unsigned long nap_ms;
 static int file;
 static int only_writes;
+static int small;
 
 static uint64_t any(uint64_t below)
 {
@@ -78,7 +80,7 @@ static void map(struct slot *slot, enum kind kind)
 
 	slot->kind = kind;
 	slot->pages = 1 + any(limit);
-	if (kind == HUGE)
+	if (kind == HUGE && !small)
 		slot->pages = HUGE_PAGE / PAGE * (1 + any(2));
 	slot->at = mmap(NULL, slot->pages * PAGE, PROT_READ | PROT_WRITE,
 			flags | (is_file ? 0 : MAP_ANONYMOUS), is_file ? file : -1, 0);
@@ -205,12 +207,16 @@ static void begin(void)
 int main(int count, char **arguments)
 {
 	char page[PAGE], *end = NULL;
+	int next = 4;
 
-	only_writes = count == 5 && !strcmp(arguments[4], "writes");
-	if (count == 5 && !only_writes)
-		seed ^= strtoull(arguments[4], &end, 10) << 8;
-	if (count < 4 || count > 5 || (end && *end))
-		errx(2, "usage: dirtychurn FILE PAGES NAP [writes|SEED]");
+	only_writes = next < count && !strcmp(arguments[next], "writes");
+	next += only_writes;
+	small = next < count && !strcmp(arguments[next], "small");
+	next += small;
+	if (next < count)
+		seed ^= strtoull(arguments[next++], &end, 10) << 8;
+	if (count < 4 || next < count || (end && *end))
+		errx(2, "usage: dirtychurn FILE PAGES NAP [writes] [small] [SEED]");
 	most = strtoul(arguments[2], NULL, 10);
 	nap_ms = strtoul(arguments[3], NULL, 10);
 	file = open(arguments[1], O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
