@@ -6,12 +6,12 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Result;
 
 use crate::console::Console;
 use crate::layout;
+use crate::log::Log;
 use crate::spin::Spin;
 
 const SERIAL: u64 = layout::SOC as u64 + layout::SERIAL as u64;
@@ -24,8 +24,6 @@ const SPIN_LAST: u64 = SPIN + layout::CPUS_MOST as u64 * layout::SPIN_ENTRY as u
 const RSTCR: u64 = layout::SOC as u64 + layout::RSTCR as u64;
 /// The bit of RSTCR that resets the chip.
 const RESET_REQUEST: u32 = 2;
-/// A faulty guest must not fill the host's log.
-const PRINT_AT_MOST: u32 = 8;
 
 /// The effect of an access besides its data.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,13 +54,13 @@ pub struct Board<W: Write> {
     console: Arc<Console<W>>,
     virtio: Vec<Arc<dyn Registers>>,
     spin: Arc<Spin>,
-    printed: AtomicU32,
+    nowhere: Log,
 }
 
 impl<W: Write> Board<W> {
     /// A board with these devices.
     pub fn new(console: Arc<Console<W>>, virtio: Vec<Arc<dyn Registers>>, spin: Arc<Spin>) -> Self {
-        Self { console, virtio, spin, printed: AtomicU32::new(0) }
+        Self { console, virtio, spin, nowhere: Log::default() }
     }
 
     /// The virtio device at an address, and the offset in its registers.
@@ -112,16 +110,8 @@ impl<W: Write> Board<W> {
     }
 
     fn print(&self, what: &str, address: u64, length: usize) {
-        let printed = self.printed.load(Ordering::Relaxed).saturating_add(1);
-        self.printed.store(printed, Ordering::Relaxed);
-        if printed <= PRINT_AT_MOST {
-            eprintln!(
-                "trapless-power-vmm: the guest {what} {address:#x}, {length} bytes, where there is no device"
-            );
-        }
-        if printed == PRINT_AT_MOST {
-            eprintln!("trapless-power-vmm: further accesses of this kind are not printed");
-        }
+        self.nowhere
+            .print(format_args!("the guest {what} {address:#x}, {length} bytes, where there is no device"));
     }
 }
 
@@ -159,7 +149,7 @@ mod tests {
         };
         assert_eq!((read(0xe008_0000), read(0xe008_0010), read(0xe008_1003)), (1, 0x11, 5));
         assert_eq!((read(0xe008_0200), read(0xe008_2000), read(0xe007_ffff)), (0, 0, 0));
-        assert_eq!(board.printed.load(Ordering::Relaxed), 3);
+        assert_eq!(board.nowhere.count(), 3);
         assert_eq!(board.write(0xe008_1050, &[0; 4]).unwrap_err().to_string(), "2 80 4");
     }
 
@@ -171,7 +161,7 @@ mod tests {
         assert_eq!(byte[0] & 0x60, 0x60);
         assert_eq!(board.write(0xe000_4500, b"x").unwrap(), Effect::None);
         assert_eq!(board.write(0xe00e_00b0, &2u32.to_be_bytes()).unwrap(), Effect::Reset);
-        assert_eq!(board.printed.load(Ordering::Relaxed), 0);
+        assert_eq!(board.nowhere.count(), 0);
     }
 
     #[test]

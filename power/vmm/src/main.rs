@@ -15,6 +15,7 @@ mod headers;
 mod host;
 mod kvm;
 mod layout;
+mod log;
 mod machine;
 mod mapping;
 mod memory;

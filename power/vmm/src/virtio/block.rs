@@ -16,6 +16,7 @@ use libc::iovec;
 use super::mmio::Device;
 use super::queue::{Broken, Chain, Queue, SIZE_MAX, length, split};
 use super::ram::{Ram, Segment};
+use crate::log::Log;
 
 const SECTOR: u64 = 512;
 
@@ -54,6 +55,7 @@ pub struct Disk {
     sectors: u64,
     read_only: bool,
     flushes: bool,
+    log: Log,
     configuration: [u8; CONFIGURATION],
 }
 
@@ -99,7 +101,14 @@ impl Disk {
         configuration[..8].copy_from_slice(&sectors.to_le_bytes());
         // Without the header and the status.
         configuration[12..].copy_from_slice(&(u32::from(SIZE_MAX) - 2).to_le_bytes());
-        Ok(Self { file, sectors, read_only: image.read_only, flushes: false, configuration })
+        Ok(Self {
+            file,
+            sectors,
+            read_only: image.read_only,
+            flushes: false,
+            log: Log::default(),
+            configuration,
+        })
     }
 
     /// Do a request; returns how many bytes the device has written.
@@ -130,7 +139,18 @@ impl Disk {
     }
 
     fn flush(&self) -> u8 {
-        done(self.file.sync_data().map_err(|error| ("flush", error)))
+        self.answer("flush", self.file.sync_data())
+    }
+
+    /// The answer to a request, and a message about what the host could not do.
+    fn answer(&self, what: &str, result: io::Result<()>) -> u8 {
+        match result {
+            Ok(()) => S_OK,
+            Err(error) => {
+                self.log.print(format_args!("cannot {what} the disk's image: {error}"));
+                S_IOERR
+            }
+        }
     }
 
     /// Copy between sectors and segments with this system call.
@@ -145,13 +165,13 @@ impl Disk {
         while !left.is_empty() {
             match self.copy(&left, offset, ram, call) {
                 // The file has become shorter.
-                Ok(0) => return done(Err(("use", io::ErrorKind::UnexpectedEof.into()))),
+                Ok(0) => return self.answer("use", Err(io::ErrorKind::UnexpectedEof.into())),
                 Ok(copied) => {
                     offset += copied as u64;
                     left = split(&left, copied).map_or_else(Vec::new, |(_, rest)| rest);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return done(Err(("use", error))),
+                Err(error) => return self.answer("use", Err(error)),
             }
         }
         S_OK
@@ -168,17 +188,6 @@ impl Disk {
 }
 
 type Vectored = unsafe extern "C" fn(i32, *const iovec, i32, libc::off64_t) -> isize;
-
-/// The answer, and a message about what the host could not do.
-fn done(result: Result<(), (&str, io::Error)>) -> u8 {
-    match result {
-        Ok(()) => S_OK,
-        Err((what, error)) => {
-            eprintln!("trapless-power-vmm: cannot {what} the disk's image: {error}");
-            S_IOERR
-        }
-    }
-}
 
 impl Device for Disk {
     const ID: u32 = 2;

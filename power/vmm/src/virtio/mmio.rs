@@ -13,6 +13,7 @@ use super::queue::{Broken, Queue, SIZE_MAX};
 use super::ram::Ram;
 use crate::board::Registers;
 use crate::console::Line;
+use crate::log::Log;
 
 const PANICKED: &str = "a thread panicked, which ends the process";
 
@@ -61,8 +62,6 @@ pub(super) const F_VERSION_1: u64 = 1 << 32;
 
 pub(super) const INTERRUPT_USED: u32 = 1;
 pub(super) const INTERRUPT_CONFIGURATION: u32 = 2;
-/// A faulty guest must not fill the host's log.
-const PRINT_AT_MOST: u32 = 8;
 
 /// What differs between devices.
 pub trait Device: Send {
@@ -104,7 +103,7 @@ struct State<D> {
     up: bool,
     /// The device's own thread waits for the guest.
     waiting: bool,
-    printed: u32,
+    log: Log,
 }
 
 /// A device's registers.
@@ -162,10 +161,7 @@ impl<D: Device> State<D> {
             Ok(step)
         });
         done.unwrap_or_else(|broken| {
-            self.printed = self.printed.saturating_add(1);
-            if self.printed <= PRINT_AT_MOST {
-                eprintln!("trapless-power-vmm: the {} needs a reset: queue {number}: {broken}", D::NAME);
-            }
+            self.log.print(format_args!("the {} needs a reset: queue {number}: {broken}", D::NAME));
             self.status |= status::NEEDS_RESET;
             self.interrupt |= INTERRUPT_CONFIGURATION;
             Step::Wait
@@ -281,7 +277,7 @@ impl<D: Device> Mmio<D> {
             line,
             up: false,
             waiting: false,
-            printed: 0,
+            log: Log::default(),
         };
         state.reset();
         Self { state: Mutex::new(state), touched: Condvar::new() }
