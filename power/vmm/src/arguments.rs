@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command line. All errors that can be found without the machine are refused here.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use crate::layout;
+use crate::virtio::block::Image;
+use crate::virtio::network::Tap;
 
 /// The size of a small page of the host.
 const PAGE: u64 = 4096;
@@ -27,6 +31,16 @@ pub struct Arguments {
     /// The kernel's command line; the console is the serial port, ttyS0
     #[arg(long, default_value = "console=ttyS0 panic=-1", value_parser = command_line)]
     pub append: String,
+    /// Processors: 1 or 2
+    #[arg(long, default_value = "1", value_parser = clap::value_parser!(u32).range(1..=i64::from(layout::CPUS_MOST)))]
+    pub cpus: u32,
+    /// A disk, /dev/vda and so on: a file of whole sectors, written by this guest alone, or, with ",readonly" behind
+    /// its name, by nobody
+    #[arg(long, value_name = "FILE[,readonly]", value_parser = disk)]
+    pub disk: Vec<Image>,
+    /// A network card, eth0 and so on, connected to a tap of the host
+    #[arg(long, value_name = "TAP", value_parser = Tap::new)]
+    pub net: Vec<Tap>,
     /// What backs the memory: anonymous, hugetlb=SIZE (pages of that size), or devmem=ADDRESS (physical memory that
     /// the host's kernel does not use, see mem=)
     #[arg(long, default_value = "anonymous")]
@@ -43,6 +57,25 @@ pub struct Arguments {
     /// Give KVM the layout of traced blocks in this file, a copy of a bt_layout, instead of splitting them
     #[arg(long)]
     pub bt_layout: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// Read the command line.
+    ///
+    /// # Errors
+    /// It is wrong, or asks for help.
+    pub fn read<I: Into<OsString> + Clone>(words: impl IntoIterator<Item = I>) -> Result<Self, clap::Error> {
+        let arguments = Self::try_parse_from(words)?;
+        let refuse = |what: &str| Err(Self::command().error(ErrorKind::ArgumentConflict, what));
+        if arguments.disk.len() + arguments.net.len() > layout::VIRTIO_MOST {
+            return refuse(&format!("there is room for {} disks and network cards", layout::VIRTIO_MOST));
+        }
+        // KVM would refuse its driver, and the guest would run untranslated.
+        if arguments.cpus > 1 && (arguments.driver || arguments.bt_layout.is_some()) {
+            return refuse("a guest with several processors cannot be translated in place");
+        }
+        Ok(arguments)
+    }
 }
 
 /// What backs the guest's memory.
@@ -91,6 +124,17 @@ fn number(text: &str) -> Result<u64, String> {
     parsed.checked_mul(scale).ok_or_else(|| format!("{text} is too large"))
 }
 
+fn disk(text: &str) -> Result<Image, String> {
+    let (path, read_only) = match text.strip_suffix(",readonly") {
+        Some(path) => (path, true),
+        None => (text, false),
+    };
+    if path.is_empty() {
+        return Err("it has no name".into());
+    }
+    Ok(Image { path: path.into(), read_only })
+}
+
 fn memory(text: &str) -> Result<u32, String> {
     let size = number(text)?;
     if !(layout::MEMORY_MIN..=layout::MEMORY_MAX).contains(&size) {
@@ -117,8 +161,7 @@ mod tests {
     use super::*;
 
     fn parse(arguments: &[&str]) -> Result<Arguments, String> {
-        Arguments::try_parse_from([&["vmm", "--kernel", "k"], arguments].concat())
-            .map_err(|error| error.to_string())
+        Arguments::read([&["vmm", "--kernel", "k"], arguments].concat()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -126,7 +169,8 @@ mod tests {
         let arguments = parse(&[]).unwrap();
         assert_eq!((arguments.memory, arguments.backing), (64 << 20, Backing::Anonymous));
         assert!(!arguments.paravirt && !arguments.driver && arguments.initramfs.is_none());
-        assert!(Arguments::try_parse_from(["vmm"]).unwrap_err().to_string().contains("--kernel"));
+        assert_eq!((arguments.cpus, arguments.disk.len(), arguments.net.len()), (1, 0, 0));
+        assert!(Arguments::read(["vmm"]).unwrap_err().to_string().contains("--kernel"));
     }
 
     #[test]
@@ -149,6 +193,32 @@ mod tests {
         ] {
             let error = backing(wrong).unwrap_err();
             assert!(error.contains(why), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn disks_and_networks_are_named() {
+        let two = parse(&["--disk", "/a,b", "--disk", "c,readonly", "--net", "tap0"]).unwrap();
+        let images =
+            [("/a,b", false), ("c", true)].map(|(path, read_only)| Image { path: path.into(), read_only });
+        assert_eq!((two.disk, two.net), (images.into(), vec![Tap::new("tap0").unwrap()]));
+        assert!(parse(&["--disk", ",readonly"]).unwrap_err().contains("it has no name"));
+        assert!(parse(&["--net", "a/b"]).unwrap_err().contains("not the name of an interface"));
+        assert!(parse(&["--disk", "d"].repeat(8)).is_ok());
+        let many = [["--disk", "d"].repeat(8), vec!["--net", "t"]].concat();
+        assert!(parse(&many).unwrap_err().contains("room for 8"));
+    }
+
+    #[test]
+    fn a_guest_with_two_processors_is_not_translated() {
+        assert_eq!(parse(&["--cpus", "2", "--paravirt"]).map(|arguments| arguments.cpus), Ok(2));
+        for translated in [&["--driver"][..], &["--bt-layout", "f"]] {
+            assert!(parse(translated).is_ok());
+            let error = parse(&[&["--cpus", "2"], translated].concat()).unwrap_err();
+            assert!(error.contains("cannot be translated"), "{error}");
+        }
+        for wrong in ["0", "3", "x"] {
+            assert!(parse(&["--cpus", wrong]).is_err());
         }
     }
 

@@ -315,17 +315,18 @@ impl Vm {
         Ok(mpic)
     }
 
-    /// Make the vCPU, connected to the interrupt controller, with a TLB that has `first` in TLB1.
+    /// Make vCPU `number`, connected to the interrupt controller, with a TLB that has `first` in TLB1.
     ///
     /// # Errors
     /// KVM returns an error.
-    pub fn create_vcpu(&self, mpic: &Mpic, first: TlbEntry) -> Result<Vcpu> {
-        let fd = taken(call_with(self.fd.as_fd(), CREATE_VCPU, 0).context("KVM does not create a vCPU")?);
+    pub fn create_vcpu(&self, number: u32, mpic: &Mpic, first: TlbEntry) -> Result<Vcpu> {
+        let fd = call_with(self.fd.as_fd(), CREATE_VCPU, number as usize);
+        let fd = taken(fd.with_context(|| format!("KVM does not create vCPU {number}"))?);
         let run =
             Mapping::shared(fd.as_fd(), 0, self.run_size).context("KVM does not share the vCPU's state")?;
         let vcpu = Vcpu { tlb: tlb(&fd, first)?, fd, run };
         // SAFETY: the argument is a descriptor.
-        unsafe { vcpu.enable(CAP_IRQ_MPIC, [mpic.0.as_raw_fd() as u64, 0, 0, 0]) }
+        unsafe { vcpu.enable(CAP_IRQ_MPIC, [mpic.0.as_raw_fd() as u64, number.into(), 0, 0]) }
             .context("KVM does not connect the vCPU to the interrupt controller")?;
         Ok(vcpu)
     }
@@ -518,22 +519,10 @@ const _: () = assert!(offset_of!(Run, detail) == 32);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::headers::values_in;
     use std::collections::BTreeMap;
-    use std::process::Command;
 
     const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/abi.c");
-
-    /// The values of the kernel's headers, from lines `->name value` of the assembly.
-    fn headers() -> BTreeMap<String, u64> {
-        let compiler = Command::new("powerpc-linux-gnu-gcc-12").args(["-S", "-o", "-", SOURCE]).output();
-        let output = compiler.expect("the cross compiler is installed");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).unwrap();
-        let lines = text.lines().filter_map(|line| line.trim().strip_prefix("->"));
-        let pairs = lines.map(|line| line.split_once(' ').expect("a name and a value"));
-        // Values are signed words in assembly.
-        pairs.map(|(name, value)| (name.into(), value.parse::<i64>().unwrap() as u32 as u64)).collect()
-    }
 
     /// The values of this file.
     fn ours() -> BTreeMap<String, u64> {
@@ -610,7 +599,7 @@ mod tests {
 
     #[test]
     fn the_headers_say_the_same() {
-        let headers = headers();
+        let headers = values_in(SOURCE);
         assert_eq!(ours(), headers);
         // Negative control: a wrong value and a missing one are found.
         let mut wrong = headers.clone();

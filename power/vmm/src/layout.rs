@@ -36,6 +36,23 @@ pub const GUTS_SIZE: u32 = 0x1000;
 /// The register of the global utilities that resets the chip, below `SOC`.
 pub const RSTCR: u32 = GUTS + 0xb0;
 
+/// The registers of virtio devices, one after another, below `SOC`.
+pub const VIRTIO: u32 = 0x8_0000;
+/// From one to the next.
+pub const VIRTIO_STRIDE: u32 = 0x1000;
+/// The size of each.
+pub const VIRTIO_SIZE: u32 = 0x200;
+/// The source of the first at the interrupt controller; those of the others follow.
+pub const VIRTIO_IRQ: u32 = 48;
+/// The most of them.
+pub const VIRTIO_MOST: usize = 8;
+/// Where processors wait to be started, an entry for each, below `SOC`.
+pub const SPIN: u32 = 0xf_0000;
+/// The size of an entry.
+pub const SPIN_ENTRY: u32 = 32;
+/// The most processors: as many as the boards have.
+pub const CPUS_MOST: u32 = 2;
+
 /// Room for the device tree, which is built when all addresses are known.
 pub const TREE_ROOM: u32 = 64 << 10;
 const TREE_ALIGN: u64 = 1 << 20;

@@ -6,39 +6,40 @@
 use std::fs::{self, File};
 use std::io::{self, IsTerminal};
 use std::path::Path;
-use std::sync::Arc;
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::{iter, thread};
 
-use anyhow::{Context, Error, Result, anyhow, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 
 use crate::arguments::Arguments;
-use crate::board::{Board, Effect};
-use crate::console::Console;
-use crate::kvm::{Exit, Kvm, Registers, TlbEntry, Vcpu, Vm};
+use crate::board::{self, Board, Effect};
+use crate::console::{Console, Line};
+use crate::kvm::{Exit, Kvm, Registers, TlbEntry, Vcpu};
 use crate::layout::{self, Layout};
 use crate::mapping::Mapping;
+use crate::spin::{Spin, Started};
 use crate::statistics::{self, Statistics};
+use crate::virtio::block::Disk;
+use crate::virtio::mmio::Mmio;
+use crate::virtio::network::{self, Network};
+use crate::virtio::ram::Ram;
 use crate::{elf, host, memory, replay, tree};
 
 /// ePAPR's magic number, passed in r6.
 const EPAPR_MAGIC: u64 = 0x4550_4150;
+/// The size of the page at 0 with which other vCPUs than the first start.
+const OTHERS_PAGE: u32 = 64 << 20;
 /// For example signals: the guest continues.
 const GO_ON: [io::ErrorKind; 2] = [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock];
-
-/// Fields are dropped in this order: KVM uses the memory until the last of its descriptors is closed.
-struct Machine {
-    vcpu: Vcpu,
-    #[expect(dead_code, reason = "its statistics end with it")]
-    vm: Vm,
-    #[expect(dead_code, reason = "the guest uses it as long as there is KVM's part")]
-    memory: Mapping,
-}
 
 /// Boot a guest, and return when it resets the machine.
 ///
 /// # Errors
 /// It could not be booted, or it failed.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    let disks: Vec<Disk> = arguments.disk.iter().map(Disk::open).collect::<Result<_>>()?;
+    let cards: Vec<Network> = arguments.net.iter().map(Network::connect).collect::<Result<_>>()?;
     let kvm = Kvm::open()?;
     let vm = kvm.create_vm()?;
     let statistics = arguments.statistics.as_deref();
@@ -46,21 +47,42 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut memory = memory::map(arguments.backing, arguments.memory)?;
     let hypercall = if arguments.paravirt { Some(vm.hypercall()?) } else { None };
     let start = load(arguments, hypercall, memory.bytes_mut())?;
-    // SAFETY: only the machine runs a vCPU, and it keeps the memory.
+    let memory = Arc::new(memory);
+    // SAFETY: only threads of this process run vCPUs, and each keeps the memory.
     unsafe { vm.set_memory(&memory) }?;
-    let mpic = vm.create_mpic(u64::from(layout::SOC + layout::MPIC))?;
-    let mut vcpu = vm.create_vcpu(&mpic, TlbEntry::page_at_0(start.initial_page))?;
-    vcpu.set_registers(&start.registers).context("KVM does not accept the vCPU's registers")?;
+    let mpic = Arc::new(vm.create_mpic(u64::from(layout::SOC + layout::MPIC))?);
+    let mut vcpus = Vec::new();
+    for number in 0..arguments.cpus {
+        let page = if number == 0 { start.initial_page } else { OTHERS_PAGE };
+        vcpus.push(vm.create_vcpu(number, &mpic, TlbEntry::page_at_0(page))?);
+    }
+    vcpus[0].set_registers(&start.registers).context("KVM does not accept the vCPU's registers")?;
     if let Some(file) = &arguments.bt_layout {
         replay::give(&statistics::directory(vm.descriptor()), file)?;
     }
-    let mut machine = Machine { vcpu, vm, memory };
 
-    let line = Box::new(move |up| mpic.set_line(layout::SERIAL_IRQ, up));
+    let line = |source| -> Line {
+        let mpic = Arc::clone(&mpic);
+        Box::new(move |up| mpic.set_line(source, up))
+    };
     // At a terminal each byte must be visible at once.
-    let console = Arc::new(Console::new(io::stdout(), !io::stdin().is_terminal(), line));
-    feed(Arc::clone(&console))?;
-    let result = machine.run(&mut Board::new(Arc::clone(&console)));
+    let console = Arc::new(Console::new(io::stdout(), !io::stdin().is_terminal(), line(layout::SERIAL_IRQ)));
+    let ram = Ram::new(Arc::clone(&memory));
+    let mut virtio: Vec<Arc<dyn board::Registers>> = Vec::new();
+    let mut sources = layout::VIRTIO_IRQ..;
+    for (disk, source) in disks.into_iter().zip(sources.by_ref()) {
+        virtio.push(Arc::new(Mmio::new(disk, ram.clone(), line(source))));
+    }
+    for (card, source) in cards.into_iter().zip(sources) {
+        let card = Arc::new(Mmio::new(card, ram.clone(), line(source)));
+        virtio.push(Arc::clone(&card) as Arc<dyn board::Registers>);
+        in_background("network", move || network::receive(&card).context("no more packets"))?;
+    }
+    let input = Arc::clone(&console);
+    in_background("input", move || input.feed(io::stdin()).context("no more input"))?;
+    let spin = Arc::new(Spin::new(arguments.cpus));
+    let board = Board::new(Arc::clone(&console), virtio, Arc::clone(&spin));
+    let result = Machine { board, spin, stopped: AtomicBool::new(false), _memory: memory }.run(vcpus);
     let finished = console.finish();
     result.and(finished).and(statistics.map_or(Ok(()), Statistics::keep))
 }
@@ -98,6 +120,8 @@ fn load(arguments: &Arguments, hypercall: Option<tree::Hypercall>, memory: &mut 
         seed: &host::seed()?,
         hypercall,
         driver: arguments.driver,
+        virtio: arguments.disk.len() + arguments.net.len(),
+        cpus: arguments.cpus,
     };
     let blob = tree::build(&description).context("cannot write the device tree")?;
     ensure!(blob.len() <= layout::TREE_ROOM as usize, "the device tree has {} bytes", blob.len());
@@ -123,46 +147,103 @@ fn registers(entry: u32, layout: &Layout) -> Registers {
     registers
 }
 
-/// Start the thread that passes input to the guest; it ends with the process.
-fn feed(console: Arc<Console<io::Stdout>>) -> Result<()> {
-    let feed = move || {
-        if let Err(error) = console.feed(io::stdin()) {
-            eprintln!("trapless-power-vmm: no more input: {error:#}");
+/// Start a thread that ends with the process.
+fn in_background(name: &str, work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    let work = move || {
+        if let Err(error) = work() {
+            eprintln!("trapless-power-vmm: {error:#}");
         }
     };
-    thread::Builder::new().name("input".into()).spawn(feed).context("cannot start the thread for input")?;
+    let started = thread::Builder::new().name(name.into()).spawn(work);
+    started.with_context(|| format!("cannot start the thread {name}"))?;
     Ok(())
 }
 
+/// What the vCPUs' threads share.
+struct Machine {
+    board: Board<io::Stdout>,
+    spin: Arc<Spin>,
+    /// The guest has ended: no vCPU changes anything any more.
+    stopped: AtomicBool,
+    /// KVM uses it as long as a vCPU may run.
+    _memory: Arc<Mapping>,
+}
+
 impl Machine {
-    fn run(&mut self, board: &mut Board<io::Stdout>) -> Result<()> {
-        loop {
-            match self.vcpu.run() {
+    /// Run the vCPUs until one of them ends the guest. The others are left where they are; they end with the process.
+    fn run(self, vcpus: Vec<Vcpu>) -> Result<()> {
+        let mut vcpus = vcpus.into_iter().enumerate();
+        let (Some((_, mut first)), rest) = (vcpus.next(), vcpus) else { bail!("there is no vCPU") };
+        if rest.len() == 0 {
+            return self.run_vcpu(&mut first);
+        }
+        let machine = Arc::new(self);
+        let (ended, result) = mpsc::channel();
+        for (number, mut vcpu) in iter::once((0, first)).chain(rest) {
+            let (machine, ended) = (Arc::clone(&machine), ended.clone());
+            in_background(&format!("vCPU {number}"), move || {
+                let result = match number {
+                    0 => machine.run_vcpu(&mut vcpu),
+                    _ => machine
+                        .wait_for_start(number as u32, &mut vcpu)
+                        .and_then(|()| machine.run_vcpu(&mut vcpu)),
+                };
+                machine.stopped.store(true, Ordering::SeqCst);
+                // Only the first end counts, and then nobody listens.
+                let _ = ended.send(result);
+                Ok(())
+            })?;
+        }
+        result.recv().context("no vCPU runs")?
+    }
+
+    /// Wait for the guest to start a vCPU.
+    fn wait_for_start(&self, number: u32, vcpu: &mut Vcpu) -> Result<()> {
+        let started =
+            self.spin.wait(number).with_context(|| format!("vCPU {number} is not in the spin table"))?;
+        let Started { address, argument } = started;
+        ensure!(
+            address < u64::from(OTHERS_PAGE),
+            "the guest starts vCPU {number} at {address:#x}, beyond the first {} MiB",
+            OTHERS_PAGE >> 20
+        );
+        let mut registers = Registers::default();
+        registers.pc = address;
+        registers.gpr[3] = argument.into();
+        registers.gpr[7] = OTHERS_PAGE.into();
+        vcpu.set_registers(&registers)
+            .with_context(|| format!("KVM does not accept vCPU {number}'s registers"))
+    }
+
+    fn run_vcpu(&self, vcpu: &mut Vcpu) -> Result<()> {
+        while !self.stopped.load(Ordering::SeqCst) {
+            match vcpu.run() {
                 Ok(()) => {}
                 Err(error) if GO_ON.contains(&error.kind()) => continue,
-                Err(error) => return Err(self.broken(anyhow!(error).context("KVM does not run the guest"))),
+                Err(error) => return Err(broken(vcpu, anyhow!(error).context("KVM does not run the guest"))),
             }
-            match self.vcpu.exit()? {
-                Exit::Write { address, data, length } => match board.write(address, &data[..length])? {
+            match vcpu.exit()? {
+                Exit::Write { address, data, length } => match self.board.write(address, &data[..length])? {
                     Effect::None => {}
                     Effect::Reset => return Ok(()),
                 },
                 Exit::Read { address, length } => {
                     let mut data = [0; 8];
-                    board.read(address, &mut data[..length])?;
-                    self.vcpu.answer(data);
+                    self.board.read(address, &mut data[..length])?;
+                    vcpu.answer(data);
                 }
-                exit => return Err(self.broken(anyhow!("the guest stopped: {}", explain(&exit)))),
+                exit => return Err(broken(vcpu, anyhow!("the guest stopped: {}", explain(&exit)))),
             }
         }
+        Ok(())
     }
+}
 
-    /// An error, with the state of the vCPU.
-    fn broken(&self, error: Error) -> Error {
-        match self.vcpu.registers() {
-            Ok(registers) => anyhow!("{error:#}\n{registers}"),
-            Err(unknown) => anyhow!("{error:#}\nits registers are unknown: {unknown}"),
-        }
+/// An error, with the state of the vCPU.
+fn broken(vcpu: &Vcpu, error: Error) -> Error {
+    match vcpu.registers() {
+        Ok(registers) => anyhow!("{error:#}\n{registers}"),
+        Err(unknown) => anyhow!("{error:#}\nits registers are unknown: {unknown}"),
     }
 }
 

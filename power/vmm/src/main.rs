@@ -10,22 +10,29 @@ mod arguments;
 mod board;
 mod console;
 mod elf;
+#[cfg(test)]
+mod headers;
 mod host;
 mod kvm;
 mod layout;
+mod log;
 mod machine;
 mod mapping;
 mod memory;
 mod replay;
+mod spin;
 mod statistics;
 mod tree;
+mod virtio;
 
+use std::env;
 use std::process::ExitCode;
 
-use clap::Parser;
+use arguments::Arguments;
 
 fn main() -> ExitCode {
-    match machine::run(&arguments::Arguments::parse()) {
+    let arguments = Arguments::read(env::args_os()).unwrap_or_else(|error| error.exit());
+    match machine::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("trapless-power-vmm: {error:#}");

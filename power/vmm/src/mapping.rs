@@ -16,6 +16,11 @@ pub struct Mapping {
     length: usize,
 }
 
+// SAFETY: an address may be used by any thread; references to the bytes need a `&mut`.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
 impl Mapping {
     /// Map zeros, without a file; `flags` are added to MAP_ANONYMOUS.
     ///

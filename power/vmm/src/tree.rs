@@ -41,6 +41,10 @@ pub struct Description<'a> {
     pub hypercall: Option<Hypercall>,
     /// Whether the guest's driver is to register its pages.
     pub driver: bool,
+    /// How many virtio devices it has.
+    pub virtio: usize,
+    /// How many processors it has.
+    pub cpus: u32,
 }
 
 /// Write a device tree.
@@ -62,8 +66,8 @@ pub fn build(guest: &Description<'_>) -> Result<Vec<u8>, Error> {
     tree.property_string("device_type", "memory")?;
     tree.property_array_u32("reg", &[0, 0, 0, guest.memory])?;
     tree.end_node(memory)?;
-    processor(&mut tree, guest.timebase)?;
-    soc(&mut tree, guest.timebase)?;
+    processors(&mut tree, guest)?;
+    soc(&mut tree, guest)?;
     if let Some(hypercall) = &guest.hypercall {
         let hypervisor = tree.begin_node("hypervisor")?;
         tree.property_string("compatible", "linux,kvm")?;
@@ -98,27 +102,37 @@ fn chosen(tree: &mut FdtWriter, guest: &Description<'_>) -> Result<(), Error> {
     tree.end_node(chosen)
 }
 
-fn processor(tree: &mut FdtWriter, timebase: u32) -> Result<(), Error> {
+fn processors(tree: &mut FdtWriter, guest: &Description<'_>) -> Result<(), Error> {
     let cpus = tree.begin_node("cpus")?;
     tree.property_u32("#address-cells", 1)?;
     tree.property_u32("#size-cells", 0)?;
-    let cpu = tree.begin_node("PowerPC,8544@0")?;
-    tree.property_string("device_type", "cpu")?;
-    tree.property_u32("reg", 0)?;
-    tree.property_string("status", "okay")?;
-    for cache in ["i-cache", "d-cache"] {
-        tree.property_u32(&format!("{cache}-size"), CACHE_SIZE)?;
-        tree.property_u32(&format!("{cache}-line-size"), CACHE_LINE)?;
+    for number in 0..guest.cpus {
+        let cpu = tree.begin_node(&format!("PowerPC,8544@{number}"))?;
+        tree.property_string("device_type", "cpu")?;
+        tree.property_u32("reg", number)?;
+        if number == 0 {
+            tree.property_string("status", "okay")?;
+        } else {
+            tree.property_string("status", "disabled")?;
+            tree.property_string("enable-method", "spin-table")?;
+            let entry = layout::SOC + layout::SPIN + number * layout::SPIN_ENTRY;
+            tree.property_u64("cpu-release-addr", entry.into())?;
+        }
+        for cache in ["i-cache", "d-cache"] {
+            tree.property_u32(&format!("{cache}-size"), CACHE_SIZE)?;
+            tree.property_u32(&format!("{cache}-line-size"), CACHE_LINE)?;
+        }
+        tree.property_u32("timebase-frequency", guest.timebase)?;
+        // The guest does not depend on these two; the kernel prints them, and warns if they are missing.
+        tree.property_u32("clock-frequency", guest.timebase)?;
+        tree.property_u32("bus-frequency", guest.timebase)?;
+        tree.end_node(cpu)?;
     }
-    tree.property_u32("timebase-frequency", timebase)?;
-    // The guest does not depend on these two; the kernel prints them, and warns if they are missing.
-    tree.property_u32("clock-frequency", timebase)?;
-    tree.property_u32("bus-frequency", timebase)?;
-    tree.end_node(cpu)?;
     tree.end_node(cpus)
 }
 
-fn soc(tree: &mut FdtWriter, clock: u32) -> Result<(), Error> {
+fn soc(tree: &mut FdtWriter, guest: &Description<'_>) -> Result<(), Error> {
+    let clock = guest.timebase;
     let soc = tree.begin_node(&format!("soc@{:x}", layout::SOC))?;
     tree.property_string("device_type", "soc")?;
     tree.property_string_list("compatible", vec!["fsl,mpc8544-immr".into(), "simple-bus".into()])?;
@@ -146,6 +160,16 @@ fn soc(tree: &mut FdtWriter, clock: u32) -> Result<(), Error> {
     tree.property_u32("#interrupt-cells", 2)?;
     tree.property_phandle(MPIC_PHANDLE)?;
     tree.end_node(mpic)?;
+
+    for number in 0..guest.virtio as u32 {
+        let address = layout::VIRTIO + number * layout::VIRTIO_STRIDE;
+        let virtio = tree.begin_node(&format!("virtio@{address:x}"))?;
+        tree.property_string("compatible", "virtio,mmio")?;
+        tree.property_array_u32("reg", &[address, layout::VIRTIO_SIZE])?;
+        tree.property_u32("interrupt-parent", MPIC_PHANDLE)?;
+        tree.property_array_u32("interrupts", &[layout::VIRTIO_IRQ + number, LEVEL_HIGH])?;
+        tree.end_node(virtio)?;
+    }
 
     let guts = tree.begin_node(&format!("global-utilities@{:x}", layout::GUTS))?;
     tree.property_string("compatible", "fsl,mpc8544-guts")?;
@@ -176,6 +200,8 @@ mod tests {
                 idle: true,
             }),
             driver: true,
+            virtio: 2,
+            cpus: 2,
         }
     }
 
@@ -223,6 +249,10 @@ mod tests {
         );
         assert_eq!(lost(Description { memory: 32 << 20, ..all() }), ["reg"]);
         assert_eq!(lost(Description { command_line: "", ..all() }), ["bootargs"]);
+        let one = ["PowerPC,8544@1", "cpu-release-addr", "enable-method", "reg", "status"];
+        assert_eq!(lost(Description { cpus: 1, ..all() }), one);
+        let one = ["virtio@81000", "interrupts", "reg"];
+        assert_eq!(lost(Description { virtio: 1, ..all() }), one);
         let no_calls = Description { hypercall: None, ..all() };
         assert_eq!(lost(no_calls), ["hypervisor", "compatible", "has-idle", "hcall-instructions"]);
     }
@@ -230,7 +260,8 @@ mod tests {
     #[test]
     fn the_longest_fits_its_room() {
         let command_line = "x".repeat(layout::COMMAND_LINE_SIZE - 1);
-        let tree = build(&Description { command_line: &command_line, seed: &[0; 32], ..all() }).unwrap();
+        let most = Description { virtio: layout::VIRTIO_MOST, cpus: layout::CPUS_MOST, ..all() };
+        let tree = build(&Description { command_line: &command_line, seed: &[0; 32], ..most }).unwrap();
         assert!(tree.len() < layout::TREE_ROOM as usize);
     }
 }
