@@ -29,6 +29,7 @@
 #include "multicall.h"
 #include "pvmmu.h"
 #include "series_mmu.h"
+#include "table.h"
 
 static DEFINE_MUTEX(pvmmu_lock);
 
@@ -52,6 +53,7 @@ struct pvmmu_switch pvmmu_switches[] = {
 	HOOKED("fault_around", &pvmmu_hook_map_pages),
 	IN_FORK("fork", PVMMU_FORK),
 	IN_FORK("fork_copy", PVMMU_FORK_COPY),
+	IN_FORK("fork_hints", PVMMU_FORK_HINTS),
 	IN_FORK("fork_text", PVMMU_FORK_TEXT),
 	HOOKED("clear_flush", &pvmmu_hook_clear_flush),
 	HOOKED("reuse_around", &pvmmu_hook_set_access_flags),
@@ -111,8 +113,8 @@ static void all_off(void)
 			pvmmu_switch_set(&pvmmu_switches[i], false);
 	/* See hooks.c and thunks.c: no task is inside our code after this, */
 	synchronize_rcu_tasks();
-	/* but for those that sleep in the stock function. */
-	pvmmu_copy_range_drain();
+	/* but for those that sleep there. */
+	pvmmu_drain();
 }
 
 static int all_on(void)
@@ -169,6 +171,8 @@ static int __init pvmmu_init(void)
 		rc = pvmmu_fault_around_resolve();
 	if (!rc)
 		rc = pvmmu_reuse_around_resolve();
+	if (!rc)
+		rc = pvmmu_table_resolve();
 	if (!rc)
 		rc = pvmmu_thunks_resolve();
 	if (!rc)

@@ -20,12 +20,16 @@
  *   fault_around.c  all entries of a fault-around: one hypercall, on Linux 6.1
  *   fault_around_folios.c   the same on Linux 6.12
  *   series_mmu.h    what differs between series of Linux
- *   copy_range.c    the hook that three parts of fork share
+ *   copy_range.c    the hook that four parts of fork share
+ *   inside.c        tasks that sleep inside a hook
  *   fork_copy.c     pages that a child writes at once: copied in fork
+ *   fork_hints.c    the same, of pages that were copied after earlier forks
  *   fork_text.c     code that a child executes at once: mapped in fork
  *   fork.c          write protection of the parent: many entries a hypercall
  *   reuse_around.c  write permission for the neighbours of an exclusive page
  *   permission.h    whether an entry allows writing
+ *   table.c         new tables of the lowest level
+ *   table.h         where they are
  *   batch.h         updates of one table in one hypercall
  *   clear_flush.c   an entry cleared and flushed: one hypercall, no trap
  *   hypervisor.c    the switches of the hypervisor's payload
@@ -119,10 +123,11 @@ int pvmmu_clear_flush_resolve(void);
 #define PVMMU_FORK		BIT(0)
 #define PVMMU_FORK_COPY		BIT(1)
 #define PVMMU_FORK_TEXT		BIT(2)
+#define PVMMU_FORK_HINTS	BIT(3)
 typedef int copy_range_t(struct vm_area_struct *dst, struct vm_area_struct *src);
 int pvmmu_copy_range_enable(struct pvmmu_switch *part);
 void pvmmu_copy_range_disable(struct pvmmu_switch *part);
-void pvmmu_copy_range_drain(void);
+bool pvmmu_copy_range_is_on(unsigned int bit);
 
 /* exit_mmap.c */
 int pvmmu_exit_mmap_resolve(void);
@@ -136,12 +141,20 @@ int pvmmu_fork_resolve(void);
 /* fork_copy.c */
 int pvmmu_fork_copy_resolve(void);
 
+/* fork_hints.c */
+void pvmmu_fork_hint(struct vm_area_struct *vma, unsigned long address);
+
 /* fork_text.c */
 int pvmmu_fork_text_resolve(void);
 
 /* hypervisor.c */
 int pvmmu_hypervisor_get(u32 bit);
 int pvmmu_hypervisor_set(u32 bit, bool on);
+
+/* inside.c */
+void pvmmu_enter(void);
+void pvmmu_leave(void);
+void pvmmu_drain(void);
 
 /* known.c */
 int pvmmu_known_check(void);
@@ -150,6 +163,7 @@ int pvmmu_known_check(void);
 int pvmmu_pin_resolve(void);
 
 /* reuse_around.c */
+bool pvmmu_make_exclusive(struct page *page, struct vm_area_struct *vma);
 int pvmmu_reuse_around_resolve(void);
 
 /* thunk_code.S */

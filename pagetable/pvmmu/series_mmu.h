@@ -12,8 +12,6 @@
 
 #if SERIES_IS(6, 1)
 
-/* The function that flushes at the end of a fork. */
-
 /* Makes a page of anonymous memory the area's own, and exclusive. */
 #define SERIES_MOVE_ANON_SYMBOL	"page_move_anon_rmap"
 typedef void series_move_anon_t(struct page *page, struct vm_area_struct *vma);
@@ -88,8 +86,6 @@ static inline bool series_has_shadow_stacks(void)
 #include <linux/percpu_counter.h>
 
 #include <asm/cpufeature.h>
-
-/* dup_mmap() is part of it. */
 
 static inline spinlock_t *series_table_lock(struct page *table)
 {

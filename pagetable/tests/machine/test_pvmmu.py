@@ -87,7 +87,7 @@ def smp() -> Transcript:
             pvmmu.load(),
             step("Xen's switches", f"cat {PVMMU_SWITCHES}/{pvmmu.XEN_SWITCHES[0]}", None),
             *pvmmu.oracles("on", ("cow", "cowthreads 20", "pinned", "filemap race 40")),
-            *pvmmu.oracles("on", ("forks race 40", "forks text 100", "forks torn 200", "segments 200")),
+            *pvmmu.oracles("on", ("forks race 40", "forks text 100", "forks torn 200", "forks again", "segments 200")),
             pvmmu.unload(),
         ],
         files=pagetable.files((PVMMU_PART,)),
