@@ -57,6 +57,8 @@ struct pvmmu_switch pvmmu_switches[] = {
 	IN_FORK("fork_text", PVMMU_FORK_TEXT),
 	HOOKED("clear_flush", &pvmmu_hook_clear_flush),
 	HOOKED("reuse_around", &pvmmu_hook_set_access_flags),
+	HOOKED("mremap", &pvmmu_hook_move_tables),
+	HOOKED("zap", &pvmmu_hook_unmap_range),
 	{ .name = "thunks", .enable = pvmmu_thunks_enable,
 	  .disable = pvmmu_thunks_disable },
 	{ .name = "xen_zero_runs", .xen = TPT_SWITCH_ZERO_RUNS },
@@ -173,6 +175,10 @@ static int __init pvmmu_init(void)
 		rc = pvmmu_reuse_around_resolve();
 	if (!rc)
 		rc = pvmmu_table_resolve();
+	if (!rc)
+		rc = pvmmu_mremap_resolve();
+	if (!rc)
+		rc = pvmmu_zap_resolve();
 	if (!rc)
 		rc = pvmmu_thunks_resolve();
 	if (!rc)

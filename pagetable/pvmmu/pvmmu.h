@@ -28,6 +28,9 @@
  *   fork.c          write protection of the parent: many entries a hypercall
  *   reuse_around.c  write permission for the neighbours of an exclusive page
  *   permission.h    whether an entry allows writing
+ *   mremap.c        entries that move: many a hypercall
+ *   zap.c           pages that are unmapped: many a hypercall
+ *   gather.h        the queue of pages that are freed
  *   table.c         new tables of the lowest level
  *   table.h         where they are
  *   batch.h         updates of one table in one hypercall
@@ -97,6 +100,8 @@ extern struct direct_hook pvmmu_hook_map_pages;
 extern struct direct_hook pvmmu_hook_copy_range;
 extern struct direct_hook pvmmu_hook_clear_flush;
 extern struct direct_hook pvmmu_hook_set_access_flags;
+extern struct direct_hook pvmmu_hook_move_tables;
+extern struct direct_hook pvmmu_hook_unmap_range;
 int pvmmu_hooks_resolve(void);
 int pvmmu_hook(struct pvmmu_switch *part);
 void pvmmu_unhook(struct pvmmu_switch *part);
@@ -115,6 +120,8 @@ void pvmmu_entry_map_pages(void);
 void pvmmu_entry_copy_range(void);
 void pvmmu_entry_clear_flush(void);
 void pvmmu_entry_set_access_flags(void);
+void pvmmu_entry_move_tables(void);
+void pvmmu_entry_unmap_range(void);
 
 /* clear_flush.c */
 int pvmmu_clear_flush_resolve(void);
@@ -159,6 +166,9 @@ void pvmmu_drain(void);
 /* known.c */
 int pvmmu_known_check(void);
 
+/* mremap.c */
+int pvmmu_mremap_resolve(void);
+
 /* pin.c */
 int pvmmu_pin_resolve(void);
 
@@ -174,5 +184,8 @@ void pvmmu_make(void);
 int pvmmu_thunks_resolve(void);
 int pvmmu_thunks_enable(struct pvmmu_switch *part);
 void pvmmu_thunks_disable(struct pvmmu_switch *part);
+
+/* zap.c */
+int pvmmu_zap_resolve(void);
 
 #endif /* TRAPLESS_PVMMU_H */

@@ -296,21 +296,6 @@ static void fork_torn(unsigned long forks)
 	pthread_join(thread, NULL);
 }
 
-static long free_kib(void)
-{
-	FILE *file = fopen("/proc/meminfo", "r");
-	char line[128];
-	long kib = -1;
-
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "MemFree: %ld", &kib) == 1)
-			break;
-	if (kib < 0)
-		err(1, "/proc/meminfo");
-	fclose(file);
-	return kib;
-}
-
 static void check_all(char *memory, const uint64_t *tags, const char *what)
 {
 	for (unsigned long i = 0; i < AGAIN; i++)

@@ -14,7 +14,7 @@ from trapless_lab.pagetable.parts import PVMMU, PVMMU_SWITCHES
 GUEST_SWITCHES = (
     *("walk", "pin", "exit_mmap", "context_switch", "set_pte", "fault_around"),
     *("fork", "fork_copy", "fork_hints", "fork_text", "clear_flush"),
-    *("reuse_around", "thunks"),
+    *("reuse_around", "mremap", "zap", "thunks"),
 )
 XEN_SWITCHES = ("xen_zero_runs", "xen_l1_update", "xen_table_refs")
 
@@ -35,6 +35,8 @@ PROGRAMS = (
     "forks torn 60",
     "forks again",
     "forks freed",
+    "moves pages",
+    "moves freed",
     "segments 100",
     "samepage",
     *(f"tracked {case}" for case in ("soft-dirty", "merged", "uffd", "dirty", "free", "swap", "flush")),
