@@ -11,7 +11,8 @@
  *   direct_unless   ours runs, and stock does only if ours returned 0; what ours
  *                   returned otherwise is returned to the caller
  *
- * A stock function that runs after ours has at most three arguments.
+ * A stock function that runs after ours has at most six arguments in registers; what
+ * it has on the stack stays there, for ours returns with the stack as it was.
  */
 #include <linux/linkage.h>
 #include <asm/nospec-branch.h>
@@ -33,9 +34,27 @@ SYM_FUNC_END(\entry)
 	.if \arguments > 2
 	pushq	%rdx
 	.endif
+	.if \arguments > 3
+	pushq	%rcx
+	.endif
+	.if \arguments > 4
+	pushq	%r8
+	.endif
+	.if \arguments > 5
+	pushq	%r9
+	.endif
 	.endm
 
 	.macro direct_restore_arguments arguments
+	.if \arguments > 5
+	popq	%r9
+	.endif
+	.if \arguments > 4
+	popq	%r8
+	.endif
+	.if \arguments > 3
+	popq	%rcx
+	.endif
 	.if \arguments > 2
 	popq	%rdx
 	.endif

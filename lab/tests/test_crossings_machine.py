@@ -69,7 +69,8 @@ def logged(trace: Path) -> Counter[str]:
 def apart(found: Crossings, transitions: int, seen: Counter[str]) -> list[str]:
     """Return in what the others differ from the plugin."""
     ticks = PROCESSES // TICK
-    # A guest that Xen returns to, and whose first instruction cannot be fetched, has run none.
+    # A guest that Xen returns to, and whose first instruction cannot be fetched, has run none. Of two such
+    # faults a process one is of that kind, so the transitions are a witness to within one or two a process.
     unseen = found.entries - transitions
     wrong = [] if 0 <= unseen <= ticks * seen["fetches"] else ["transitions"]
     for name, slack in (("page_faults", 10), ("cr3_loads", 10), ("other_faults", 3), ("interrupts", 10)):
@@ -78,7 +79,6 @@ def apart(found: Crossings, transitions: int, seen: Counter[str]) -> list[str]:
     return wrong
 
 
-@pytest.mark.long("a boot with a log of each exception; the comparison has failed once, why is not known yet")
 @pytest.mark.machine
 def test_two_others_count_the_same(tmp_path: Path) -> None:
     """Transitions between addresses know no entry point, QEMU's log of exceptions no plugin at all."""
@@ -88,7 +88,9 @@ def test_two_others_count_the_same(tmp_path: Path) -> None:
     # Each of them is seen to be missing.
     for kind in ("page_faults", "cr3_loads"):
         assert kind in apart(replace(found, **{kind: 0}), transitions, seen)
-    assert "transitions" in apart(replace(found, hypercalls=found.hypercalls - PROCESSES), transitions, seen)
+    for missing in (2 * PROCESSES, -3 * PROCESSES):
+        lacking = replace(found, hypercalls=found.hypercalls - missing)
+        assert "transitions" in apart(lacking, transitions, seen)
 
 
 @pytest.mark.long("a boot for a second control of a witness")

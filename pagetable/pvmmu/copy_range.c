@@ -1,30 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * copy_page_range(), by which fork copies an area: the hook that three parts share.
+ * copy_page_range(), by which fork copies an area: the hook that four parts share.
  * Each does its work before the stock function; one has to do more after it.
  *
  * Invariants:
  *
  *  - The hook is set while one of the parts is on. What a part began before the stock
  *    function it ends after it, also if it is turned off meanwhile.
- *  - The stock function sleeps, with our frame on the stack, which the rule in
- *    direct_hook.h does not allow for. So the tasks inside are counted, each CPU's
- *    arrivals and departures. Once the hook is gone and synchronize_rcu_tasks() has
- *    returned, every task that came in is counted; once none is left, another
- *    synchronize_rcu_tasks() waits for the last instructions, which do not sleep.
+ *  - The stock function sleeps: see inside.c.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/delay.h>
 #include <linux/mm.h>
-#include <linux/percpu.h>
-#include <linux/rcupdate.h>
 
 #include "copy_range.h"
 #include "direct_hook.h"
 #include "pvmmu.h"
 
-static DEFINE_PER_CPU(long, inside);
 static unsigned int parts_on;
 
 /**
@@ -53,27 +45,15 @@ void pvmmu_copy_range_disable(struct pvmmu_switch *part)
 		pvmmu_unhook(part);
 }
 
-static long count_inside(void)
-{
-	unsigned int cpu;
-	long count = 0;
-
-	for_each_possible_cpu(cpu)
-		count += READ_ONCE(*per_cpu_ptr(&inside, cpu));
-	return count;
-}
-
 /**
- * pvmmu_copy_range_drain - wait until no task is inside
+ * pvmmu_copy_range_is_on - is a part on?
+ * @bit: PVMMU_ bit
  *
- * The hook is gone, and synchronize_rcu_tasks() has returned since.
+ * Return: whether it is.
  */
-void pvmmu_copy_range_drain(void)
+bool pvmmu_copy_range_is_on(unsigned int bit)
 {
-	/* No one arrives: what is read late of one CPU has only become less. */
-	while (count_inside())
-		msleep(20);
-	synchronize_rcu_tasks();
+	return READ_ONCE(parts_on) & bit;
 }
 
 /*
@@ -88,16 +68,16 @@ int pvmmu_copy_range(struct vm_area_struct *dst, struct vm_area_struct *src)
 	struct fork_copies copies;
 	int rc;
 
-	this_cpu_inc(inside);
+	pvmmu_enter();
 	copies.count = 0;
-	if (on & PVMMU_FORK_COPY)
-		pvmmu_fork_copy_begin(src, &copies);
+	if (on & (PVMMU_FORK_COPY | PVMMU_FORK_HINTS))
+		pvmmu_fork_copy_begin(src, on, &copies);
 	if (on & PVMMU_FORK)
 		pvmmu_fork_protect(src, &copies);
 	if (on & PVMMU_FORK_TEXT)
 		pvmmu_fork_text(dst, src);
 	rc = stock(dst, src);
 	pvmmu_fork_copy_end(&copies);
-	this_cpu_dec(inside);
+	pvmmu_leave();
 	return rc;
 }

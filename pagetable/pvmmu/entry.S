@@ -11,6 +11,8 @@
 	direct_replace	pvmmu_entry_clear_flush, pvmmu_clear_flush
 	direct_replace	pvmmu_entry_set_access_flags, pvmmu_set_access_flags
 	direct_before	pvmmu_entry_end_switch, pvmmu_end_switch, 1
+	direct_before	pvmmu_entry_move_tables, pvmmu_move_tables, 6
+	direct_before	pvmmu_entry_unmap_range, pvmmu_unmap_range, 5
 	direct_unless	pvmmu_entry_set_pte, pvmmu_set_pte, 2
 	direct_unless	pvmmu_entry_write_msr, pvmmu_write_msr, 3
 	direct_unless	pvmmu_entry_load_gs_index, pvmmu_load_gs_index, 1

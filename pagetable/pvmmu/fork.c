@@ -56,16 +56,6 @@ static void protect_entry(struct batch *batch, const pte_t *ptep)
 		  MMU_PT_UPDATE_PRESERVE_AD);
 }
 
-static bool is_among(unsigned long addr, const struct fork_copies *copies)
-{
-	unsigned int i;
-
-	for (i = 0; i < copies->count; i++)
-		if (copies->address[i] == addr)
-			return true;
-	return false;
-}
-
 static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
 			  unsigned long end, const struct fork_copies *copies)
 {
@@ -82,7 +72,7 @@ static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
 
 	batch_start(&batch, first);
 	for (ptep = first; addr != end; ptep++, addr += PAGE_SIZE)
-		if (is_writable(*ptep) && !is_among(addr, copies))
+		if (is_writable(*ptep) && !is_copied_in_fork(addr, copies))
 			protect_entry(&batch, ptep);
 	batch_flush(&batch);
 out:

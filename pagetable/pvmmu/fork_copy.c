@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Two pages are written by a child at once, and soon by its parent: that of the stack
- * and that of the thread's control block. Each costs the protection in fork, a copy on
- * write in the one process, and a fault in the other that finds the page its own. fork
- * copies a page at once if it is pinned for DMA: the child gets a copy, the parent keeps
- * the page, writable. Here these two pages are treated so: while fork copies their area
- * they have the references of a pin.
+ * Some pages are written by a child at once, and soon by its parent: those around the
+ * stack pointer, that of the thread's control block, and those that were copied after
+ * earlier forks (fork_hints.c). Each costs the protection in fork, a copy on write in the
+ * one process, and a fault in the other that finds the page its own. fork copies a page
+ * at once if it is pinned for DMA: the child gets a copy, the parent keeps the page. Here
+ * these pages are treated so: while fork copies their area they have the references of a
+ * pin.
  *
  * Invariants:
  *
- *  - The copy is made by the stock function, from a page that is the parent's alone: its
- *    entry allows writing, it is anonymous and exclusive, and besides the entry nobody
- *    has a reference to it (no DMA, no swap cache, no get_user_pages()).
+ *  - The copy is made by the stock function, from a page that is the parent's alone: it
+ *    is anonymous and exclusive, or passes do_wp_page()'s test for one that may become
+ *    so (pvmmu_make_exclusive()), and besides the entry nobody has a reference to it (no
+ *    DMA, no swap cache, no get_user_pages()).
  *  - Nobody writes the page while it is copied: the process has one thread, and its
  *    address space one user; whoever else writes by way of it holds its mmap_lock, which
  *    fork holds for writing. So the copy is what the page held at the fork.
@@ -45,6 +47,15 @@
 #include "pvmmu.h"
 #include "series_mmu.h"
 #include "stock_symbols.h"
+#include "table.h"
+
+/*
+ * What a child writes of the stack at once, in bytes from the stack pointer: frames of
+ * what it calls next, and of what it returns to.
+ */
+#define STACK_BELOW	512
+#define STACK_ABOVE	512
+static_assert(STACK_BELOW + STACK_ABOVE <= PAGE_SIZE);
 
 static series_lock_table_t *stock_lock_table;
 
@@ -76,17 +87,17 @@ static bool is_plain_memory(const struct vm_area_struct *vma)
 }
 
 /* Return: the parent's page behind an entry, or NULL if it is not the parent's alone. */
-static struct page *own_page(pte_t pte)
+static struct page *own_page(pte_t pte, struct vm_area_struct *vma)
 {
 	struct page *page;
 
-	if (!is_writable(pte) || pte_special(pte) || pte_devmap(pte) ||
+	if (!(is_writable(pte) || is_protected(pte)) || pte_special(pte) || pte_devmap(pte) ||
 	    (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && !pte_soft_dirty(pte)) ||
 	    !pfn_valid(pte_pfn(pte)))
 		return NULL;
 	page = pte_page(pte);
-	return PageAnon(page) && !PageCompound(page) && PageAnonExclusive(page) &&
-	       !series_in_swap_cache(page) && page_count(page) == 1 ? page : NULL;
+	return PageAnon(page) && !PageCompound(page) && !series_in_swap_cache(page) &&
+	       page_count(page) == 1 && pvmmu_make_exclusive(page, vma) ? page : NULL;
 }
 
 static void add_copy(struct vm_area_struct *src, struct fork_copies *copies,
@@ -100,7 +111,7 @@ static void add_copy(struct vm_area_struct *src, struct fork_copies *copies,
 
 	address &= PAGE_MASK;
 	if (address < src->vm_start || address >= src->vm_end ||
-	    (copies->count && copies->address[0] == address))
+	    is_copied_in_fork(address, copies))
 		return;
 	pmd = present_pmd(mm, address);
 	if (!pmd)
@@ -108,7 +119,7 @@ static void add_copy(struct vm_area_struct *src, struct fork_copies *copies,
 	ptep = series_lock_table(stock_lock_table, mm, pmd, address, &lock);
 	if (series_is_gone(ptep))
 		return;
-	page = own_page(*ptep);
+	page = own_page(*ptep, src);
 	if (page) {
 		if (!test_bit(MMF_HAS_PINNED, &mm->flags))
 			set_bit(MMF_HAS_PINNED, &mm->flags);
@@ -128,14 +139,26 @@ static unsigned long control_block(void)
 /**
  * pvmmu_fork_copy_begin - mark pages that fork shall copy
  * @src:    an area of the parent
+ * @parts:  PVMMU_ bits of those that are on
  * @copies: receives them; empty
  */
-void pvmmu_fork_copy_begin(struct vm_area_struct *src, struct fork_copies *copies)
+void pvmmu_fork_copy_begin(struct vm_area_struct *src, unsigned int parts,
+			   struct fork_copies *copies)
 {
+	unsigned long hints[FORK_HINTS], sp = task_pt_regs(current)->sp;
+	unsigned int count;
+
 	if (!is_plain_memory(src) || !is_plain_process(src->vm_mm))
 		return;
-	add_copy(src, copies, task_pt_regs(current)->sp);
-	add_copy(src, copies, control_block());
+	if (parts & PVMMU_FORK_COPY) {
+		/* In one page, or in two that are neighbours. */
+		add_copy(src, copies, sp - STACK_BELOW);
+		add_copy(src, copies, sp + STACK_ABOVE);
+		add_copy(src, copies, control_block());
+	}
+	count = parts & PVMMU_FORK_HINTS ? pvmmu_fork_hints(src, hints) : 0;
+	while (count--)
+		add_copy(src, copies, hints[count]);
 }
 
 /**

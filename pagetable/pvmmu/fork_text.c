@@ -39,6 +39,7 @@
 #include "pvmmu.h"
 #include "series_mmu.h"
 #include "stock_symbols.h"
+#include "table.h"
 
 /* As fault-around, by default. */
 #define BLOCK		(16 * PAGE_SIZE)
@@ -48,26 +49,18 @@
 #define WORDS		48
 
 static series_lock_table_t *stock_lock_table;
-static int (*stock_pud_alloc)(struct mm_struct *mm, p4d_t *p4d, unsigned long address);
-static int (*stock_pmd_alloc)(struct mm_struct *mm, pud_t *pud, unsigned long address);
-static int (*stock_pte_alloc)(struct mm_struct *mm, pmd_t *pmd);
 
 /**
- * pvmmu_fork_text_resolve - find the stock functions needed here
+ * pvmmu_fork_text_resolve - find the stock function needed here, if any
  *
  * Return: 0, or -ENOENT after naming what is missing.
  */
 int pvmmu_fork_text_resolve(void)
 {
-	const struct stock_symbol symbols[] = {
-		{ "__pud_alloc", &stock_pud_alloc },
-		{ "__pmd_alloc", &stock_pmd_alloc },
-		{ "__pte_alloc", &stock_pte_alloc },
-		{ SERIES_LOCK_TABLE_SYMBOL, &stock_lock_table },
-	};
+	const struct stock_symbol symbol = { SERIES_LOCK_TABLE_SYMBOL,
+					     &stock_lock_table };
 
-	return stock_symbols_resolve(symbols, ARRAY_SIZE(symbols) -
-				     !SERIES_LOCK_TABLE_SYMBOL);
+	return symbol.name ? stock_symbols_resolve(&symbol, 1) : 0;
 }
 
 static bool is_plain_text(const struct vm_area_struct *vma)
@@ -126,24 +119,6 @@ static unsigned int guess(const struct vm_area_struct *vma, unsigned long *guess
 	return found;
 }
 
-/* Return: the child's entry for a table at @address, which is made, or NULL. */
-static pmd_t *make_table(struct mm_struct *mm, unsigned long address)
-{
-	p4d_t *p4d = p4d_offset(pgd_offset(mm, address), address);
-	pud_t *pud;
-	pmd_t *pmd;
-
-	if (p4d_none(*p4d) && stock_pud_alloc(mm, p4d, address))
-		return NULL;
-	pud = pud_offset(p4d, address);
-	if (pud_none(*pud) && stock_pmd_alloc(mm, pud, address))
-		return NULL;
-	pmd = pmd_offset(pud, address);
-	if (pmd_none(*pmd) && stock_pte_alloc(mm, pmd))
-		return NULL;
-	return pmd;
-}
-
 static bool is_copied(pte_t pte)
 {
 	struct page *page;
@@ -185,7 +160,7 @@ static void copy_block(struct vm_area_struct *dst, struct vm_area_struct *src,
 	unsigned long start = max(block_of(address), src->vm_start);
 	unsigned long end = min(block_of(address) + BLOCK, src->vm_end);
 	pmd_t *from_pmd = present_pmd(src->vm_mm, start);
-	pmd_t *to_pmd = from_pmd ? make_table(dst->vm_mm, start) : NULL;
+	pmd_t *to_pmd = from_pmd ? pvmmu_make_table(dst->vm_mm, start) : NULL;
 	spinlock_t *to_lock, *from_lock;
 	pte_t *to, *from;
 

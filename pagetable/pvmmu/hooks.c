@@ -61,6 +61,14 @@ struct direct_hook pvmmu_hook_set_access_flags = {
 	.entry = pvmmu_entry_set_access_flags,
 };
 
+struct direct_hook pvmmu_hook_move_tables = {
+	.symbol = "move_page_tables", .entry = pvmmu_entry_move_tables,
+};
+
+struct direct_hook pvmmu_hook_unmap_range = {
+	.symbol = "unmap_page_range", .entry = pvmmu_entry_unmap_range,
+};
+
 /**
  * pvmmu_hooks_resolve - find every function that is hooked
  *
@@ -76,6 +84,7 @@ int pvmmu_hooks_resolve(void)
 		&pvmmu_hook_load_sp0, &pvmmu_hook_set_pte,
 		&pvmmu_hook_map_pages, &pvmmu_hook_copy_range,
 		&pvmmu_hook_clear_flush, &pvmmu_hook_set_access_flags,
+		&pvmmu_hook_move_tables, &pvmmu_hook_unmap_range,
 	};
 
 	return direct_hook_resolve(hooks, ARRAY_SIZE(hooks));

@@ -56,6 +56,10 @@ static const struct known_function known[] = {
 	{ "reuse_around", "ptep_set_access_flags", 0x5e5553fcd2f6c10c },
 	{ "reuse_around", "do_wp_page", 0xcaff7a157baed6db },
 	{ "reuse_around", "page_move_anon_rmap", 0x6136b00bff8bf677 },
+	{ "mremap", "move_page_tables", 0x654a881c03f52d16 },
+	{ "zap", "unmap_page_range", 0x3a4765c27585c8bf },
+	{ "zap", "page_remove_rmap", 0x2be8680db2f6fe98 },
+	{ "zap", "__tlb_remove_page_size", 0xb5b76df8e0a35ff7 },
 };
 #elif SERIES_IS(6, 12)
 static const struct known_function known[] = {
@@ -120,6 +124,10 @@ static const struct known_function known[] = {
 	{ "reuse_around", "do_wp_page", 0xdea4fa2b92c71e1d },
 	{ "reuse_around", "do_wp_page", 0xfc48919e9695226c },	/* gcc 12 */
 	{ "reuse_around", "folio_move_anon_rmap", 0x0da80fb97f4ff5c7 },
+	{ "mremap", "move_page_tables", 0x2c90a88af61e4ea0 },
+	{ "zap", "unmap_page_range", 0x29aa74e4b4272b13 },
+	{ "zap", "folio_remove_rmap_ptes", 0x4e7fb222c17b66e8 },
+	{ "zap", "__tlb_remove_page_size", 0xaee444b0ea28128a },
 };
 #endif
 

@@ -29,6 +29,7 @@
 #include "multicall.h"
 #include "pvmmu.h"
 #include "series_mmu.h"
+#include "table.h"
 
 static DEFINE_MUTEX(pvmmu_lock);
 
@@ -52,9 +53,12 @@ struct pvmmu_switch pvmmu_switches[] = {
 	HOOKED("fault_around", &pvmmu_hook_map_pages),
 	IN_FORK("fork", PVMMU_FORK),
 	IN_FORK("fork_copy", PVMMU_FORK_COPY),
+	IN_FORK("fork_hints", PVMMU_FORK_HINTS),
 	IN_FORK("fork_text", PVMMU_FORK_TEXT),
 	HOOKED("clear_flush", &pvmmu_hook_clear_flush),
 	HOOKED("reuse_around", &pvmmu_hook_set_access_flags),
+	HOOKED("mremap", &pvmmu_hook_move_tables),
+	HOOKED("zap", &pvmmu_hook_unmap_range),
 	{ .name = "thunks", .enable = pvmmu_thunks_enable,
 	  .disable = pvmmu_thunks_disable },
 	{ .name = "xen_zero_runs", .xen = TPT_SWITCH_ZERO_RUNS },
@@ -111,8 +115,8 @@ static void all_off(void)
 			pvmmu_switch_set(&pvmmu_switches[i], false);
 	/* See hooks.c and thunks.c: no task is inside our code after this, */
 	synchronize_rcu_tasks();
-	/* but for those that sleep in the stock function. */
-	pvmmu_copy_range_drain();
+	/* but for those that sleep there. */
+	pvmmu_drain();
 }
 
 static int all_on(void)
@@ -169,6 +173,12 @@ static int __init pvmmu_init(void)
 		rc = pvmmu_fault_around_resolve();
 	if (!rc)
 		rc = pvmmu_reuse_around_resolve();
+	if (!rc)
+		rc = pvmmu_table_resolve();
+	if (!rc)
+		rc = pvmmu_mremap_resolve();
+	if (!rc)
+		rc = pvmmu_zap_resolve();
 	if (!rc)
 		rc = pvmmu_thunks_resolve();
 	if (!rc)

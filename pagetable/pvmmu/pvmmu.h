@@ -20,12 +20,19 @@
  *   fault_around.c  all entries of a fault-around: one hypercall, on Linux 6.1
  *   fault_around_folios.c   the same on Linux 6.12
  *   series_mmu.h    what differs between series of Linux
- *   copy_range.c    the hook that three parts of fork share
+ *   copy_range.c    the hook that four parts of fork share
+ *   inside.c        tasks that sleep inside a hook
  *   fork_copy.c     pages that a child writes at once: copied in fork
+ *   fork_hints.c    the same, of pages that were copied after earlier forks
  *   fork_text.c     code that a child executes at once: mapped in fork
  *   fork.c          write protection of the parent: many entries a hypercall
  *   reuse_around.c  write permission for the neighbours of an exclusive page
  *   permission.h    whether an entry allows writing
+ *   mremap.c        entries that move: many a hypercall
+ *   zap.c           pages that are unmapped: many a hypercall
+ *   gather.h        the queue of pages that are freed
+ *   table.c         new tables of the lowest level
+ *   table.h         where they are
  *   batch.h         updates of one table in one hypercall
  *   clear_flush.c   an entry cleared and flushed: one hypercall, no trap
  *   hypervisor.c    the switches of the hypervisor's payload
@@ -93,6 +100,8 @@ extern struct direct_hook pvmmu_hook_map_pages;
 extern struct direct_hook pvmmu_hook_copy_range;
 extern struct direct_hook pvmmu_hook_clear_flush;
 extern struct direct_hook pvmmu_hook_set_access_flags;
+extern struct direct_hook pvmmu_hook_move_tables;
+extern struct direct_hook pvmmu_hook_unmap_range;
 int pvmmu_hooks_resolve(void);
 int pvmmu_hook(struct pvmmu_switch *part);
 void pvmmu_unhook(struct pvmmu_switch *part);
@@ -111,6 +120,8 @@ void pvmmu_entry_map_pages(void);
 void pvmmu_entry_copy_range(void);
 void pvmmu_entry_clear_flush(void);
 void pvmmu_entry_set_access_flags(void);
+void pvmmu_entry_move_tables(void);
+void pvmmu_entry_unmap_range(void);
 
 /* clear_flush.c */
 int pvmmu_clear_flush_resolve(void);
@@ -119,10 +130,11 @@ int pvmmu_clear_flush_resolve(void);
 #define PVMMU_FORK		BIT(0)
 #define PVMMU_FORK_COPY		BIT(1)
 #define PVMMU_FORK_TEXT		BIT(2)
+#define PVMMU_FORK_HINTS	BIT(3)
 typedef int copy_range_t(struct vm_area_struct *dst, struct vm_area_struct *src);
 int pvmmu_copy_range_enable(struct pvmmu_switch *part);
 void pvmmu_copy_range_disable(struct pvmmu_switch *part);
-void pvmmu_copy_range_drain(void);
+bool pvmmu_copy_range_is_on(unsigned int bit);
 
 /* exit_mmap.c */
 int pvmmu_exit_mmap_resolve(void);
@@ -136,6 +148,9 @@ int pvmmu_fork_resolve(void);
 /* fork_copy.c */
 int pvmmu_fork_copy_resolve(void);
 
+/* fork_hints.c */
+void pvmmu_fork_hint(struct vm_area_struct *vma, unsigned long address);
+
 /* fork_text.c */
 int pvmmu_fork_text_resolve(void);
 
@@ -143,13 +158,22 @@ int pvmmu_fork_text_resolve(void);
 int pvmmu_hypervisor_get(u32 bit);
 int pvmmu_hypervisor_set(u32 bit, bool on);
 
+/* inside.c */
+void pvmmu_enter(void);
+void pvmmu_leave(void);
+void pvmmu_drain(void);
+
 /* known.c */
 int pvmmu_known_check(void);
+
+/* mremap.c */
+int pvmmu_mremap_resolve(void);
 
 /* pin.c */
 int pvmmu_pin_resolve(void);
 
 /* reuse_around.c */
+bool pvmmu_make_exclusive(struct page *page, struct vm_area_struct *vma);
 int pvmmu_reuse_around_resolve(void);
 
 /* thunk_code.S */
@@ -160,5 +184,8 @@ void pvmmu_make(void);
 int pvmmu_thunks_resolve(void);
 int pvmmu_thunks_enable(struct pvmmu_switch *part);
 void pvmmu_thunks_disable(struct pvmmu_switch *part);
+
+/* zap.c */
+int pvmmu_zap_resolve(void);
 
 #endif /* TRAPLESS_PVMMU_H */

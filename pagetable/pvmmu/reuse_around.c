@@ -74,7 +74,14 @@ static bool is_ours_alone(struct page *page)
 	return !PageKsm(page) && !series_in_swap_cache(page) && page_count(page) == 1;
 }
 
-static bool make_exclusive(struct page *page, struct vm_area_struct *vma)
+/**
+ * pvmmu_make_exclusive - mark a page exclusive, if it is its user's alone
+ * @page: a page of anonymous memory, not compound
+ * @vma:  its area; the table's lock is held
+ *
+ * Return: whether it is exclusive.
+ */
+bool pvmmu_make_exclusive(struct page *page, struct vm_area_struct *vma)
 {
 	bool alone;
 
@@ -99,7 +106,7 @@ static bool is_reusable(pte_t pte, struct vm_area_struct *vma)
 		return false;
 	page = pte_page(pte);
 	return PageAnon(page) && !PageCompound(page) &&
-	       make_exclusive(page, vma);
+	       pvmmu_make_exclusive(page, vma);
 }
 
 /* Is this the end of wp_page_reuse(), for a page of anonymous memory? */

@@ -12,8 +12,6 @@
 
 #if SERIES_IS(6, 1)
 
-/* The function that flushes at the end of a fork. */
-
 /* Makes a page of anonymous memory the area's own, and exclusive. */
 #define SERIES_MOVE_ANON_SYMBOL	"page_move_anon_rmap"
 typedef void series_move_anon_t(struct page *page, struct vm_area_struct *vma);
@@ -76,6 +74,29 @@ static inline bool series_flush_is_heard(struct mm_struct *mm)
 	return false;
 }
 
+/* Does mremap() move what is before a range in its table too, to move the table? */
+#define SERIES_ALIGNS_MOVES	false
+
+/* An entry does not map a page of anonymous memory any more. */
+#define SERIES_REMOVE_RMAP_SYMBOL	"page_remove_rmap"
+typedef void series_remove_rmap_t(struct page *page, struct vm_area_struct *vma,
+				  bool compound);
+
+static inline void series_remove_rmap(series_remove_rmap_t *stock, struct page *page,
+				      struct vm_area_struct *vma)
+{
+	stock(page, vma, false);
+}
+
+typedef bool series_queue_page_t(struct mmu_gather *tlb, struct page *page, int size);
+
+/* Queue a page to be freed. Return: whether the queue is full. */
+static inline bool series_queue_page(series_queue_page_t *stock, struct mmu_gather *tlb,
+				     struct page *page)
+{
+	return stock(tlb, page, PAGE_SIZE);
+}
+
 /* With these, dirty without write permission has a meaning of its own. */
 static inline bool series_has_shadow_stacks(void)
 {
@@ -88,8 +109,6 @@ static inline bool series_has_shadow_stacks(void)
 #include <linux/percpu_counter.h>
 
 #include <asm/cpufeature.h>
-
-/* dup_mmap() is part of it. */
 
 static inline spinlock_t *series_table_lock(struct page *table)
 {
@@ -114,6 +133,27 @@ static inline void series_count_pages(struct mm_struct *mm, int counter, int cou
 static inline bool series_flush_is_heard(struct mm_struct *mm)
 {
 	return mm_has_notifiers(mm);
+}
+
+#define SERIES_ALIGNS_MOVES	true
+
+#define SERIES_REMOVE_RMAP_SYMBOL	"folio_remove_rmap_ptes"
+typedef void series_remove_rmap_t(struct folio *folio, struct page *page, int count,
+				  struct vm_area_struct *vma);
+
+static inline void series_remove_rmap(series_remove_rmap_t *stock, struct page *page,
+				      struct vm_area_struct *vma)
+{
+	stock(page_folio(page), page, 1, vma);
+}
+
+typedef bool series_queue_page_t(struct mmu_gather *tlb, struct page *page,
+				 bool delay_rmap, int size);
+
+static inline bool series_queue_page(series_queue_page_t *stock, struct mmu_gather *tlb,
+				     struct page *page)
+{
+	return stock(tlb, page, false, PAGE_SIZE);
 }
 
 static inline bool series_has_shadow_stacks(void)

@@ -175,12 +175,10 @@ static bool l1_update(u64 *entry, u64 new, bool preserve_ad, struct domain *d)
 
 	/*
 	 * Cleared. An address of zero is what the mitigation of L1TF calls
-	 * safe. Merging bits into a cleared entry is left to stock.
+	 * safe; stock asks it before it merges bits into the entry, too.
 	 */
 	if (!new) {
-		if (preserve_ad)
-			return false;
-		write_entry(entry, old, new, false);
+		write_entry(entry, old, new, preserve_ad);
 		new_put_page_from_l1e(old, d);
 		return true;
 	}

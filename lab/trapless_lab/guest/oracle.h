@@ -99,6 +99,22 @@ static inline void write_text(const char *path, const char *text)
 	close(fd);
 }
 
+/* What the kernel says is free. */
+static inline long free_kib(void)
+{
+	FILE *file = fopen("/proc/meminfo", "r");
+	char line[128];
+	long kib = -1;
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "MemFree: %ld", &kib) == 1)
+			break;
+	if (kib < 0)
+		err(1, "/proc/meminfo");
+	fclose(file);
+	return kib;
+}
+
 /* Fork a child that exits: then every page is write-protected, with one owner. */
 static inline void fork_once(void)
 {

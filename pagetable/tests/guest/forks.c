@@ -6,6 +6,7 @@
  *   forks race [FORKS]      forks while a file that the process has mapped is truncated
  *   forks text [FORKS]      the same, by code that lies in this file
  *   forks torn [FORKS]      forks while a thread writes the page of the stack
+ *   forks again [FORKS]     children that write the same pages after each fork
  *   forks freed [FORKS]     whether the memory of processes that forked is free again
  *
  * To the hypervisor the tables of a child become page tables at once, in chunks, and
@@ -13,6 +14,9 @@
  * into any number that ends evenly. In "race" another CPU clears entries of the child's
  * tables meanwhile, which it finds by way of the file. In "text" the kernel may copy the
  * child's entries of the file although nothing was written there.
+ *
+ * In "again" the kernel may copy pages in fork that it copied after earlier ones. What
+ * either process writes must not reach the other.
  *
  * A child has the memory of one moment. In "torn" a thread counts in two places of a
  * page, always first in the lower one: no child may find the other ahead.
@@ -28,6 +32,7 @@
 #define CODE_PAGE  8UL
 #define LOST_KIB   6144L /* what the kernel's own lists may hold more than before */
 #define NEW_PAGES  32UL
+#define AGAIN	   20UL
 #define BESIDE	   17UL /* tables beside those of the file */
 
 static int fd, stop;
@@ -291,19 +296,47 @@ static void fork_torn(unsigned long forks)
 	pthread_join(thread, NULL);
 }
 
-static long free_kib(void)
+static void check_all(char *memory, const uint64_t *tags, const char *what)
 {
-	FILE *file = fopen("/proc/meminfo", "r");
-	char line[128];
-	long kib = -1;
+	for (unsigned long i = 0; i < AGAIN; i++)
+		check_page(memory + i * PAGE, tags[i], what, i);
+}
 
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "MemFree: %ld", &kib) == 1)
-			break;
-	if (kib < 0)
-		err(1, "/proc/meminfo");
-	fclose(file);
-	return kib;
+/* Writes some pages, in turns of which each is as often as not the one before. */
+static void write_some(char *memory, uint64_t *tags, unsigned long turn, uint64_t tag)
+{
+	for (unsigned long i = turn / 5 % 3 * 6; i < turn / 5 % 3 * 6 + 8; i++) {
+		tags[i] = tag + i;
+		fill_page(memory + i * PAGE, tags[i]);
+	}
+}
+
+static void fork_again(unsigned long forks)
+{
+	char *memory = map_private(AGAIN);
+	uint64_t tags[AGAIN] = { 0 };
+
+	write_some(memory, tags, 0, 1);
+	for (unsigned long i = 1; i <= forks; i++) {
+		pid_t pid = start_child();
+
+		if (!pid) {
+			check_all(memory, tags, "child");
+			write_some(memory, tags, i, i * 1000);
+			pid = i % 4 ? 0 : start_child();
+			if (!pid)
+				check_all(memory, tags, i % 4 ? "child" : "grandchild");
+			else
+				wait_child(pid);
+			_exit(0);
+		}
+		if (i % 3 == 0)
+			write_some(memory, tags, i + 5, i * 1000 + 500);
+		wait_child(pid);
+		check_all(memory, tags, "parent");
+		if (i % 7 == 0)
+			write_some(memory, tags, i, i * 1000 + 700);
+	}
 }
 
 static void fork_and_end(unsigned long forks)
@@ -350,9 +383,11 @@ int main(int argc, char **argv)
 		fork_in_text(argc == 3 ? number(argv[2], "FORKS") : 200);
 	else if (argc >= 2 && !strcmp(argv[1], "torn"))
 		fork_torn(argc == 3 ? number(argv[2], "FORKS") : 300);
+	else if (argc >= 2 && !strcmp(argv[1], "again"))
+		fork_again(argc == 3 ? number(argv[2], "FORKS") : 100);
 	else if (argc >= 2 && !strcmp(argv[1], "freed"))
 		fork_freed(argc == 3 ? number(argv[2], "FORKS") : 1500);
 	else
-		errx(2, "name one case: tables race text torn freed");
+		errx(2, "name one case: tables race text torn again freed");
 	return 0;
 }

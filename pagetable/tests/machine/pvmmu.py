@@ -13,7 +13,8 @@ from trapless_lab.pagetable.parts import PVMMU, PVMMU_SWITCHES
 
 GUEST_SWITCHES = (
     *("walk", "pin", "exit_mmap", "context_switch", "set_pte", "fault_around"),
-    *("fork", "fork_copy", "fork_text", "clear_flush", "reuse_around", "thunks"),
+    *("fork", "fork_copy", "fork_hints", "fork_text", "clear_flush"),
+    *("reuse_around", "mremap", "zap", "thunks"),
 )
 XEN_SWITCHES = ("xen_zero_runs", "xen_l1_update", "xen_table_refs")
 
@@ -32,7 +33,10 @@ PROGRAMS = (
     "forks race 20",
     "forks text 60",
     "forks torn 60",
+    "forks again",
     "forks freed",
+    "moves pages",
+    "moves freed",
     "segments 100",
     "samepage",
     *(f"tracked {case}" for case in ("soft-dirty", "merged", "uffd", "dirty", "free", "swap", "flush")),
