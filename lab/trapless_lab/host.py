@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import LabError
+from .releases import INSTALLED, INSTALLED_IMAGE
 
 BOOT = Path("/boot")
 MODULES = Path("/lib/modules")
@@ -34,10 +35,6 @@ _EMULATORS = {
 
 # The first bytes of what zstd has packed.
 _ZSTD = b"\x28\xb5\x2f\xfd"
-
-# Only the plain flavour: "-cloud" and "-rt" kernels differ where the modules rely on them.
-_KERNEL = re.compile(r"vmlinuz-(?P<release>6\.1\.0-(?P<abi>\d+)-amd64)")
-
 
 _XEN = re.compile(r"xen-(?P<version>(?P<major>\d+)\.(?P<minor>\d+))-amd64\.gz")
 
@@ -112,9 +109,9 @@ def busybox() -> Path:
 
 def kernel(boot: Path = BOOT, modules: Path = MODULES) -> Kernel:
     """Return the newest kernel whose headers are installed: the modules under test were built for it."""
-    found = [match for path in boot.glob("vmlinuz-*") if (match := _KERNEL.fullmatch(path.name))]
+    found = [match for path in boot.glob("vmlinuz-*") if (match := INSTALLED_IMAGE.fullmatch(path.name))]
     if not found:
-        raise _missing(f"a kernel {boot}/vmlinuz-6.1.0-*-amd64", "linux-image-amd64")
+        raise _missing(f"a kernel {INSTALLED} in {boot}", "linux-image-amd64")
     usable = [match for match in found if (modules / match["release"] / "build").exists()]
     if not usable:
         raise _missing(f"{modules}/{found[0]['release']}/build", f"linux-headers-{found[0]['release']}")

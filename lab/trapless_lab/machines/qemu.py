@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..releases import LATE_TIMERS
 from .machine import Machine
 from .trace import EVENTS
 
@@ -71,9 +72,8 @@ def linux_args(machine: Machine) -> str:
     # where each character of a guest is an exit.
     level = 4 if machine.architecture == "power" else 5
     console = "hvc0" if machine.xen else _CONSOLES[machine.architecture]
-    # Beside other machines the emulated timer may be too late for the check that it works, which ends in a
-    # panic. It was seen with Linux 6.12.
-    checks = () if machine.linux == "6.1" and not (machine.pc and machine.kernel) else ("no_timer_check",)
+    late = machine.linux in LATE_TIMERS or (machine.pc and machine.kernel)
+    checks = ("no_timer_check",) if late else ()
     return " ".join((f"console={console}", "panic=-1", f"loglevel={level}", *checks, *machine.linux_args))
 
 
