@@ -94,9 +94,35 @@ def file(path: Path, package: str) -> Path:
     return path
 
 
+def _other_qemu() -> Path | None:
+    """Return the folder of unpacked packages that $TRAPLESS_QEMU names, as scripts/fetch-qemu makes it."""
+    folder = os.environ.get("TRAPLESS_QEMU")
+    return Path(folder) if folder else None
+
+
 def qemu(architecture: str = "x86") -> Path:
-    """Find QEMU's system emulator."""
-    return tool(*_EMULATORS[architecture])
+    """Find QEMU's system emulator: the installed one, or that of $TRAPLESS_QEMU."""
+    name, package = _EMULATORS[architecture]
+    if (other := _other_qemu()) is None:
+        return tool(name, package)
+    path = other / "usr/bin" / name
+    if not path.exists():
+        raise LabError(f"{path} is missing; $TRAPLESS_QEMU has to be a folder of unpacked packages")
+    return path
+
+
+def qemu_data() -> Path | None:
+    """Return the folder with the emulator's own firmware, if it is not where an installed one looks."""
+    return other / "usr/share/qemu" if (other := _other_qemu()) else None
+
+
+@functools.cache
+def qemu_version(program: Path) -> tuple[int, int]:
+    """Return an emulator's version: two numbers."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    if not (found := re.search(r"version (\d+)\.(\d+)", said)):
+        raise LabError(f"{program} does not say which version it is: {said!r}")
+    return int(found[1]), int(found[2])
 
 
 def busybox() -> Path:
@@ -230,11 +256,18 @@ def package_versions(packages: Iterable[str]) -> dict[str, str]:
     return {package: _package_version(package) for package in packages}
 
 
+def _qemu_package() -> str:
+    if (other := _other_qemu()) is None:
+        return _package_version("qemu-system-x86")
+    listed = dict(line.split() for line in (other / "versions").read_text().splitlines())
+    return listed["qemu-system-x86"]
+
+
 def versions() -> dict[str, str]:
     """Return the versions that a reader needs to boot the same machines."""
     release = kernel().release
     return {
-        "qemu": _package_version("qemu-system-x86"),
+        "qemu": _qemu_package(),
         "xen": _package_version(xen().package),
         "linux": f"{release} ({_package_version(f'linux-image-{release}')})",
         "busybox": _package_version("busybox-static"),

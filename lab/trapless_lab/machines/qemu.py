@@ -108,10 +108,19 @@ def plugin_options(plugin: Plugin) -> list[str]:
 
 
 def argv(
-    qemu: Path, machine: Machine, images: Images, outputs: Outputs, plugins: Sequence[Plugin] = ()
+    qemu: Path,
+    machine: Machine,
+    images: Images,
+    outputs: Outputs,
+    plugins: Sequence[Plugin] = (),
+    data: Path | None = None,
 ) -> list[str]:
-    """Return the command that runs ``machine``; it ends when the guest powers off or resets."""
-    args = [str(qemu), "-nodefaults", "-display", "none", "-no-reboot", "-m", f"{machine.memory_mib}M"]
+    """Return the command that runs ``machine``; it ends when the guest powers off or resets.
+
+    ``data`` has the emulator's own firmware, if it does not find that by itself.
+    """
+    args = [str(qemu), *(["-L", str(data)] if data else [])]
+    args += ["-nodefaults", "-display", "none", "-no-reboot", "-m", f"{machine.memory_mib}M"]
     args += ["-M", machine.board or _BOARDS[machine.architecture], "-cpu", machine.cpu]
     if machine.icount:
         # A fixed date, too: Xen and Linux wait for the RTC's next second, which must not depend on the host.
