@@ -12,7 +12,7 @@
 #   make O=…        into another folder than build/ with this folder's path
 #
 # The sources stay clean: the folder O has links to them, and is the module's (M) to
-# kbuild. Later kbuilds than 6.1's cannot be told another place for the sources.
+# kbuild. Later kbuilds cannot be told another place for the sources.
 
 # A build that fails must fail here, whatever filters its output.
 SHELL		:= /bin/bash
@@ -20,10 +20,11 @@ SHELL		:= /bin/bash
 
 root		:= $(abspath $(dir $(lastword $(MAKEFILE_LIST)))..)
 part		:= $(CURDIR:$(root)/%=%)
+include $(root)/kmod/kernels.mk
 LINUX		?=
 fetched		?= $(if $(LINUX),$(root)/build/linux/$(LINUX))
 O		?= $(root)/build/$(if $(LINUX),modules/$(LINUX)/)$(part)
-KERNEL		?= $(lastword $(shell ls -d /lib/modules/6.1.0-*-amd64/build 2>/dev/null | \
+KERNEL		?= $(lastword $(shell ls -d /lib/modules/$(INSTALLED)/build 2>/dev/null | \
 			sort -V | cut -d/ -f4))
 # O means something else to kbuild, so it must not inherit ours.
 MAKEOVERRIDES	:= $(filter-out O=%,$(MAKEOVERRIDES))
@@ -53,7 +54,7 @@ needs-headers:
 ifneq ($(LINUX),)
 	@[ -e $(fetched)/versions ] || $(root)/scripts/fetch-linux $(LINUX) $(fetched)
 else ifeq ($(KERNEL),)
-	$(error no headers of a Debian 6.1 kernel: install Debian package linux-headers-amd64)
+	$(error no headers of a kernel $(INSTALLED): install Debian package linux-headers-amd64)
 endif
 
 clean:

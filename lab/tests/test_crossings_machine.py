@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import plugin_mutants
+from trapless_lab import host
 from trapless_lab.machines import runner
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.qemu import Plugin
@@ -32,7 +33,8 @@ def boot(folder: Path, library: Path) -> tuple[Crossings, int, Counter[str]]:
     machine = replace(MACHINES["xen-strict"].with_icount(), exceptions=True)
     folder.mkdir()
     witness = folder / "transitions.so"
-    plugin.compile_to(witness, Path(__file__).parent / "plugins" / "transitions.c")
+    version = plugin.interface(host.qemu_version(host.qemu()))
+    plugin.compile_to(witness, Path(__file__).parent / "plugins" / "transitions.c", version)
     plan = crossings.plan(machine).write(folder / "plan")
     runner.run(
         machine,

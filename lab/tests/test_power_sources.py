@@ -258,7 +258,7 @@ def replay(
     monkeypatch.setattr(power, "kernel", lambda: Path("vmlinux"))
     monkeypatch.setattr(power_image, "read", lambda _path: recorded_image())
     monkeypatch.setattr(power_sources, "plan", lambda _image: PLAN)
-    monkeypatch.setattr(plugin, "build", lambda _name: Path("ranges.so"))
+    monkeypatch.setattr(plugin, "build", lambda _name, **_more: Path("ranges.so"))
     return power_sources.power_sources(Context(quick=True, progress=Progress(), plots=plots))
 
 
@@ -326,7 +326,7 @@ def test_a_plugin_that_counts_whole_blocks_is_caught() -> None:
         Context(quick=True, progress=Progress()),
         "inplace",
         power_sources.plan(image),
-        plugin_mutants.build("ranges-whole-blocks", "ranges"),
+        plugin_mutants.build("ranges-whole-blocks", "ranges", architecture="power"),
     )
     assert taken.counts
     caught = [

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from .errors import LabError
+from .releases import INSTALLED
 
 PACKAGE = Path(__file__).resolve().parent
 _REPOSITORY = PACKAGE.parents[1]  # in a checkout; not in an installed package
@@ -50,10 +51,10 @@ def fetched_xen(name: str) -> Path:
     return _built(build_dir() / "pagetable" / name, f"make -C pagetable {name}")
 
 
-def module(system: str, part: str, name: str, linux: str = "6.1") -> Path:
+def module(system: str, part: str, name: str, linux: str = INSTALLED) -> Path:
     """Return a kernel module; ``part`` is the system's folder that it is built from, ``linux`` for which."""
     how = f"make -C {system}{' mutants' if part.startswith('tests') else ''}"
-    if linux == "6.1":
+    if linux == INSTALLED:
         return _built(build_dir() / system / part / f"{name}.ko", how)
     how = f"make -C {system}/{part} LINUX={linux}"
     return _built(build_dir() / "modules" / linux / system / part / f"{name}.ko", how)
@@ -71,9 +72,9 @@ def linux_variant(name: str) -> Path:
     )
 
 
-def mutant(system: str, name: str, file: str, linux: str = "6.1") -> Path:
+def mutant(system: str, name: str, file: str, linux: str = INSTALLED) -> Path:
     """Return a product of a copy of a system with a deliberate mistake in it (scripts/mutant)."""
-    built = build_dir() if linux == "6.1" else build_dir() / "modules" / linux
+    built = build_dir() if linux == INSTALLED else build_dir() / "modules" / linux
     return _built(built / system / "mutants" / name / file, f"make -C {system} mutants")
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import LabError
+from .releases import INSTALLED, INSTALLED_IMAGE
 
 BOOT = Path("/boot")
 MODULES = Path("/lib/modules")
@@ -34,10 +35,6 @@ _EMULATORS = {
 
 # The first bytes of what zstd has packed.
 _ZSTD = b"\x28\xb5\x2f\xfd"
-
-# Only the plain flavour: "-cloud" and "-rt" kernels differ where the modules rely on them.
-_KERNEL = re.compile(r"vmlinuz-(?P<release>6\.1\.0-(?P<abi>\d+)-amd64)")
-
 
 _XEN = re.compile(r"xen-(?P<version>(?P<major>\d+)\.(?P<minor>\d+))-amd64\.gz")
 
@@ -97,9 +94,35 @@ def file(path: Path, package: str) -> Path:
     return path
 
 
+def _other_qemu() -> Path | None:
+    """Return the folder of unpacked packages that $TRAPLESS_QEMU names, as scripts/fetch-qemu makes it."""
+    folder = os.environ.get("TRAPLESS_QEMU")
+    return Path(folder) if folder else None
+
+
 def qemu(architecture: str = "x86") -> Path:
-    """Find QEMU's system emulator."""
-    return tool(*_EMULATORS[architecture])
+    """Find QEMU's system emulator: the installed one, or that of $TRAPLESS_QEMU."""
+    name, package = _EMULATORS[architecture]
+    if (other := _other_qemu()) is None:
+        return tool(name, package)
+    path = other / "usr/bin" / name
+    if not path.exists():
+        raise LabError(f"{path} is missing; $TRAPLESS_QEMU has to be a folder of unpacked packages")
+    return path
+
+
+def qemu_data() -> Path | None:
+    """Return the folder with the emulator's own firmware, if it is not where an installed one looks."""
+    return other / "usr/share/qemu" if (other := _other_qemu()) else None
+
+
+@functools.cache
+def qemu_version(program: Path) -> tuple[int, int]:
+    """Return an emulator's version: two numbers."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    if not (found := re.search(r"version (\d+)\.(\d+)", said)):
+        raise LabError(f"{program} does not say which version it is: {said!r}")
+    return int(found[1]), int(found[2])
 
 
 def busybox() -> Path:
@@ -112,9 +135,9 @@ def busybox() -> Path:
 
 def kernel(boot: Path = BOOT, modules: Path = MODULES) -> Kernel:
     """Return the newest kernel whose headers are installed: the modules under test were built for it."""
-    found = [match for path in boot.glob("vmlinuz-*") if (match := _KERNEL.fullmatch(path.name))]
+    found = [match for path in boot.glob("vmlinuz-*") if (match := INSTALLED_IMAGE.fullmatch(path.name))]
     if not found:
-        raise _missing(f"a kernel {boot}/vmlinuz-6.1.0-*-amd64", "linux-image-amd64")
+        raise _missing(f"a kernel {INSTALLED} in {boot}", "linux-image-amd64")
     usable = [match for match in found if (modules / match["release"] / "build").exists()]
     if not usable:
         raise _missing(f"{modules}/{found[0]['release']}/build", f"linux-headers-{found[0]['release']}")
@@ -233,11 +256,18 @@ def package_versions(packages: Iterable[str]) -> dict[str, str]:
     return {package: _package_version(package) for package in packages}
 
 
+def _qemu_package() -> str:
+    if (other := _other_qemu()) is None:
+        return _package_version("qemu-system-x86")
+    listed = dict(line.split() for line in (other / "versions").read_text().splitlines())
+    return listed["qemu-system-x86"]
+
+
 def versions() -> dict[str, str]:
     """Return the versions that a reader needs to boot the same machines."""
     release = kernel().release
     return {
-        "qemu": _package_version("qemu-system-x86"),
+        "qemu": _qemu_package(),
         "xen": _package_version(xen().package),
         "linux": f"{release} ({_package_version(f'linux-image-{release}')})",
         "busybox": _package_version("busybox-static"),

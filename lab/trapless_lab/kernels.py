@@ -5,17 +5,13 @@ Invariant: a kernel, its modules and the modules that are built for it belong to
 same name.
 """
 
-from typing import Literal
-
 from . import artifacts, host
-
-Linux = Literal["6.1", "6.12-deb12", "6.12-deb13"]
-"""The host's own; that of Debian 12's backports; Debian 13's."""
+from .releases import INSTALLED, Linux
 
 
 def kernel(linux: Linux) -> host.Kernel:
     """Return a kernel: an installed one, or one unpacked into the build tree."""
-    if linux == "6.1":
+    if linux == INSTALLED:
         return host.kernel()
     release = artifacts.linux(linux, "release").read_text().strip()
     return host.Kernel(release, artifacts.linux(linux, "vmlinuz"), artifacts.linux(linux, "lib").parent)

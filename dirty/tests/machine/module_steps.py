@@ -7,11 +7,11 @@ Invariant: what is left behind is the kernel's word (its allocation traces, its 
 import re
 
 from trapless_lab import artifacts
-from trapless_lab.kernels import Linux
 from trapless_lab.machines import guest
 from trapless_lab.machines.initramfs import File
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
+from trapless_lab.releases import INSTALLED, Linux
 
 NAME = "trapless_dirty"
 GUEST = "/lib/trapless"
@@ -25,7 +25,7 @@ DEBUG_ARGS = ("slub_debug=FZPU", "page_poison=1")
 SWAP = Step("swap", "mkswap /dev/sda && swapon /dev/sda")
 
 
-def module_files(*mutants: str, linux: Linux = "6.1") -> dict[str, File]:
+def module_files(*mutants: str, linux: Linux = INSTALLED) -> dict[str, File]:
     """Return the module for a kernel, and those mutants of it, as files of a guest."""
     products = {NAME: artifacts.module("dirty", "module", NAME, linux)}
     products |= {mutant: artifacts.mutant("dirty", mutant, f"{NAME}.ko", linux) for mutant in mutants}

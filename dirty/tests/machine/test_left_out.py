@@ -9,12 +9,12 @@ import pytest
 
 import module_steps as m
 from trapless_lab import artifacts
-from trapless_lab.kernels import Linux
 from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import program
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
+from trapless_lab.releases import INSTALLED, Linux
 
 pytestmark = pytest.mark.machine
 
@@ -24,7 +24,7 @@ LEFT_OUT = f"cat /sys/class/misc/{m.NAME}/left_out"
 PROBED = {"dbit": "clear_refs_write", "all": "__get_user_pages", "epml": "kthread_use_mm"}
 AS_IT_WAS = "as it was"
 KERNELS = (
-    "6.1",
+    INSTALLED,
     "6.12-deb13",
     pytest.param("6.12-deb12", marks=pytest.mark.long("6.12-deb13's source, by another compiler")),
 )

@@ -7,10 +7,10 @@ import pytest
 
 import module_steps
 import oracle_steps as oracle
-from trapless_lab.kernels import Linux
 from trapless_lab.machines import runner
 from trapless_lab.machines.machine import MACHINES, Machine
 from trapless_lab.machines.transcript import Transcript
+from trapless_lab.releases import Linux
 
 pytestmark = pytest.mark.machine
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from .. import host
-from ..kernels import Linux
+from ..releases import INSTALLED, Linux
 
 Architecture = Literal["x86", "power", "arm64"]
 Emulator = Literal["qemu", "bochs"]
@@ -47,7 +47,7 @@ class Machine:
     instructions that the kernel uses. With ``icount`` (QEMU's alone) the guest's clock counts instructions
     (2 ns each) and is deterministic. ``image`` is another build of Xen than the host's own; UEFI starts a
     .efi. ``xen_root`` is a folder with unpacked packages of another release's Xen and its toolstack.
-    ``linux`` is the stock kernel of a PC, one of those of kernels.py; ``kernel`` replaces the default
+    ``linux`` is the stock kernel of a PC, one of those of releases.py; ``kernel`` replaces the default
     kernel of the architecture. CPUs that take ``turns`` run one after another on one thread of the host,
     some thousand instructions each: QEMU 7.2's emulation of several CPUs at once may execute code that the
     guest has already replaced. Without ``kaslr`` Linux alone is booted from the unpacked ELF image of its
@@ -78,7 +78,7 @@ class Machine:
     epml: Epml | None = None
     exceptions: bool = False
     kaslr: bool = False
-    linux: Linux = "6.1"
+    linux: Linux = INSTALLED
     image: Path | None = None
     xen_root: Path = host.ROOT
     kernel: Path | None = None
@@ -105,9 +105,9 @@ class Machine:
             raise ValueError(f"machine {self.name}: Xen options without Xen")
         if self.image and not self.xen:
             raise ValueError(f"machine {self.name}: an image of Xen without Xen")
-        if self.linux != "6.1" and not self.pc:
+        if self.linux != INSTALLED and not self.pc:
             raise ValueError(f"machine {self.name}: only a PC boots one of several stock kernels")
-        if self.linux != "6.1" and self.kernel:
+        if self.linux != INSTALLED and self.kernel:
             raise ValueError(f"machine {self.name}: a stock kernel and another one")
         if self.xen_root != host.ROOT and not self.xen:
             raise ValueError(f"machine {self.name}: packages of Xen without Xen")

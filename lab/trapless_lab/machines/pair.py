@@ -11,11 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from .. import artifacts, host, kernels
-from ..kernels import Linux
+from ..releases import INSTALLED, SETTLING, Linux
 from .machine import Machine
 from .script import Step
 
-# Linux 6.12 examines certificates for some time after the boot, which would be in every figure.
 _SETTLE = Step("settle", "sleep 20")
 
 
@@ -24,18 +23,23 @@ class Pair:
     """``xen`` is the name of another release's, as artifacts.py knows it; without one, the host's."""
 
     name: str
-    linux: Linux = "6.1"
+    linux: Linux = INSTALLED
     xen: str = ""
 
     def machine(self, machine: Machine) -> Machine:
         """Return the same machine with this pair's kernel, and with its Xen where there is one."""
         booted = machine.with_linux(self.linux)
-        return booted.with_xen(artifacts.fetched_xen(self.xen)) if self.xen and machine.xen else booted
+        return booted.with_xen(self.xen_root) if self.xen and machine.xen else booted
+
+    @property
+    def xen_root(self) -> Path:
+        """The folder that its Xen and its toolstack are in, with their packages' paths."""
+        return artifacts.fetched_xen(self.xen) if self.xen else host.ROOT
 
     @property
     def settling(self) -> Sequence[Step]:
         """The steps before anything is measured."""
-        return () if self.linux == "6.1" else (_SETTLE,)
+        return (_SETTLE,) if self.linux in SETTLING else ()
 
     def payload(self, system: str, name: str) -> Path:
         """Return a live-patch payload for its Xen."""
@@ -48,7 +52,7 @@ class Pair:
     def versions(self) -> dict[str, str]:
         """Return its name, and the versions of what it has in place of the host's own."""
         found = {"pair": self.name}
-        if self.linux != "6.1":
+        if self.linux != INSTALLED:
             release = kernels.kernel(self.linux).release
             versions = _packages(artifacts.linux(self.linux, "versions"))
             found["linux"] = f"{release} ({versions[f'linux-image-{release}']})"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..releases import LATE_TIMERS
 from .machine import Machine
 from .trace import EVENTS
 
@@ -71,9 +72,8 @@ def linux_args(machine: Machine) -> str:
     # where each character of a guest is an exit.
     level = 4 if machine.architecture == "power" else 5
     console = "hvc0" if machine.xen else _CONSOLES[machine.architecture]
-    # Beside other machines the emulated timer may be too late for the check that it works, which ends in a
-    # panic. It was seen with Linux 6.12.
-    checks = () if machine.linux == "6.1" and not (machine.pc and machine.kernel) else ("no_timer_check",)
+    late = machine.linux in LATE_TIMERS or (machine.pc and machine.kernel)
+    checks = ("no_timer_check",) if late else ()
     return " ".join((f"console={console}", "panic=-1", f"loglevel={level}", *checks, *machine.linux_args))
 
 
@@ -108,10 +108,19 @@ def plugin_options(plugin: Plugin) -> list[str]:
 
 
 def argv(
-    qemu: Path, machine: Machine, images: Images, outputs: Outputs, plugins: Sequence[Plugin] = ()
+    qemu: Path,
+    machine: Machine,
+    images: Images,
+    outputs: Outputs,
+    plugins: Sequence[Plugin] = (),
+    data: Path | None = None,
 ) -> list[str]:
-    """Return the command that runs ``machine``; it ends when the guest powers off or resets."""
-    args = [str(qemu), "-nodefaults", "-display", "none", "-no-reboot", "-m", f"{machine.memory_mib}M"]
+    """Return the command that runs ``machine``; it ends when the guest powers off or resets.
+
+    ``data`` has the emulator's own firmware, if it does not find that by itself.
+    """
+    args = [str(qemu), *(["-L", str(data)] if data else [])]
+    args += ["-nodefaults", "-display", "none", "-no-reboot", "-m", f"{machine.memory_mib}M"]
     args += ["-M", machine.board or _BOARDS[machine.architecture], "-cpu", machine.cpu]
     if machine.icount:
         # A fixed date, too: Xen and Linux wait for the RTC's next second, which must not depend on the host.

@@ -140,7 +140,8 @@ def _argv(
 ) -> list[str]:
     if machine.emulator == "bochs":
         return bochs.argv(machine, images, outputs, directory)
-    return qemu.argv(host.qemu(machine.architecture), machine, images, outputs, plugins)
+    program, data = host.qemu(machine.architecture), host.qemu_data()
+    return qemu.argv(program, machine, images, outputs, plugins, data)
 
 
 def _images(machine: Machine, kernel: Path, initramfs_image: Path, work_dir: Path) -> qemu.Images:

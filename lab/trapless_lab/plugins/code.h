@@ -43,6 +43,12 @@ static inline void *must(void *memory)
 	return memory;
 }
 
+static inline void make(struct counts *counts, size_t number)
+{
+	if (!counts_make(counts, number))
+		die("out of memory");
+}
+
 static inline bool is_prefix(uint8_t byte)
 {
 	switch (byte) {
@@ -57,7 +63,7 @@ static inline bool is_prefix(uint8_t byte)
 /* Returns an instruction's opcode; ``size`` is set to what is left of it from there. */
 static inline const uint8_t *opcode(struct qemu_plugin_insn *insn, size_t *size)
 {
-	const uint8_t *code = qemu_plugin_insn_data(insn);
+	const uint8_t *code = insn_bytes(insn);
 
 	for (*size = qemu_plugin_insn_size(insn); *size > 1 && is_prefix(*code); --*size)
 		code++;
@@ -72,7 +78,7 @@ static inline bool is_return(const uint8_t *code)
 /* Returns where a direct jump or call of five bytes leads, or 0 if it does not begin with ``first``. */
 static inline uint64_t direct_target(struct qemu_plugin_insn *insn, uint8_t first)
 {
-	const uint8_t *code = qemu_plugin_insn_data(insn);
+	const uint8_t *code = insn_bytes(insn);
 	int32_t distance;
 
 	if (qemu_plugin_insn_size(insn) != 5 || *code != first)
@@ -84,8 +90,8 @@ static inline uint64_t direct_target(struct qemu_plugin_insn *insn, uint8_t firs
 #define DIRECT_CALL 0xe8
 #define DIRECT_JUMP 0xe9
 
-/* Started instructions whose call or return is watched, counted inline. */
-static uint64_t crossings;
+/* Started instructions whose call or return is watched. */
+static struct counts crossings;
 
 /*
  * Whether an access is that of a call or return that has just begun. QEMU 7.2 never
@@ -96,10 +102,14 @@ static uint64_t crossings;
 static inline bool crosses(qemu_plugin_meminfo_t info, bool store)
 {
 	static uint64_t seen;
+	uint64_t begun;
 
-	if (qemu_plugin_mem_is_store(info) != store || seen == crossings)
+	if (qemu_plugin_mem_is_store(info) != store)
 		return false;
-	seen = crossings;
+	begun = counted(&crossings, 0);
+	if (seen == begun)
+		return false;
+	seen = begun;
 	return true;
 }
 
@@ -107,17 +117,18 @@ static inline bool crosses(qemu_plugin_meminfo_t info, bool store)
 static inline void watch_crossing(struct qemu_plugin_insn *insn, qemu_plugin_accessed_t on_access,
 				  void *data)
 {
+	if (!crossings.of)
+		make(&crossings, 1);
 	qemu_plugin_register_vcpu_mem_cb(insn, on_access, QEMU_PLUGIN_CB_NO_REGS,
 					 QEMU_PLUGIN_MEM_RW, data);
-	qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64, &crossings,
-						   1);
+	count_insn(insn, &crossings, 0);
 }
 
 static inline void watch_markers(struct qemu_plugin_insn *insn, qemu_plugin_executed_t on_start,
 				 qemu_plugin_executed_t on_stop)
 {
 	static const uint8_t start[] = { PROFILED_START }, stop[] = { PROFILED_STOP };
-	const void *code = qemu_plugin_insn_data(insn);
+	const uint8_t *code = insn_bytes(insn);
 
 	if (qemu_plugin_insn_size(insn) != sizeof(start))
 		return;

@@ -78,8 +78,7 @@ struct stack {
 	struct stack *next;
 };
 
-/* Counted inline, in the translated code itself. */
-static uint64_t executed;
+static struct counts executed;
 
 static FILE *output;
 static bool counting;
@@ -275,10 +274,10 @@ static void on_return(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t po
 /* Adds to the running block the instructions since it began. */
 static void settle(void)
 {
-	uint64_t ran = executed - settled;
+	uint64_t now = counted(&executed, 0), ran = now - settled;
 	struct leaf *here;
 
-	settled = executed;
+	settled = now;
 	if (!ran)
 		return;
 	total += ran;
@@ -326,7 +325,7 @@ static void on_start(unsigned int vcpu, void *data)
 	for (struct stack *s = all_stacks; s; s = s->next)
 		s->depth = 0;
 	total = 0;
-	settled = executed;
+	settled = counted(&executed, 0);
 	memset(in_use, 0, sizeof(in_use));
 	guest = USER;
 	running = &user_code;
@@ -430,15 +429,14 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	for (size_t i = 0; i < wanted.length; i++) {
 		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
 
-		qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64,
-							   &executed, 1);
+		count_insn(insn, &executed, 0);
 		if (wanted.kind == USER) {
 			watch_markers(insn, on_start, on_stop);
 			continue;
 		}
 		watch_stack(insn);
 		offset[i] = wanted.bytes;
-		memcpy(code + wanted.bytes, qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn));
+		memcpy(code + wanted.bytes, insn_bytes(insn), qemu_plugin_insn_size(insn));
 		wanted.bytes += qemu_plugin_insn_size(insn);
 		wanted.jump = direct_target(insn, DIRECT_JUMP);
 	}
@@ -465,6 +463,7 @@ int qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info *info, int a
 		perror(argv[0]);
 		return 1;
 	}
+	make(&executed, 1);
 	for (int kind = 0; kind < KINDS; kind++)
 		roots[kind] = node_copy(&(struct node){ .site = 0 });
 	qemu_plugin_register_vcpu_tb_trans_cb(id, on_translation);

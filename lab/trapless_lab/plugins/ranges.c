@@ -34,7 +34,6 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 struct range {
 	uint64_t first;
 	uint64_t end;
-	uint64_t count;
 };
 
 struct call {
@@ -50,8 +49,9 @@ static unsigned int range_count;
 static struct call calls[SPANS_MAX];
 static unsigned int call_count;
 
-/* Incremented by the translated code itself. */
-static uint64_t in_rest, in_guest, in_programs;
+/* By range, and behind these the other places. */
+static struct counts executed;
+enum { REST = RANGES_MAX, GUEST, PROGRAMS, PLACES };
 
 static struct call *open_calls[DEPTH_MAX];
 static unsigned int depth;
@@ -61,10 +61,10 @@ static FILE *output;
 
 static uint64_t now(void)
 {
-	uint64_t sum = in_rest + in_guest + in_programs;
+	uint64_t sum = 0;
 
-	for (unsigned int i = 0; i < range_count; i++)
-		sum += ranges[i].count;
+	for (unsigned int i = 0; i < PLACES; i++)
+		sum += counted(&executed, i);
 	return sum;
 }
 
@@ -101,16 +101,16 @@ static bool is_first(uint64_t address, uint64_t place)
 	return address - place == distance;
 }
 
-static uint64_t *counter(struct qemu_plugin_insn *insn, uint64_t address)
+static unsigned int place_of(struct qemu_plugin_insn *insn, uint64_t address)
 {
 	if (address < base)
-		return &in_programs;
+		return PROGRAMS;
 	if (!is_first(address, (uintptr_t)qemu_plugin_insn_haddr(insn)))
-		return &in_guest;
+		return GUEST;
 	for (unsigned int i = 0; i < range_count; i++)
 		if (address >= ranges[i].first && address < ranges[i].end)
-			return &ranges[i].count;
-	return &in_rest;
+			return i;
+	return REST;
 }
 
 /* A call may return to the next call: it ends before that begins. */
@@ -132,11 +132,11 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	for (size_t i = 0; i < qemu_plugin_tb_n_insns(tb); i++) {
 		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
 		uint64_t address = qemu_plugin_insn_vaddr(insn);
-		uint64_t *to = counter(insn, address);
+		unsigned int place = place_of(insn, address);
 
-		if (to != &in_programs && to != &in_guest)
+		if (place != PROGRAMS && place != GUEST)
 			watch(insn, address);
-		qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64, to, 1);
+		count_insn(insn, &executed, place);
 	}
 }
 
@@ -145,9 +145,10 @@ static void on_end(qemu_plugin_id_t id, void *data)
 	(void)id;
 	(void)data;
 	for (unsigned int i = 0; i < range_count; i++)
-		fprintf(output, "range %" PRIx64 " %" PRIu64 "\n", ranges[i].first, ranges[i].count);
-	fprintf(output, "rest %" PRIu64 "\nguest %" PRIu64 "\nprograms %" PRIu64 "\n", in_rest,
-		in_guest, in_programs);
+		fprintf(output, "range %" PRIx64 " %" PRIu64 "\n", ranges[i].first,
+			counted(&executed, i));
+	fprintf(output, "rest %" PRIu64 "\nguest %" PRIu64 "\nprograms %" PRIu64 "\n",
+		counted(&executed, REST), counted(&executed, GUEST), counted(&executed, PROGRAMS));
 	for (unsigned int i = 0; i < call_count; i++)
 		fprintf(output, "span %" PRIx64 " %" PRIu64 " %" PRIu64 "\n", calls[i].at,
 			calls[i].times, calls[i].count);
@@ -197,6 +198,7 @@ int qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info *info, int a
 	if (!output)
 		die("cannot write the output file");
 	read_plan(argv[1] + strlen(from));
+	make(&executed, PLACES);
 	qemu_plugin_register_vcpu_tb_trans_cb(id, on_translation);
 	qemu_plugin_register_atexit_cb(id, on_end, NULL);
 	return 0;

@@ -65,15 +65,20 @@ struct span {
 /* More than the tasks that are inside traced functions at once. */
 #define SPANS_MAX 256
 
-static uint64_t executed[KINDS]; /* counted inline, in the translated code itself */
+static struct counts executed; /* by kind */
 static struct item *plan;
 static struct span spans[SPANS_MAX];
 static unsigned int open_spans;
 static FILE *output;
 
+static uint64_t ran(enum kind kind)
+{
+	return counted(&executed, kind);
+}
+
 static uint64_t now(void)
 {
-	return executed[USER] + executed[KERNEL] + executed[XEN];
+	return ran(USER) + ran(KERNEL) + ran(XEN);
 }
 
 static void put(const struct record *record)
@@ -103,8 +108,8 @@ static void on_call(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t slot
 	*item->called = true;
 	spans[open_spans++] = (struct span){
 		.slot = slot,
-		.kernel = executed[KERNEL],
-		.xen = executed[XEN],
+		.kernel = ran(KERNEL),
+		.xen = ran(XEN),
 		.record = { .at = now(), .id = item->id },
 	};
 }
@@ -120,8 +125,8 @@ static void on_return(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t sl
 
 		if (s->slot != slot)
 			continue;
-		s->record.kernel = executed[KERNEL] - s->kernel;
-		s->record.xen = executed[XEN] - s->xen;
+		s->record.kernel = ran(KERNEL) - s->kernel;
+		s->record.xen = ran(XEN) - s->xen;
 		put(&s->record);
 		drop(i);
 		break;
@@ -145,7 +150,7 @@ static void on_point(unsigned int vcpu, void *data)
 	(void)vcpu;
 	(void)data;
 	if (open_spans && !s->record.point)
-		s->record.point = executed[KERNEL] - s->kernel + executed[XEN] - s->xen;
+		s->record.point = ran(KERNEL) - s->kernel + ran(XEN) - s->xen;
 }
 
 static void on_event(unsigned int vcpu, void *item)
@@ -221,8 +226,7 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 		enum kind kind = kind_of(address);
 		uint64_t entry = 0;
 
-		qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64,
-							   executed + kind, 1);
+		count_insn(insn, &executed, kind);
 		if (kind == USER) {
 			watch_markers(insn, on_start, on_stop);
 			continue;
@@ -290,6 +294,7 @@ int qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info *info, int a
 	if (!output)
 		die("cannot write the output file");
 	read_plan(argv[1] + strlen(from));
+	make(&executed, KINDS);
 	qemu_plugin_register_vcpu_tb_trans_cb(id, on_translation);
 	qemu_plugin_register_atexit_cb(id, on_end, NULL);
 	return 0;

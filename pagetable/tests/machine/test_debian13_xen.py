@@ -14,7 +14,6 @@ import pytest
 import tables
 from machines import GUEST, helper_file, insmod, table_test_file
 from trapless_lab import artifacts
-from trapless_lab.kernels import Linux
 from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import File
 from trapless_lab.machines.machine import MACHINES
@@ -23,6 +22,7 @@ from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
 from trapless_lab.pagetable.experiments import dma
 from trapless_lab.pagetable.parts import NAME
+from trapless_lab.releases import Linux
 
 pytestmark = pytest.mark.machine
 

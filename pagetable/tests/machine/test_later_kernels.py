@@ -11,7 +11,6 @@ import pytest
 import pvmmu as checks
 from machines import GUEST, STOP_FORKERS
 from trapless_lab import artifacts
-from trapless_lab.kernels import Linux
 from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import File
 from trapless_lab.machines.machine import MACHINES
@@ -27,6 +26,7 @@ from trapless_lab.pagetable.parts import (
     PVMMU_SWITCHES,
     SYSFS,
 )
+from trapless_lab.releases import Linux
 
 pytestmark = pytest.mark.machine
 

@@ -115,7 +115,7 @@ def take(
         plugins = []
         if plan:
             plan.write(planned)
-            plugins.append(Plugin(counter or plugin.build("ranges"), counted, planned))
+            plugins.append(Plugin(counter or plugin.build("ranges", architecture="power"), counted, planned))
         logs = context.keep / f"{mode}-{run or 'start'}" if context.keep else Path(temporary)
         how = How(context.progress, logs, exceptions=True, plugins=tuple(plugins))
         console = power.in_host(power.one_after_another([vm]), label=mode, how=how)
