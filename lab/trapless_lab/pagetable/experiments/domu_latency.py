@@ -23,10 +23,10 @@ from ...experiment.workload import MODES, NS_PER_INSTRUCTION, ns_per_process
 from ...machines import domu
 from ...machines.domu import DomU
 from ...machines.script import Step
-from ...machines.transcript import Transcript
-from .. import columns
+from .. import columns, crossings, prices
 from .. import parts as pagetable
-from ..columns import RELAXED
+from ..columns import RELAXED, Column
+from ..crossings import Crossings
 from .process_latency import AT_MOST, PROCESSES, QUICK_PROCESSES, QUICK_REPEATS, REPEATS, WARM_UP
 
 # Debian's default. In neither mode does the IOMMU follow a domU's tables.
@@ -53,11 +53,23 @@ def _measure(guest: DomU, column: str, processes: Mapping[str, int], repeats: in
     ]
 
 
-def _instructions(transcript: Transcript, column: str, measure: str, repeats: int) -> list[int]:
+def _instructions(steps: Column, column: str, measure: str, repeats: int) -> list[int]:
     return [
-        ns_per_process(transcript[_label(column, measure, repeat)], measure) // NS_PER_INSTRUCTION
+        ns_per_process(steps[_label(column, measure, repeat)].result, measure) // NS_PER_INSTRUCTION
         for repeat in range(repeats)
     ]
+
+
+def _crossings(
+    steps: Column, column: str, processes: Mapping[str, int], repeats: int
+) -> dict[str, Crossings]:
+    """Return what one process has of each."""
+    return {
+        m: sum((steps[_label(column, m, r)].total(m) for r in range(repeats)), Crossings()).each(
+            repeats * processes[m]
+        )
+        for m in MODES
+    }
 
 
 @experiment(
@@ -73,7 +85,8 @@ def domu_latency(context: Context) -> Result:
     payload, module = [pagetable.PAYLOAD_PART], [pagetable.PVMMU_PART]
     guest = DomU(files=pagetable.files(module), programs=("spawn",))
     stock, with_payload, boosted = (_measure(guest, column, processes, repeats) for column in COLUMNS)
-    transcript = context.run(
+    run = crossings.run(
+        context,
         "domU",
         MACHINE,
         [
@@ -90,9 +103,10 @@ def domu_latency(context: Context) -> Result:
         {**domu.tree(guest), **pagetable.files(payload)},
         modules=domu.MODULES,
     )
-    domu.require_quiet(transcript)
-    taken = {c: {m: _instructions(transcript, c, m, repeats) for m in MODES} for c in COLUMNS}
+    domu.require_quiet(run.transcript)
+    taken = {c: {m: _instructions(run.steps, c, m, repeats) for m in MODES} for c in COLUMNS}
     medians = {c: {m: int(median(values)) for m, values in column.items()} for c, column in taken.items()}
+    counted = {c: _crossings(run.steps, c, processes, repeats) for c in COLUMNS}
     saved = medians["stock"]["fork_exit"] - medians["payload"]["fork_exit"]
     spread = {m: max(max(taken[c][m]) - min(taken[c][m]) for c in COLUMNS) for m in MODES}
     if context.plots:
@@ -107,8 +121,12 @@ def domu_latency(context: Context) -> Result:
         unit="instructions",
         method=f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction; median of {repeats}; spread is the "
         "largest minus the smallest, of the worst column; payload is what the domU gains unasked, boosted "
-        f"has {pagetable.PVMMU} in the domU besides; one boot",
-        rows=[_row(medians, spread, m) for m in MODES],
+        f"has {pagetable.PVMMU} in the domU besides; one boot; {crossings.METHOD}; {prices.METHOD}",
+        rows=[
+            *(_row(medians, spread, m) for m in MODES),
+            *crossings.rows(counted, list(MODES)),
+            *prices.rows(medians, counted, list(MODES)),
+        ],
         paper=[],
         checks=[
             *(
@@ -122,7 +140,14 @@ def domu_latency(context: Context) -> Result:
             ),
         ],
         machine=machine_facts([MACHINE], host.versions()),
-        keys=medians,
+        keys={
+            **medians,
+            **crossings.keys(counted),
+            "iotlb_flushes": {
+                c: {m: sum(run.steps[_label(c, m, r)].iotlb_flushes for r in range(repeats)) for m in MODES}
+                for c in COLUMNS
+            },
+        },
         summary=[
             BeforeAfter(
                 f"{m.replace('_', '+')} in a domU, instructions",
