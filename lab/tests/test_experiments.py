@@ -47,7 +47,10 @@ KEYS: dict[str, dict[str, set[str]]] = {
         "reverse_mapping": {"pages", "instructions_a_page", "instructions_a_gib", "ms_a_gib_at_2_ns"},
     },
     "dirty-native": {"rejected": set(), "sweep": set(), "bench": set()},
-    "domu-latency": {"stock": PROCESSES, "payload": PROCESSES, "boosted": PROCESSES},
+    "domu-latency": {
+        **{"bare": PROCESSES, "stock": PROCESSES, "payload": PROCESSES, "boosted": PROCESSES},
+        **WITH_COUNTS,
+    },
     "pagetable-bare": {"stock": PROCESSES, "cached": PROCESSES},
     "pagetable-browser": {
         **{"stock": set(), "pre": set(), "dyn": set()},
