@@ -105,7 +105,7 @@ def _in_dom0(context: Context, machine: Machine, sizes: Sequence[int]) -> Forks:
 def _in_domu(context: Context, machine: Machine, sizes: Sequence[int]) -> Forks:
     payload, module = [pagetable.PAYLOAD_PART], [pagetable.PVMMU_PART]
     inside = {**files(), **pagetable.files(module)}
-    guest = DomU(files=inside, memory_mib=machine.memory_mib // 3)
+    guest = DomU(files=inside, memory_mib=machine.memory_mib // 3, native_tsc=True)
     stock, boosted = ([guest.inside(step) for step in _steps(name, sizes)] for name in ("stock", "boosted"))
     transcript = context.run(
         "domU",
