@@ -23,6 +23,8 @@ def test_config_has_the_domus_fields() -> None:
     lines = DomU("two", memory_mib=128, vcpus=2, linux_args=("nosmp",)).config().splitlines()
     assert {'name = "two"', 'type = "pv"', "memory = 128", "vcpus = 2"} <= set(lines)
     assert 'ramdisk = "/domu/two.initramfs"' in lines
+    assert not any("tsc_mode" in line for line in lines)
+    assert 'tsc_mode = "native"' in DomU("two", native_tsc=True).config().splitlines()
     assert any(line.startswith("extra = ") and "console=hvc0" in line and "nosmp" in line for line in lines)
 
 

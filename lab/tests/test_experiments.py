@@ -47,7 +47,10 @@ KEYS: dict[str, dict[str, set[str]]] = {
         "reverse_mapping": {"pages", "instructions_a_page", "instructions_a_gib", "ms_a_gib_at_2_ns"},
     },
     "dirty-native": {"rejected": set(), "sweep": set(), "bench": set()},
-    "domu-latency": {"stock": PROCESSES, "payload": PROCESSES, "boosted": PROCESSES},
+    "domu-latency": {
+        **{"bare": PROCESSES, "stock": PROCESSES, "payload": PROCESSES, "boosted": PROCESSES},
+        **WITH_COUNTS,
+    },
     "pagetable-bare": {"stock": PROCESSES, "cached": PROCESSES},
     "pagetable-browser": {
         **{"stock": set(), "pre": set(), "dyn": set()},
@@ -91,6 +94,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
         **WITH_COUNTS,
     },
     "linux-series": {name: set(linux_series.MEASURES) for name in ("stock", *linux_series.PATCHES)},
+    "fork-big": {"a_gib": {"dom0", "domU"}},
     "fork-dirty": {
         **{"bare": PAGES, "stock": PAGES, "boosted": PAGES, "slope": {"bare", "stock", "boosted"}},
         **WITH_COUNTS,
@@ -119,6 +123,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
         )
     },
     "pv-operations": {"bare": set(), "stock": set(), "boosted": set(), **WITH_COUNTS},
+    "toolstack": {name: {"create", "destroy", "both", "nothing"} for name in ("stock", "boosted")},
 }
 
 
@@ -138,6 +143,7 @@ WHY_LONG = {
     **dict.fromkeys(("pagetable-switches", "pv-operations", "power-sources", "power-tracing"), COUNTED),
     **dict.fromkeys(("pagetable-bare", "pagetable-compute", "pagetable-io", "pagetable-shrinking"), HARM),
     **dict.fromkeys(("fork-dirty", "pagetable-latency", "dirty-guest-spml", "domu-latency"), LARGE),
+    **dict.fromkeys(("fork-big", "toolstack"), LARGE),
     **dict.fromkeys(("dirty-boehm", "dirty-criu", "dirty-criu-native"), LARGE),
     "pagetable-browser": "a browser of 250 MB, three times",
     **dict.fromkeys(("pagetable-types", "pagetable-size", "pagetable-iotlb-model"), LARGE),

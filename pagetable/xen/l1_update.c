@@ -22,6 +22,10 @@
  *  - A page's new reference is taken before its entry is written, and the old
  *    one dropped after, so no entry ever names a page it has no reference to.
  *  - Updates of a domain with a paging mode (log-dirty, shadow) are left to stock Xen.
+ *  - A list of updates is copied from the guest once, before the first is done, where
+ *    stock Xen copies each before it is done. What is checked is the copy. The two
+ *    differ for a guest only whose list lies in memory that the list itself changes
+ *    (in the very table, or behind an entry that it replaces).
  */
 #include "l1_update.h"
 #include "switches.h"
@@ -117,6 +121,28 @@ static bool take_page(u64 entry, struct domain *d)
 	return true;
 }
 
+#define VALIDATED_WRITABLE	(PGT_writable_page | PGT_validated)
+
+/*
+ * Drops the type reference of a writable entry. Where others are left, as that of the
+ * kernel's own mapping, stock Xen's _put_page_type() does no more than decrement the
+ * count; the last one, and any page that is locked or not of that type, is left to it.
+ */
+static void put_writable(struct page_info *page)
+{
+	u64 old = __atomic_load_n(&page->type_info, __ATOMIC_RELAXED);
+
+	do {
+		if ((old & (PGT_type_mask | PGT_validated | PGT_locked)) !=
+			    VALIDATED_WRITABLE ||
+		    (old & PGT_count_mask) < 2) {
+			put_page_type(page);
+			return;
+		}
+	} while (!__atomic_compare_exchange_n(&page->type_info, &old, old - 1, false,
+					      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+}
+
 /*
  * Drops the references of an entry that is gone, or whose table is torn down. They
  * keep the page from leaving its owner, so the owner read here does not change. A
@@ -136,7 +162,7 @@ static void new_put_page_from_l1e(u64 entry, struct domain *d)
 		return;
 	}
 	if (entry & PTE_RW)
-		put_page_type(page);
+		put_writable(page);
 	put_page(page);
 }
 
@@ -159,7 +185,7 @@ static bool change_permission(u64 *entry, u64 old, u64 new, bool preserve_ad,
 		write_entry(entry, old, new, preserve_ad);
 	} else {
 		write_entry(entry, old, new, preserve_ad);
-		put_page_type(page);
+		put_writable(page);
 	}
 	return true;
 }
@@ -266,52 +292,57 @@ static bool batch_table(struct table *table, u64 mfn, struct domain *d)
 	return true;
 }
 
-/* Like stock Xen, check the address of the list's start only. */
-static bool copy_request(struct mmu_update *req, const struct mmu_update *guest,
-			 bool is_first)
+static bool batch_update(struct table *table, const struct mmu_update *req,
+			 struct domain *d)
 {
-	return !(is_first ? copy_from_guest_pv(req, guest, sizeof(*req)) :
-			    copy_from_guest_ll(req, guest, sizeof(*req)));
-}
+	u64 command = req->ptr & MMU_COMMAND_MASK;
 
-static bool batch_update(struct table *table, const struct mmu_update *guest,
-			 bool is_first, struct domain *d)
-{
-	struct mmu_update req;
-	u64 command;
-
-	if (!copy_request(&req, guest, is_first))
-		return false;
-	command = req.ptr & MMU_COMMAND_MASK;
 	if (command != MMU_NORMAL_PT_UPDATE &&
 	    command != MMU_PT_UPDATE_PRESERVE_AD)
 		return false;
-	return batch_table(table, req.ptr >> XEN_PAGE_SHIFT, d) &&
-	       l1_update((u64 *)(table->va + (req.ptr & ENTRY_OFFSET)), req.val,
+	return batch_table(table, req->ptr >> XEN_PAGE_SHIFT, d) &&
+	       l1_update((u64 *)(table->va + (req->ptr & ENTRY_OFFSET)), req->val,
 			 command == MMU_PT_UPDATE_PRESERVE_AD, d);
 }
 
 /*
  * Do updates until the first one that is left to stock Xen, or until this CPU has
- * other work; stock Xen does the rest, as it would after a continuation. Only if
- * @done is given does stock Xen report how many it has done.
+ * other work. Return: how many are done. The copy is off the stack again before
+ * stock Xen is called.
+ */
+static __attribute__((noinline)) u32
+update_list(const struct mmu_update *updates, u32 count, struct domain *d)
+{
+	struct mmu_update requests[MOST_UPDATES];
+	struct table table = { };
+	u32 cpu = smp_processor_id();
+	u32 i = 0;
+
+	/* Like stock Xen, check the address of the list's start only. */
+	if (copy_from_guest_pv(requests, updates, count * sizeof(*requests)))
+		return 0;
+	while (i < count && !(i && softirq_pending(cpu)) &&
+	       batch_update(&table, requests + i, d))
+		i++;
+	batch_end(&table);
+	return i;
+}
+
+/*
+ * Stock Xen does what is left, as it would after a continuation. Only if @done is given
+ * does it report how many it has done.
  */
 static long new_do_mmu_update(const struct mmu_update *updates, u32 count,
 			      u32 *done, u32 foreigndom)
 {
 	struct vcpu *v = current_vcpu();
 	struct domain *d = vcpu_domain(v);
-	struct table table = { };
-	u32 cpu = smp_processor_id();
 	u32 i = 0;
 
-	if (is_served(v, d) && !done && foreigndom == DOMID_SELF &&
+	if (is_served(v, d) && !done && foreigndom == DOMID_SELF && count &&
 	    count <= MOST_UPDATES) {
-		while (i < count && !(i && softirq_pending(cpu)) &&
-		       batch_update(&table, updates + i, !i, d))
-			i++;
-		batch_end(&table);
-		if (count && i == count)
+		i = update_list(updates, count, d);
+		if (i == count)
 			return 0;
 	}
 	return original_do_mmu_update(updates + i, count - i, done, foreigndom);

@@ -192,7 +192,6 @@ void *vzalloc(size_t size);
 void vfree(void *va);
 void *_xmalloc(unsigned long size, unsigned long align);
 void xfree(void *p);
-unsigned int copy_from_guest_ll(void *to, const void *from, unsigned int len);
 unsigned int copy_from_guest_pv(void *to, const void *from, unsigned int len);
 unsigned int copy_to_guest_pv(void *to, const void *from, unsigned int len);
 void printk(const char *format, ...) __attribute__((format(printf, 1, 2)));

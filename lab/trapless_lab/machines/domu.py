@@ -45,7 +45,8 @@ class DomU:
 
     With ``passthrough`` it may be given devices, so its IOMMU tables follow its page types; ``devices`` are
     PCI functions of dom0, as ``0000:00:03.0``, that it has from the start; ``assignable`` comes first.
-    ``programs`` are the lab's (guest.py) that it carries.
+    ``programs`` are the lab's (guest.py) that it carries. With ``native_tsc`` it reads the TSC itself: QEMU's
+    processor has no invariant one, and where there is none Xen emulates each RDTSC of a domU, but not dom0's.
     """
 
     name: str = "guest"
@@ -57,6 +58,7 @@ class DomU:
     passthrough: bool = False
     devices: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    native_tsc: bool = False
 
     def __post_init__(self) -> None:
         if self.devices and not self.passthrough:
@@ -111,6 +113,7 @@ class DomU:
             f"vcpus = {self.vcpus}",
             f'passthrough = "{"enabled" if self.passthrough else "disabled"}"',
             f"pci = [{', '.join(repr(device) for device in self.devices)}]",
+            *(('tsc_mode = "native"',) if self.native_tsc else ()),
             *(f'on_{event} = "destroy"' for event in ("poweroff", "reboot", "crash", "watchdog")),
         )
         return "".join(f"{line}\n" for line in lines)

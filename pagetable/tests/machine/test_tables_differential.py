@@ -36,7 +36,7 @@ LOST_OF_ROUNDS, LOST_OF_DOMU_ROUNDS, LOST_OF_RACES = 50, 8, 3
 
 LEGS = ("boosted", "boosted, interrupted", "reverted")
 UNDISTURBED = ("boosted", "reverted")
-CONTROLS = ("skip-unchecked", "l1-unchecked")
+CONTROLS = ("skip-unchecked", "l1-unchecked", "type-kept")
 
 _LOAD = Step("load the payload", f"xen-livepatch load {GUEST}/{NAME}.livepatch")
 _UNLOAD = Step("unload the payload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}")
@@ -72,6 +72,7 @@ def dom0() -> Transcript:
             Step("no leak", f"echo 0 >{p}/leak"),
             *tables.broken("skip-unchecked", seed=1, rounds=6),
             *tables.broken("l1-unchecked", seed=1, rounds=60, kinds="update,va"),
+            *tables.broken("type-kept", seed=1, rounds=6),
             Step("remove the test", f"rmmod {tables.MODULE}"),
         ],
         files={

@@ -74,7 +74,6 @@ PARTS = (
         ),
         (
             "__mfn_valid",
-            "copy_from_guest_ll",
             "copy_from_guest_pv",
             "get_page",
             "get_page_type",

@@ -721,27 +721,6 @@ SYMBOLS: dict[str, Declared] = {
         ),
     ),
     "xfree": Declared("void xfree(void *p)", (Witness("xfree", "test rdi, rdi\nje {_}\n...\ncmp rdi, {_}"),)),
-    "copy_from_guest_ll": Declared(
-        "unsigned int copy_from_guest_ll(void *to, const void *from, unsigned int len)",
-        (
-            Witness("copy_from_guest_pv", "mov edx, ebx\npop rbx\njmp copy_from_guest_ll"),
-            Witness(
-                "do_mmu_update",
-                """
-                mov edx, 0x10
-                lea rdi, [rsp + {#}]
-                mov rsi, {_}
-                call copy_from_guest_ll
-                """,
-                """
-                mov rsi, {_}
-                mov rdi, qword ptr [rsp + {#}]
-                mov edx, 0x10
-                call copy_from_guest_ll
-                """,
-            ),
-        ),
-    ),
     "copy_from_guest_pv": Declared(
         "unsigned int copy_from_guest_pv(void *to, const void *from, unsigned int len)",
         (
