@@ -132,7 +132,6 @@ def _criu4() -> Tree:
     }
 
 
-@pytest.mark.long("another kernel and another criu; make check has this back end natively")
 def test_a_later_kernel() -> None:
     """By uffd-async, which Linux has from 6.7 on, and Debian 13's criu 4.1.1."""
     steps = [criu.PREPARE, _chain("uffd-async")]

@@ -39,8 +39,10 @@ def _holds(outcome: Outcome) -> None:
         assert outcome.skipped(step) > 1000 and outcome.written(step) > 200, outcome.text
 
 
-def test_a_tree_is_restored_as_it_was(program: Path, tmp_path: Path) -> None:
-    _holds(criu.chain(tmp_path, criu.trapless(tmp_path / "socket", program), TREE))
+# The one that is chosen on this kernel, and the other.
+@pytest.mark.parametrize("backend", ["", "uffd-sync"])
+def test_a_tree_is_restored_as_it_was(program: Path, tmp_path: Path, backend: str) -> None:
+    _holds(criu.chain(tmp_path, criu.trapless(tmp_path / "socket", program, backend=backend), TREE))
 
 
 @pytest.mark.parametrize("mistake", ["hold-silent", "hold-forget"])
@@ -66,13 +68,14 @@ def test_a_holder_that_dies_means_a_full_dump(program: Path, tmp_path: Path) -> 
 
 
 WAYS: dict[str, tuple[str, dict[str, str]]] = {
+    "uffd-async": ("uffd-async", {}),
     "uffd-sync": ("uffd-sync", {}),
     "read": ("", {"DUMP": "--pre-dump-mode=read"}),
     "pread": ("", {"CRIU_FAULT": "135"}),
 }
 
 
-@pytest.mark.long("the same chain by other back ends, other calls of criu, and on one processor")
+@pytest.mark.long("the same chain by other calls of criu, and on one processor")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("processors", ["", "0"])
 def test_other_ways(program: Path, tmp_path: Path, way: str, processors: str) -> None:
