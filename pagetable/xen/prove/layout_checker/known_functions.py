@@ -71,6 +71,7 @@ PARTS = (
             "mod_l1_entry",
             "get_page_from_l1e",
             "put_page_from_l1e",
+            "_put_page_type",
         ),
         (
             "__mfn_valid",
