@@ -522,9 +522,12 @@ mod tests {
         bench.write(register::QUEUE_DESC_LOW, 0x8000);
         bench.write(register::QUEUE_NUM, 4);
         give(&bench.ram, &queue, &[(BUFFERS, 5, false)]);
+        bench.write(register::QUEUE_NOTIFY, 1);
+        assert_eq!((bench.worked(), last_used(&bench.ram, &queue)), (1, (1, 0, 5)));
+        driver::make_available(&bench.ram, &queue, 0);
         bench.write(register::STATUS, 3 | status::FEATURES_OK);
         bench.write(register::QUEUE_NOTIFY, 1);
-        assert_eq!(bench.worked(), 0);
+        assert_eq!(bench.worked(), 1);
         bench.write(register::STATUS, 3 | status::FEATURES_OK | status::DRIVER_OK);
         bench.write(register::QUEUE_READY, 0);
         bench.write(register::QUEUE_NOTIFY, 1);
@@ -533,10 +536,10 @@ mod tests {
             bench.write(register::QUEUE_READY, 1);
             assert_eq!(bench.read(register::QUEUE_READY), 0, "{size}");
         }
-        assert_eq!(bench.worked(), 0);
+        assert_eq!(bench.worked(), 1);
         bench.start();
         bench.write(register::QUEUE_NOTIFY, 1);
-        assert_eq!(bench.worked(), 1);
+        assert_eq!(bench.worked(), 2);
     }
 
     #[test]
