@@ -11,6 +11,7 @@
 #   archive_open FOLDER ARCHITECTURE RELEASE...   begin; $fresh is the folder to be
 #   archive_stands_for PACKAGE [PATTERN]          what a package without a version in its name depends on
 #   archive_download PACKAGE...                   into $fresh/debs
+#   archive_source PACKAGE                        upstream's source of a package, in $fresh/source
 #   archive_close                                 $fresh becomes FOLDER, with a list of versions
 
 die() {
@@ -54,6 +55,15 @@ archive_stands_for() {
 
 archive_download() {
 	(cd "$fresh/debs" && apt-get "${apt[@]}" download "$@" >>"$fresh/log" 2>&1)
+}
+
+archive_source() {
+	sed -i 's/^deb \(.*\)/&\ndeb-src \1/' "$fresh/apt/sources.list"
+	apt-get "${apt[@]}" update >"$fresh/log" 2>&1 &&
+		(cd "$fresh/debs" && apt-get "${apt[@]}" source --tar-only --download-only "$1" >>"$fresh/log" 2>&1) ||
+		{ cat "$fresh/log" >&2; die "no source of $1"; }
+	mkdir "$fresh/source"
+	tar -x -f "$fresh"/debs/*.orig.tar.* -C "$fresh/source" --strip-components=1
 }
 
 archive_close() {
