@@ -6,8 +6,8 @@
  * Invariant: a shadow TLB entry that covers a page with sites, or with data that are
  * cached for loads (e500_bt_read.c), has no read and no write permission. Whenever the
  * set of such pages or their sizes change, all entries that would now be made differently
- * are invalidated before the guest runs again: KVM_REQ_BT_STALE is pending until then,
- * and the guest is not entered with a pending request.
+ * are invalidated before the guest runs again: at once, or KVM_REQ_BT_STALE is pending
+ * until then, and the guest is not entered with a pending request.
  *
  * The policy. One guest entry of 256 MB covers the kernel's code and data. Small
  * shadow entries keep data away from traced code, but there are 16 large entries
@@ -185,6 +185,63 @@ void kvmppc_bt_flush(struct kvm_vcpu *vcpu)
 	kvmppc_core_flush_tlb(vcpu);
 }
 
+/* Invalidate an entry of this processor's TLB1 or TLB0 if it maps a page for a guest. */
+static void drop_entry(u32 mas0, u32 mas2, bool large, kvm_pfn_t pfn)
+{
+	kvm_pfn_t first, pages = 1;
+	u32 mas1;
+
+	mtspr(SPRN_MAS0, mas0);
+	mtspr(SPRN_MAS2, mas2);
+	asm volatile("isync; tlbre" : : : "memory");
+	mas1 = mfspr(SPRN_MAS1);
+	/* Guests run in address space 1, the host never does. */
+	if (!(mas1 & MAS1_VALID) || !(mas1 & MAS1_TS))
+		return;
+	if (large)
+		pages = tsize_pages((mas1 & MAS1_TSIZE_MASK) >> MAS1_TSIZE_SHIFT);
+	first = ((u64)mfspr(SPRN_MAS7) << 32 | mfspr(SPRN_MAS3)) >> PAGE_SHIFT;
+	if ((first ^ pfn) & ~(pages - 1))
+		return;
+	mtspr(SPRN_MAS1, mas1 & ~MAS1_VALID);
+	asm volatile("isync; tlbwe" : : : "memory");
+}
+
+/*
+ * Invalidate what the hardware has of a guest-physical page, whatever it is mapped at:
+ * entries made from now on match the present sites. False if it is not known which host
+ * page that is. The other processors have nothing, for a vcpu that moves to another one
+ * flushes there; and were the page exchanged for another now, all would be flushed.
+ */
+static bool drop_page(struct kvm_vcpu *vcpu, gfn_t gfn)
+{
+	u32 small = mfspr(SPRN_TLB0CFG), large = mfspr(SPRN_TLB1CFG);
+	u32 ways = (small & TLBnCFG_ASSOC) >> TLBnCFG_ASSOC_SHIFT;
+	u32 sets = (small & TLBnCFG_N_ENTRY) / ways;
+	struct kvm_host_map map;
+	unsigned long flags;
+	u32 set, way;
+
+	if (kvm_vcpu_map(vcpu, gfn, &map))
+		return false;
+	preempt_disable();
+	for (set = 0; set < sets; set++) {
+		local_irq_save(flags);
+		for (way = 0; way < ways; way++)
+			drop_entry(MAS0_TLBSEL(0) | MAS0_ESEL(way), set << PAGE_SHIFT, false,
+				   map.pfn);
+		local_irq_restore(flags);
+	}
+	for (way = 0; way < (large & TLBnCFG_N_ENTRY); way++) {
+		local_irq_save(flags);
+		drop_entry(MAS0_TLBSEL(1) | MAS0_ESEL(way), 0, true, map.pfn);
+		local_irq_restore(flags);
+	}
+	preempt_enable();
+	kvm_vcpu_unmap(vcpu, &map, false);
+	return true;
+}
+
 /**
  * kvmppc_bt_page_traced - a page has its first site, which is not written yet
  * @vcpu: the VM's vcpu, outside of the guest
@@ -192,7 +249,9 @@ void kvmppc_bt_flush(struct kvm_vcpu *vcpu)
  *
  * If its block is traced already because of another page, and need not become smaller,
  * the block's entries are right already, as for most pages. Entries inside of the block
- * may not be, if the guest's own entry or the host's page is smaller than the block.
+ * may not be, if the guest's own entry or the host's page is smaller than the block: then
+ * those that cover this page go, and no others. With 4 KB pages of the host that is so for
+ * every page, and flushing all would cost a guest a miss for each page that it works on.
  */
 void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn)
 {
@@ -202,7 +261,7 @@ void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn)
 
 	kvmppc_bt_note_size(bt, gfn, page->tsize);
 	if (!(decided & DECIDED_TRACED) || (decided & DECIDED_TSIZE) > page->tsize ||
-	    bt->readable_inside)
+	    (bt->readable_inside && !drop_page(vcpu, gfn)))
 		retrace(vcpu);
 }
 

@@ -2,7 +2,8 @@
 /*
  * Loads for which a host may keep a copy of the data, after each event that makes such a
  * copy wrong: the data are written, through this address or another one; the address is
- * mapped elsewhere; the load is in the other address space.
+ * mapped elsewhere; the load is in the other address space. And loads of code at once
+ * after the host has replaced some of it.
  *
  * Invariant: its output is always the same. Each event has a load of its own, all in one
  * block of 64 KiB with translated code, and that load has read the data HOT times before.
@@ -36,6 +37,8 @@ static u8 other[BLOCK] __attribute__((section(".arena"), aligned(BLOCK)));
 #define LOADS		((u32)block + PAGE)
 #define DATA		(4 * PAGE)
 #define DATA_ALONE	(5 * PAGE)
+#define FRESH		(8 * PAGE)
+#define FRESH_PAGES	4
 
 static u32 loads;
 
@@ -243,6 +246,19 @@ static void code(void)
 	expect("a load of itself", load, load, LWZ(3, 3, 0));
 }
 
+/* Each page is executed, and so it can be read, before its first site. */
+static void pages_that_become_traced(void)
+{
+	u32 page = (u32)block + FRESH, i;
+
+	for (i = 0; i < FRESH_PAGES; i++, page += PAGE) {
+		u32 load = new_load();
+
+		trace_page(page);
+		expect("a page of code", load, page, MTSPR(272, 3));
+	}
+}
+
 void main(const void *tree)
 {
 	(void)tree;
@@ -251,6 +267,7 @@ void main(const void *tree)
 	/* With other sites in their page, loads do not change which pages are traced. */
 	trace_page(SITES);
 	trace_page(LOADS);
+	pages_that_become_traced();
 	written();
 	written_by_another_address();
 	mapped_elsewhere();

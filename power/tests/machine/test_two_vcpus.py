@@ -4,8 +4,8 @@
 The program is ``guest/race.c``, with a VM of its own; KVM remembers huge pages only if its parameter bt_mode
 is set. The host runs without a deterministic clock: two threads of QEMU race like two processors.
 
-The kernel with deliberate mistakes is the negative control of this test, of test_debugged_guest.py and of
-test_hostile.py. Both kernels are made by ``make -C power smp``.
+The kernel with deliberate mistakes is the negative control of this test, of test_debugged_guest.py, of
+test_hostile.py, and of one of test_read_cache.py's. Both kernels are made by ``make -C power smp``.
 """
 
 import re
@@ -13,9 +13,12 @@ from dataclasses import replace
 
 import pytest
 
+from differential import GUEST
 from test_debugged_guest import EXPECTED, SCRIPT, said
 from test_debugged_guest import files as debugger
 from test_hostile import HOSTILE, hostile
+from test_read_cache import PLAIN, SMALL
+from test_read_cache import said as reread
 from trapless_lab import artifacts
 from trapless_lab.machines.initramfs import File
 from trapless_lab.machines.machine import MACHINES
@@ -26,18 +29,20 @@ pytestmark = [
     pytest.mark.long("two kernels of its own are compiled, and a race takes minutes to occur"),
 ]
 
-RACE = "/bin/race"
+RACE, REREAD = "/bin/race", "/guest/reread.elf"
 # The mutant is wrong once in about ten thousand loads or more; this takes a minute or two.
 LOADS = 300_000
 TIMEOUT_S = 1500
 
 
 def run(kernel: str, mutant: bool = False) -> power.Console:
+    small = [line.replace(GUEST, REREAD) for setting in (PLAIN, SMALL) for line in setting.script("")]
     image = artifacts.mutant("power", kernel, "vmlinux") if mutant else artifacts.power(kernel, "vmlinux")
     return power.in_host(
-        [*SCRIPT, f"run race {RACE} {LOADS}", *hostile("hostile", 2)],
+        [*SCRIPT, f"run race {RACE} {LOADS}", *hostile("hostile", 2), *small],
         files={
             RACE: File(artifacts.power("tests/guest", "race"), 0o755),
+            REREAD: File(artifacts.power("tests/guest", "reread.elf")),
             HOSTILE: File(artifacts.power("tests/guest", "hostile.elf")),
             **debugger(),
         },
@@ -96,3 +101,12 @@ def test_a_guest_that_executes_its_own_code_is_left_alone(product: power.Console
 @pytest.mark.parametrize("what", OWN_CODE)
 def test_negative_control_a_guest_that_is_moved_is_seen(mistaken: power.Console, what: str) -> None:
     assert f"hostile: {what}: WRONG" in mistaken.of("hostile").text
+
+
+def test_a_page_with_its_first_site_is_not_read_as_it_was(product: power.Console) -> None:
+    assert reread(product, SMALL) == reread(product, PLAIN)
+
+
+def test_negative_control_a_page_that_stays_readable_is_seen(mistaken: power.Console) -> None:
+    wrong = [line for line in reread(mistaken, SMALL) if "WRONG" in line]
+    assert wrong and all("a page of code" in line for line in wrong)
