@@ -241,7 +241,8 @@ def fork_big(context: Context) -> Result:
 def _same_memory(places: Mapping[str, Forks]) -> Check:
     """Check that from one size to another the memory of all columns grows alike.
 
-    Besides it redis has 4 MiB more on bare metal and under PVH; we take that for huge pages, which Xen PV has not.
+    Besides it redis has 4 MiB more on bare metal and under PVH; we take that for huge pages, which Xen PV
+    has not.
     """
     grown: dict[int, list[int]] = {}
     for forks in places.values():
