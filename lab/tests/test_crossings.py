@@ -9,6 +9,7 @@ import pytest
 from trapless_lab import artifacts
 from trapless_lab.errors import LabError
 from trapless_lab.experiment import workload
+from trapless_lab.machines import domu
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step, StepResult
 from trapless_lab.machines.transcript import Transcript
@@ -87,6 +88,13 @@ def test_intervals_belong_to_the_steps_that_printed_them() -> None:
 def test_an_interval_that_nobody_printed_is_an_error() -> None:
     with pytest.raises(LabError, match="printed 1 intervals, 2 were counted"):
         crossings._by_step(_transcript("profiled ns=1\nof a\n"), [{}, {}])
+
+
+def test_a_domus_console_repeats_what_was_printed() -> None:
+    said = b"profiled ns=1\nof a\n"
+    results = tuple(StepResult(step, said, 0, 0.0) for step in (Step("inside", ""), domu.console()))
+    found = crossings._by_step(Transcript(MACHINES["xen-strict"], results, (), ""), [{"call": 1}])
+    assert [len(found[name].intervals) for name in ("inside", domu.CONSOLE)] == [1, 0]
 
 
 def test_names_of_intervals() -> None:

@@ -32,7 +32,8 @@ _HELPER = "libxl-save-helper"
 _TOOLS = ("xl", "xenstored", "xenconsoled", "xen-init-dom0", _HELPER)
 _XENSTORE_TOOLS = ("xenstore-read", "xenstore-exists")
 
-_CONSOLE = "domU consoles"
+CONSOLE = "domU consoles"
+"""The name of the step ``console``: its output repeats that of all steps in domUs."""
 
 # The limit is a line of a terminal in raw mode; base64 makes a command a third longer.
 _LONGEST_COMMAND = 3000
@@ -143,12 +144,12 @@ def assignable(device: str) -> Step:
 
 def console() -> Step:
     """Return the step that prints the domUs' consoles, for ``kernel_warnings``."""
-    return Step(_CONSOLE, "domu console")
+    return Step(CONSOLE, "domu console")
 
 
 def kernel_warnings(transcript: Transcript) -> list[str]:
     """Return the kernel warnings on the domUs' consoles."""
-    return complaints(transcript[_CONSOLE].output)
+    return complaints(transcript[CONSOLE].output)
 
 
 def require_quiet(transcript: Transcript) -> None:

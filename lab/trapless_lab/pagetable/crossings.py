@@ -15,6 +15,7 @@ from pathlib import Path
 from ..errors import LabError
 from ..experiment import workload
 from ..experiment.experiment import Context, Row
+from ..machines import domu
 from ..machines.initramfs import Tree
 from ..machines.machine import Machine
 from ..machines.qemu import Plugin
@@ -205,7 +206,10 @@ def run(
 
 def _by_step(transcript: Transcript, intervals: Sequence[Interval]) -> dict[str, Counted]:
     """Return the steps with the intervals that each has printed, which are in the file's order."""
-    printed = [workload.intervals(result) for result in transcript.results]
+    printed = [
+        [] if result.step.name == domu.CONSOLE else workload.intervals(result)
+        for result in transcript.results
+    ]
     if (names := sum(map(len, printed))) != len(intervals):
         raise LabError(f"the guest's programs printed {names} intervals, {len(intervals)} were counted")
     left = iter(intervals)

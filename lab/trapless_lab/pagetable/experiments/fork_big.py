@@ -239,14 +239,19 @@ def fork_big(context: Context) -> Result:
 
 
 def _same_memory(places: Mapping[str, Forks]) -> Check:
-    """Check that all columns have forked the same memory."""
-    sizes: dict[int, list[int]] = {}
+    """Check that from one size to another the memory of all columns grows alike.
+
+    Besides it redis has 4 MiB more on bare metal and under PVH; we take that for huge pages, which Xen PV
+    has not.
+    """
+    grown: dict[int, list[int]] = {}
     for forks in places.values():
         for each in forks.values():
-            for mib, fork in each.items():
-                sizes.setdefault(mib, []).append(fork.kib)
-    apart = max(max(kib) / min(kib) - 1 for kib in sizes.values())
-    text = f"resident memory differs by {100 * apart:.1f} % at most"
+            least, *more = each
+            for mib in more:
+                grown.setdefault(mib, []).append(each[mib].kib - each[least].kib)
+    apart = max(1 - min(kib) / max(kib) for kib in grown.values())
+    text = f"from size to size resident memory grows by what differs by {100 * apart:.1f} % at most"
     return Check("the same memory", apart <= _APART_AT_MOST, text)
 
 
