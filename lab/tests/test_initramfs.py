@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trapless_lab import host
+from trapless_lab import artifacts, host
 from trapless_lab.experiment import workload
 from trapless_lab.machines import guest, initramfs
 from trapless_lab.machines.initramfs import File, Link, Tree
@@ -70,6 +70,17 @@ def test_packed_modules_are_unpacked(tmp_path: Path) -> None:
     module, order = tree["/modules/a.ko"], tree["/modules/order"]
     assert isinstance(module, File) and module.read() == b"module"
     assert isinstance(order, File) and order.read() == b"a.ko\n"
+
+
+def test_a_later_releases_program_brings_its_own_c_library() -> None:
+    """The host's is too old for it, and its loader looks in /lib first."""
+    root = artifacts.build_dir() / "pagetable/debian13"
+    if not (root / "usr/lib64").exists():
+        pytest.skip("make -C pagetable debian13 fetches them")
+    tree = initramfs.program(host.xen(root).tool("xl"), root)
+    assert {"/bin/xl", "/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6"} <= set(tree)
+    files = [entry.content for entry in tree.values() if isinstance(entry, File)]
+    assert files and all(isinstance(path, Path) and path.is_relative_to(root) for path in files)
 
 
 def test_dynamic_program_brings_its_libraries() -> None:

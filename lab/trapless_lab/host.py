@@ -208,21 +208,26 @@ def vmlinux(image: Path) -> Path:
 def shared_libraries(program: Path, root: Path = ROOT, beside: Path | None = None) -> list[Path]:
     """List the shared libraries and the loader of a program; none for a static one.
 
-    Those of packages that are unpacked in ``root``, or of the folder ``beside``, come before the host's.
+    Those of packages that are unpacked in ``root``, or of the folder ``beside``, come before the host's. With
+    a loader of its own, such a root has to have all of them.
     """
+    loader = root / "usr/lib64/ld-linux-x86-64.so.2"
     own = beside or (None if root == ROOT else root / "usr/lib/x86_64-linux-gnu")
     environment = {**os.environ, "LD_LIBRARY_PATH": str(own)} if own else os.environ
-    listed = subprocess.run(
-        [tool("ldd", "libc-bin"), program], capture_output=True, text=True, check=False, env=environment
-    )
-    if "not found" in listed.stdout:
-        raise LabError(f"{program} misses shared libraries:\n{listed.stdout}")
+    command: list[str | Path] = [tool("ldd", "libc-bin"), program]
+    if root != ROOT and loader.exists():
+        command = [loader, "--inhibit-cache", "--list", program]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if "not found" in (said := listed.stdout + listed.stderr):
+        raise LabError(f"{program} misses shared libraries:\n{said}")
     return [Path(path) for path in re.findall(r"(?:=> |^\s*)(/\S+) \(0x", listed.stdout, re.MULTILINE)]
 
 
-def thread_library() -> Path:
+def thread_library(root: Path = ROOT) -> Path:
     """Find the library that libc loads when a thread is cancelled; programs are not linked against it."""
     name = "libgcc_s.so.1"
+    if root != ROOT:
+        return file(root / "usr/lib/x86_64-linux-gnu" / name, "libgcc-s1")
     beside = [path.with_name(name) for path in shared_libraries(Path(sys.executable))]
     found = [path for path in beside if path.exists()]
     if not found:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import host
+from .. import host, kernels
 from ..errors import LabError
-from . import guest, initramfs
+from . import guest, initramfs, pair
 from .initramfs import File, Link, Tree
+from .pair import Pair
 from .script import Step
 from .transcript import Transcript, complaints
 
@@ -31,6 +32,7 @@ _TOOL = guest.SOURCES / "domu"
 _HELPER = "libxl-save-helper"
 _TOOLS = ("xl", "xenstored", "xenconsoled", "xen-init-dom0", _HELPER)
 _XENSTORE_TOOLS = ("xenstore-read", "xenstore-exists")
+_LIBRARIES = "lib/x86_64-linux-gnu"
 
 CONSOLE = "domU consoles"
 """The name of the step ``console``: its output repeats that of all steps in domUs."""
@@ -158,20 +160,25 @@ def require_quiet(transcript: Transcript) -> None:
         raise LabError("a domU's kernel complained:\n" + "\n".join(found))
 
 
-def tree(*domus: DomU) -> Tree:
-    """Return the guest files that dom0 needs to start ``domus``: the toolstack, a kernel, their own files."""
-    kernel = host.kernel()
+def tree(*domus: DomU, of: Pair = pair.DEFAULT) -> Tree:
+    """Return the guest files that dom0 needs to start ``domus``: the toolstack, a kernel, their own files.
+
+    Xen's toolstack and the domUs' kernel are those of a pair.
+    """
+    kernel = kernels.kernel(of.linux)
+    root, xen = of.xen_root, host.xen(of.xen_root)
     files: dict[str, File | Link] = {
         "/bin/domu": File(_TOOL, 0o755),
         _KERNEL: File(host.unpack_kernel(kernel.image)),
     }
     for name in _TOOLS:
-        files |= initramfs.program(host.xen().tool(name))
+        files |= initramfs.program(xen.tool(name), root)
     for name in _XENSTORE_TOOLS:
-        files |= initramfs.program(host.tool(name, "xenstore-utils"))
+        files |= initramfs.program(host.file(root / "usr/bin" / name, "xenstore-utils"), root)
     # xl does not look for its helper on the path, and cancels its threads with a library that is not linked.
-    files[str(host.xen().tool(_HELPER))] = Link(f"/bin/{_HELPER}")
-    files[str(host.thread_library())] = File(host.thread_library(), 0o755)
+    files[f"/{xen.tool(_HELPER).relative_to(root)}"] = Link(f"/bin/{_HELPER}")
+    cancels = host.thread_library(root)
+    files[f"/{_LIBRARIES}/{cancels.name}"] = File(cancels, 0o755)
     files["/etc/xen/xl.conf"] = File(b"")
     for domu in domus:
         files[f"/domu/{domu.name}.cfg"] = File(domu.config().encode())

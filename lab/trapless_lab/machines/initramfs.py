@@ -43,11 +43,15 @@ MOUNT_POINTS = ("proc", "sys", "dev", "tmp")
 def program(path: Path, root: Path = host.ROOT) -> dict[str, File | Link]:
     """Return a program in /bin and its shared libraries where its loader looks for them.
 
-    ``root`` is a folder of unpacked packages that it is from, if not installed on the host.
+    ``root`` is a folder of unpacked packages that it is from, if not installed on the host. Their /usr/lib is
+    the guest's /lib, where its other programs look too: a later C library serves these.
     """
     tree: dict[str, File | Link] = {f"/bin/{path.name}": File(path, 0o755)}
     for library in host.shared_libraries(path, root):
-        place = library.relative_to(root if library.is_relative_to(root) else host.ROOT)
+        if root != host.ROOT and library.is_relative_to(root):
+            place = library.relative_to(root / "usr" if library.is_relative_to(root / "usr") else root)
+        else:
+            place = library.relative_to(host.ROOT)
         tree[f"/{place}"] = File(library, 0o755)
     return tree
 
