@@ -26,7 +26,7 @@
 
 #define SETS_BITS	8
 #define WAYS		FORK_HINTS
-#define USES		16
+#define USES		32
 
 /**
  * struct hints - pages of the areas that have one root
@@ -68,14 +68,18 @@ static void forget(struct hints *set, unsigned long root)
  * pvmmu_fork_hint - remember a page that is being copied
  * @vma:     its area
  * @address: where it is
+ * @pte:     its entry, present
+ *
+ * A page of a file is copied at its first write, whether there was a fork or not.
  */
-void pvmmu_fork_hint(struct vm_area_struct *vma, unsigned long address)
+void pvmmu_fork_hint(struct vm_area_struct *vma, unsigned long address, pte_t pte)
 {
 	pgoff_t index = linear_page_index(vma, address) + 1;
 	struct hints *set;
 	unsigned int i;
 
-	if (!vma->anon_vma)
+	if (!pvmmu_copy_range_is_on(PVMMU_FORK_HINTS) || !vma->anon_vma ||
+	    pte_special(pte) || !pfn_valid(pte_pfn(pte)) || !PageAnon(pte_page(pte)))
 		return;
 	set = set_of(root_of(vma));
 	if (READ_ONCE(set->root) != root_of(vma))
