@@ -7,8 +7,9 @@
  *
  * What is remembered is a guess and nothing more: fork_copy.c judges each page anew.
  *
- *  - A wrong one costs a page that is copied in vain. An area has WAYS at most, and
- *    after USES forks they are forgotten and have to be found again.
+ *  - A wrong one costs a page that is copied in vain. An area has WAYS at most, all areas
+ *    of all processes WAYS << SETS_BITS, and after USES forks those of an area are
+ *    forgotten and have to be found again.
  *  - A parent and its children have one place, by the root of their area's reverse map.
  *    Only its address is kept, and never followed: it may be another's by now.
  *  - There is no lock. What two CPUs write at once is a wrong guess at worst.
