@@ -71,9 +71,8 @@ pte_t pvmmu_clear_flush(struct vm_area_struct *vma, unsigned long address,
 	pte_t pte = READ_ONCE(*ptep);
 
 	address &= PAGE_MASK;
-	if (is_protected(pte) && mm == current->mm &&
-	    pvmmu_copy_range_is_on(PVMMU_FORK_HINTS))
-		pvmmu_fork_hint(vma, address);
+	if (is_protected(pte) && mm == current->mm)
+		pvmmu_fork_hint(vma, address, pte);
 	/* If other CPUs use the mm, stock flushes once and we would flush twice. */
 	if (!is_protected(pte) || mm != current->mm || is_elsewhere(mm) ||
 	    series_flush_is_heard(mm) || !PagePinned(virt_to_page(ptep)) ||

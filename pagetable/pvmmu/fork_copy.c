@@ -26,7 +26,8 @@
  *
  * MMF_HAS_PINNED stays set, as for any process that used O_DIRECT: a later fork looks
  * at the references of each page. The child's copies are charged to its cgroup in
- * fork, not at its first write.
+ * fork, not at its first write: if there is no memory for one, fork fails (ENOMEM), where
+ * on stock the child would meet that at its write.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

@@ -7,8 +7,9 @@
  *
  * What is remembered is a guess and nothing more: fork_copy.c judges each page anew.
  *
- *  - A wrong one costs a page that is copied in vain. An area has WAYS at most, and
- *    after USES forks they are forgotten and have to be found again.
+ *  - A wrong one costs a page that is copied in vain. An area has WAYS at most, all areas
+ *    of all processes WAYS << SETS_BITS, and after USES forks those of an area are
+ *    forgotten and have to be found again.
  *  - A parent and its children have one place, by the root of their area's reverse map.
  *    Only its address is kept, and never followed: it may be another's by now.
  *  - There is no lock. What two CPUs write at once is a wrong guess at worst.
@@ -26,7 +27,7 @@
 
 #define SETS_BITS	8
 #define WAYS		FORK_HINTS
-#define USES		16
+#define USES		32
 
 /**
  * struct hints - pages of the areas that have one root
@@ -68,14 +69,18 @@ static void forget(struct hints *set, unsigned long root)
  * pvmmu_fork_hint - remember a page that is being copied
  * @vma:     its area
  * @address: where it is
+ * @pte:     its entry, present
+ *
+ * A page of a file is copied at its first write, whether there was a fork or not.
  */
-void pvmmu_fork_hint(struct vm_area_struct *vma, unsigned long address)
+void pvmmu_fork_hint(struct vm_area_struct *vma, unsigned long address, pte_t pte)
 {
 	pgoff_t index = linear_page_index(vma, address) + 1;
 	struct hints *set;
 	unsigned int i;
 
-	if (!vma->anon_vma)
+	if (!pvmmu_copy_range_is_on(PVMMU_FORK_HINTS) || !vma->anon_vma ||
+	    pte_special(pte) || !pfn_valid(pte_pfn(pte)) || !PageAnon(pte_page(pte)))
 		return;
 	set = set_of(root_of(vma));
 	if (READ_ONCE(set->root) != root_of(vma))

@@ -125,9 +125,12 @@ static const struct known_function known[] = {
 	{ "reuse_around", "do_wp_page", 0xfc48919e9695226c },	/* gcc 12 */
 	{ "reuse_around", "folio_move_anon_rmap", 0x0da80fb97f4ff5c7 },
 	{ "mremap", "move_page_tables", 0x2c90a88af61e4ea0 },
+	{ "mremap", "move_page_tables", 0x9c5544d66ce0fc0d },	/* gcc 12 */
 	{ "zap", "unmap_page_range", 0x29aa74e4b4272b13 },
+	{ "zap", "unmap_page_range", 0x23efd49215393aa4 },	/* gcc 12 */
 	{ "zap", "folio_remove_rmap_ptes", 0x4e7fb222c17b66e8 },
 	{ "zap", "__tlb_remove_page_size", 0xaee444b0ea28128a },
+	{ "zap", "__tlb_remove_page_size", 0x95f97fb5debfee48 },	/* gcc 12 */
 };
 #endif
 

@@ -165,6 +165,20 @@ static bool move_entries(pte_t *to, pte_t *from, unsigned int count)
 	return is_any;
 }
 
+/* Both tables are locked. */
+static void move_and_flush(struct mm_struct *mm, pte_t *from_entry, pte_t *to_entry,
+			   unsigned long from, unsigned long size)
+{
+	stock_flush_tlb_batched_pending(mm);
+	/* Unpinned tables are written without a trap. */
+	if (PagePinned(virt_to_page(from_entry)) && PagePinned(virt_to_page(to_entry)) &&
+	    move_entries(to_entry, from_entry, size >> PAGE_SHIFT))
+		/* A flush of all is one hypercall, of a page each as many. */
+		stock_flush_tlb_mm_range(mm, from, size > PAGE_SIZE ?
+					 TLB_FLUSH_ALL : from + size,
+					 PAGE_SHIFT, false);
+}
+
 static void move_in_table(struct mm_struct *mm, pmd_t *from_pmd, unsigned long from,
 			  pmd_t *to_pmd, unsigned long to, unsigned long size)
 {
@@ -174,19 +188,14 @@ static void move_in_table(struct mm_struct *mm, pmd_t *from_pmd, unsigned long f
 	from_entry = series_lock_table(stock_lock_table, mm, from_pmd, from, &from_lock);
 	if (series_is_gone(from_entry))
 		return;
-	/* As in stock: no one else locks two tables while mmap_lock is held. */
-	if (to_lock != from_lock)
+	if (to_lock == from_lock) {
+		move_and_flush(mm, from_entry, to_entry, from, size);
+	} else {
+		/* As in stock: no one else locks two tables while mmap_lock is held. */
 		spin_lock_nested(to_lock, SINGLE_DEPTH_NESTING);
-	stock_flush_tlb_batched_pending(mm);
-	/* Unpinned tables are written without a trap. */
-	if (PagePinned(virt_to_page(from_entry)) && PagePinned(virt_to_page(to_entry)) &&
-	    move_entries(to_entry, from_entry, size >> PAGE_SHIFT))
-		/* A flush of all is one hypercall, of a page each as many. */
-		stock_flush_tlb_mm_range(mm, from, size > PAGE_SIZE ?
-					 TLB_FLUSH_ALL : from + size,
-					 PAGE_SHIFT, false);
-	if (to_lock != from_lock)
+		move_and_flush(mm, from_entry, to_entry, from, size);
 		spin_unlock(to_lock);
+	}
 	pte_unmap_unlock(from_entry, from_lock);
 }
 

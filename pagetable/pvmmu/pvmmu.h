@@ -149,7 +149,7 @@ int pvmmu_fork_resolve(void);
 int pvmmu_fork_copy_resolve(void);
 
 /* fork_hints.c */
-void pvmmu_fork_hint(struct vm_area_struct *vma, unsigned long address);
+void pvmmu_fork_hint(struct vm_area_struct *vma, unsigned long address, pte_t pte);
 
 /* fork_text.c */
 int pvmmu_fork_text_resolve(void);
