@@ -23,7 +23,7 @@ from ...experiment.workload import MODES, NS_PER_INSTRUCTION, ns_per_process
 from ...machines import domu
 from ...machines.domu import DomU
 from ...machines.script import Step
-from .. import columns, crossings, prices
+from .. import columns, crossings, domu_states, prices
 from .. import parts as pagetable
 from ..columns import BARE, RELAXED, Column
 from ..crossings import Crossings
@@ -31,7 +31,7 @@ from .process_latency import AT_MOST, PROCESSES, QUICK_PROCESSES, QUICK_REPEATS,
 
 # Debian's default. In neither mode does the IOMMU follow a domU's tables.
 MACHINE = RELAXED
-COLUMNS = ("stock", "payload", "boosted")
+COLUMNS = domu_states.STATES
 ALL = ("bare", *COLUMNS)
 TAX_LEFT_AT_MOST = 25
 
@@ -89,28 +89,14 @@ def _crossings(
 def domu_latency(context: Context) -> Result:
     """Measure in a stock domU, then with the payload in Xen, then also with the guest module in the domU."""
     processes, repeats = (QUICK_PROCESSES, QUICK_REPEATS) if context.quick else (PROCESSES, REPEATS)
-    payload, module = [pagetable.PAYLOAD_PART], [pagetable.PVMMU_PART]
-    guest = DomU(files=pagetable.files(module), programs=("spawn",), native_tsc=True)
+    guest = DomU(files=domu_states.files_inside(), programs=("spawn",), native_tsc=True)
     alone = crossings.run(context, "bare", BARE, _measure("bare", processes, repeats)).steps
-    stock, with_payload, boosted = (
-        [guest.inside(step) for step in _measure(column, processes, repeats)] for column in COLUMNS
-    )
     run = crossings.run(
         context,
         "domU",
         MACHINE,
-        [
-            domu.toolstack(),
-            guest.create(),
-            *stock,
-            *pagetable.load_steps(payload),
-            *with_payload,
-            *(guest.inside(step) for step in pagetable.load_steps(module)),
-            *boosted,
-            domu.console(),
-            guest.destroy(),
-        ],
-        {**domu.tree(guest), **pagetable.files(payload)},
+        domu_states.steps(guest, {column: _measure(column, processes, repeats) for column in COLUMNS}),
+        domu_states.files(guest),
         modules=domu.MODULES,
     )
     domu.require_quiet(run.transcript)

@@ -29,7 +29,7 @@ from ...machines.domu import DomU
 from ...machines.initramfs import File, Tree, program
 from ...machines.machine import Machine
 from ...machines.script import Step, StepResult
-from .. import columns
+from .. import columns, domu_states
 from .. import parts as pagetable
 from ..columns import BARE, PVH, RELAXED, STRICT
 
@@ -103,24 +103,13 @@ def _in_dom0(context: Context, machine: Machine, sizes: Sequence[int]) -> Forks:
 
 
 def _in_domu(context: Context, machine: Machine, sizes: Sequence[int]) -> Forks:
-    payload, module = [pagetable.PAYLOAD_PART], [pagetable.PVMMU_PART]
-    inside = {**files(), **pagetable.files(module)}
+    inside = {**files(), **domu_states.files_inside()}
     guest = DomU(files=inside, memory_mib=machine.memory_mib // 3, native_tsc=True)
-    stock, boosted = ([guest.inside(step) for step in _steps(name, sizes)] for name in ("stock", "boosted"))
     transcript = context.run(
         "domU",
         machine,
-        [
-            domu.toolstack(),
-            guest.create(),
-            *stock,
-            *pagetable.load_steps(payload),
-            *(guest.inside(step) for step in pagetable.load_steps(module)),
-            *boosted,
-            domu.console(),
-            guest.destroy(),
-        ],
-        {**domu.tree(guest), **pagetable.files(payload)},
+        domu_states.steps(guest, {name: _steps(name, sizes) for name in ("stock", "boosted")}),
+        domu_states.files(guest),
         modules=domu.MODULES,
     )
     domu.require_quiet(transcript)
