@@ -19,7 +19,7 @@ pub mod ram;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::headers::values_in;
+    use crate::headers::must_agree;
     use std::collections::BTreeMap;
 
     const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/virtio.c");
@@ -92,14 +92,6 @@ mod tests {
 
     #[test]
     fn the_headers_say_the_same() {
-        let headers = values_in(SOURCE);
-        assert_eq!(ours(), headers);
-        // Negative control: a wrong value and a missing one are found.
-        let mut wrong = headers.clone();
-        *wrong.get_mut("VIRTIO_MMIO_QUEUE_NOTIFY").unwrap() += 4;
-        assert_ne!(ours(), wrong);
-        wrong.clone_from(&headers);
-        wrong.remove("VIRTIO_BLK_T_OUT");
-        assert_ne!(ours(), wrong);
+        must_agree(&ours(), SOURCE, "VIRTIO_MMIO_QUEUE_NOTIFY", "VIRTIO_BLK_T_OUT");
     }
 }
