@@ -11,7 +11,9 @@
  *    queued in the same mmu_gather, which flushes before it frees a page. Stock does not
  *    need the accessed and dirty bits of these pages either.
  *  - Pages are queued after the lock is dropped, as the queue may have to be emptied,
- *    which sleeps. Nobody else drops their references: with the entry each has lost its
+ *    which may give up the CPU by cond_resched(), as we do between tables. Such a task
+ *    is still waited for by synchronize_rcu_tasks(), so none is counted (inside.c).
+ *    Nobody else drops their references: with the entry each has lost its
  *    mapping, but not the reference that came with it.
  *  - An entry that Xen did not clear is left to stock, as are pages of files, which need
  *    their bits and an earlier flush, swapped pages, and areas where userfaultfd leaves
