@@ -126,18 +126,29 @@ def small() -> Transcript:
     )
 
 
+FORKS = "$(sed -n 's/^processes //p' /proc/stat)"
+
+
 def _under_forks(step: Step) -> Step:
     """Return the step, saying how many processes were forked meanwhile."""
-    forks = "$(sed -n 's/^processes //p' /proc/stat)"
-    command = f"before={forks}; {step.command} || exit 1; echo forked $(({forks} - before))"
+    command = f"before={FORKS}; {step.command} || exit 1; echo forked $(({FORKS} - before))"
     return _step(step.name, command, expect=0)
 
 
+def _switched_under_forks(name: str, value: int) -> Step:
+    """Return a step that ends with the pool switched to the value.
+
+    One switch may take less time than one fork: it is repeated, back and forth, until more
+    processes were forked than the step itself has.
+    """
+    switch = f"echo {1 - value} >{SYSFS}/enabled && echo {value} >{SYSFS}/enabled"
+    enough = f"[ $(({FORKS} - $before)) -gt {4 * FORKERS} ]"
+    command = f"until {switch} || exit 1; {enough}; do :; done"
+    return _under_forks(Step(name, command))
+
+
 LOADS = tuple(map(_under_forks, pagetable.load_steps()))
-SWITCHES = tuple(
-    _under_forks(Step(name, f"echo {value} >{SYSFS}/enabled"))
-    for name, value in (("disable", 0), ("enable", 1))
-)
+SWITCHES = (_switched_under_forks("disable", 0), _switched_under_forks("enable", 1))
 UNLOADS = tuple(map(_under_forks, pagetable.unload_steps()))
 
 
