@@ -5,21 +5,18 @@ Chains of pre-dump, pre-dump, dump, kill and restore of a tree whose memory chan
 page compared.
 """
 
-import re
-
 import pytest
 
+import criu_steps
 import module_steps
 from packages import debian13
-from trapless_lab import artifacts
 from trapless_lab.dirty import criu
 from trapless_lab.dirty.criu import Outcome
 from trapless_lab.dirty.experiments import criu as experiment
 from trapless_lab.dirty.experiments import trackers
-from trapless_lab.machines import nested, runner
+from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import File, Tree
 from trapless_lab.machines.machine import MACHINES, Machine
-from trapless_lab.machines.nested import Inner
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
 
@@ -28,7 +25,6 @@ pytestmark = pytest.mark.machine
 TREE = "dirtychurn /tmp/file 100 30"
 SMALL = "dirtychurn /tmp/file 60 60 small"
 SMALL_STILL = "dirtychurn /tmp/file 100 20 writes small"
-PATIENCE_S = 1200
 BACKENDS = ("dbit", "uffd-sync")
 # The mistakes that a holder can make, and a tree in which criu itself sees nothing of them.
 # Forgetting a page does no harm if the program writes it again, or if it is of a huge page that was
@@ -141,32 +137,12 @@ def test_a_later_kernel() -> None:
 
 
 def _nested(tree: str, *, mistake: str = "") -> Outcome:
-    """Make a chain in a guest of trapless-vmm, where each page's first write is an exit through two
-    hypervisors.
-
-    criu's limit for stopping all processes, 10 s by the clock, is not for an emulation of an emulation.
-    """
-    chain = criu.chain("spml", tree, criu.command("spml", "/tmp/spml.socket"))
-    lines = ["set -e", criu.LOAD_MODULES, criu.PREPARE.command, module_steps.insmod().command]
-    lines += [f"export DUMP='--timeout {PATIENCE_S}'", f"{chain.command} || echo chain: $?", ""]
-    files = {**criu.files(), **criu.module_files(), **module_steps.module_files()}
-    environment = f"DIRTY_MUTANT={mistake}" if mistake else ""
-    inner = Inner("spml", "\n".join(lines), files, memory=criu.INNER_MEMORY, environment=environment)
-    vmm = artifacts.mutant("dirty", "rust", "release/trapless-vmm") if mistake else None
-    transcript = runner.run(
-        nested.machine(),
-        [inner.step(3000)],
-        files=nested.files(inner, vmm=vmm),
-        modules=nested.OUTER_MODULES,
-    )
-    text = nested.output(transcript["spml"].output)
-    print(text)
-    failed = re.search(r"^chain: (\d+)$", text, re.MULTILINE)
-    return Outcome(int(failed[1]) if failed else 0, text)
+    (outcome,) = criu_steps.nested_chains({"chain": tree}, mistake=mistake).values()
+    return outcome
 
 
 def test_the_hypervisors_log() -> None:
-    """By SPML."""
+    """By SPML, on two processors."""
     _is_right(_nested(SMALL))
 
 
