@@ -285,6 +285,9 @@ def test_only_what_can_change_a_measurement_counts(tmp_path: Path) -> None:
         before = _digest(tmp_path)
         after = write(name, "two")
         assert after[0] != before[0] and (after[1] != before[1]) == both, name
+    experiment = "lab/trapless_lab/power/experiments/exits.py"
+    said = [write(experiment, f"a(\n    minutes={minutes},\n    rounds=3,\n)\n") for minutes in (3, 12)]
+    assert said[0] == said[1] != write(experiment, "a(\n    minutes=3,\n    rounds=4,\n)\n")
 
 
 def test_an_experiment_counts_what_it_imports() -> None:

@@ -3,11 +3,13 @@
 
 Invariant: an experiment's digest changes with every file that can change what it measures, committed or not:
 the Python files that its own imports, whatever else the lab puts into machines, its system's folder, and what
-systems share. Documents, tests and other systems cannot, and so make no result stale.
+systems share. Documents, tests, other systems and the minutes that an experiment says it takes cannot, and so
+make no result stale.
 """
 
 import hashlib
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ _PACKAGE = "lab/trapless_lab/"
 _SHARED = ("kmod/", "Cargo.", "scripts/fetch-", "lab/requirements.txt")
 _OF_TESTS = ("module", "guest")
 """Folders of tests from which experiments take a module or a program."""
+_MINUTES = re.compile(rb"^    minutes=\d+,$", re.MULTILINE)
 _NOT_MEASURED = (f"{_PACKAGE}papers/", f"{_PACKAGE}experiment/plots.py")
 
 
@@ -47,7 +50,7 @@ def version(repository: Path, experiments: Iterable[Experiment]) -> Sources:
     names = sorted({os.fsdecode(name) for name in listed if name})
     contents = {name: hashlib.sha256() for name in names if (repository / name).is_file()}
     for name, content in contents.items():
-        content.update((repository / name).read_bytes())
+        content.update(_MINUTES.sub(b"", (repository / name).read_bytes()))
     digests = {}
     for one in experiments:
         imported = imports(one.run.__module__)
