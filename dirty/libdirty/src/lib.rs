@@ -45,6 +45,7 @@ mod own;
 pub mod pagemap;
 mod pending;
 mod private;
+mod room;
 mod scratch;
 mod seccomp;
 mod signals;

@@ -22,13 +22,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::backend::{Armed, Backend, Collection, Part};
+use crate::backend::{Armed, Backend, Collection, Part, Place};
 use crate::bitmap::Bitmap;
 use crate::capability::{BackendKind, Capabilities};
 use crate::error::{Error, Result};
 use crate::extent::{Dirty, PageRange, Reason};
 use crate::maps::{Mapping, Memory, Unreadable};
 use crate::pending::Pending;
+use crate::room;
 use crate::target::Target;
 
 /// A run of mapped pages in the books.
@@ -174,8 +175,9 @@ impl Tracker {
             Err(Unreadable::Gone) => return Err(Error::Gone(self.target.pid())),
             Err(Unreadable::Failed(error)) => return Err(error),
         };
+        self.backend.enclose(&mappings, range.end());
         for run in memory_runs(&mappings) {
-            self.arm(run, &mappings);
+            self.arm(run, &mappings, &[range]);
         }
         self.backend.settle(&self.target);
         self.ranges.insert(at, range);
@@ -388,12 +390,14 @@ impl Tracker {
     fn look(&mut self, view: View, found: &mut Dirty) -> std::result::Result<(), Unreadable> {
         let View { span, mappings, parts, mut fresh } = view;
         let mut lost = Vec::new();
+        let limits = span.map_or_else(|| self.ranges.clone(), |span| vec![span]);
         self.backend.collect(
             &self.target,
             &mut Collection {
                 parts: &parts,
                 is_all: span.is_none(),
                 mappings: &mappings,
+                limits: &limits,
                 dirty: found,
                 lost: &mut lost,
             },
@@ -403,7 +407,7 @@ impl Tracker {
         let mut again = mappings;
         if !lost.is_empty() {
             for range in &lost {
-                self.forget(*range);
+                self.forget_what_was(*range);
             }
             match self.mapped(span) {
                 Ok(mappings) => again = mappings,
@@ -427,14 +431,14 @@ impl Tracker {
         // Constant memory may have been replaced by a writable mapping of the same file, which only arming it again
         // shows. Memory that could not be watched may be free now.
         for region in self.take_unwatched(span) {
-            for (range, armed) in self.arm((region.range, region.memory), &again) {
+            for (range, armed) in self.arm((region.range, region.memory), &again, &limits) {
                 if !(matches!(region.state, State::Constant) && armed == Some(Armed::Constant)) {
                     found.push(range, reason_of(armed));
                 }
             }
         }
         for run in fresh {
-            for (range, armed) in self.arm(run, &again) {
+            for (range, armed) in self.arm(run, &again, &limits) {
                 found.push(range, reason_of(armed));
             }
         }
@@ -502,18 +506,20 @@ impl Tracker {
     }
 
     /// Watch a run of mapped pages that is not in the books, and enter it. Returns the outcome for each piece: `None`
-    /// where nothing is mapped any more.
+    /// where nothing is mapped any more. `limits`: where the mappings were looked for.
     fn arm(
         &mut self,
         (range, memory): (PageRange, Memory),
         mappings: &[Mapping],
+        limits: &[PageRange],
     ) -> Vec<(PageRange, Option<Armed>)> {
         let first = mappings.partition_point(|mapping| mapping.range.end() <= range.start());
         let within: Vec<_> = mappings[first..]
             .iter()
             .map_while(|mapping| Some(Mapping { range: mapping.range.intersection(range)?, ..*mapping }))
             .collect();
-        let (armed, state) = self.try_to_arm(range, memory, &within);
+        let rooms = room::around(range, mappings, limits);
+        let (armed, state) = self.try_to_arm(range, memory, &Place { mappings: &within, rooms });
         let is_one = within.len() == 1 && within[0].range == range;
         if armed == Armed::Watched || is_one {
             self.enter(Region { range, memory, state });
@@ -522,7 +528,9 @@ impl Tracker {
         // One mapping that cannot be watched makes the whole run fail: try each by itself.
         let mut pieces = Vec::new();
         for mapping in &within {
-            let (armed, state) = self.try_to_arm(mapping.range, memory, std::slice::from_ref(mapping));
+            let rooms = room::around(mapping.range, mappings, limits);
+            let place = Place { mappings: std::slice::from_ref(mapping), rooms };
+            let (armed, state) = self.try_to_arm(mapping.range, memory, &place);
             self.enter(Region { range: mapping.range, memory, state });
             pieces.push((mapping.range, Some(armed)));
         }
@@ -531,12 +539,12 @@ impl Tracker {
         pieces
     }
 
-    fn try_to_arm(&mut self, range: PageRange, memory: Memory, mappings: &[Mapping]) -> (Armed, State) {
+    fn try_to_arm(&mut self, range: PageRange, memory: Memory, place: &Place<'_>) -> (Armed, State) {
         // Without memory for the bitmap it cannot be watched.
         let Ok(bitmap) = Bitmap::new(range) else { return (Armed::Unsupported, State::Unsupported) };
         let bitmap = Arc::new(bitmap);
         let part = Part { range, memory, bitmap: bitmap.clone() };
-        match self.backend.arm(&self.target, &part, mappings) {
+        match self.backend.arm(&self.target, &part, place) {
             Armed::Watched => (Armed::Watched, State::Watched(bitmap)),
             Armed::Constant => (Armed::Constant, State::Constant),
             Armed::Unsupported => (Armed::Unsupported, State::Unsupported),
@@ -547,8 +555,18 @@ impl Tracker {
         self.regions.insert(region.range.start(), region);
     }
 
-    /// Take `range` out of the books and of the back end's.
+    /// Take `range` out of the books and of the back end's, with what has grown there since.
     fn forget(&mut self, range: PageRange) {
+        if self.starts_within(range).is_empty() {
+            return;
+        }
+        let mappings = self.mapped(Some(range)).unwrap_or_default();
+        self.backend.release(&mappings, range.end());
+        self.forget_what_was(range);
+    }
+
+    /// The same, of what is in the books alone.
+    fn forget_what_was(&mut self, range: PageRange) {
         let starts = self.starts_within(range);
         for region in starts.iter().filter_map(|start| self.regions.remove(start)).collect::<Vec<_>>() {
             if let (State::Watched(_), Some(piece)) = (&region.state, region.range.intersection(range)) {

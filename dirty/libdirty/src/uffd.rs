@@ -106,13 +106,13 @@ impl Uffd {
             .map_err(|error| format!("UFFDIO_API refuses the features {features:#x}: {error}"))
     }
 
-    /// Watch writes to `part`, of which no page is marked yet.
-    pub(crate) fn watch(&self, part: &Part) -> Armed {
+    /// Watch writes to `part`, of which no page is marked yet, and all of one of its rooms.
+    pub(crate) fn watch(&self, part: &Part, rooms: &[PageRange]) -> Armed {
         // All but private anonymous memory is marked where it is empty, too.
         if !part.memory.is_private_anonymous() && is_too_large_to_mark(part.range) {
             return Armed::Unsupported;
         }
-        match self.register(part.range) {
+        match self.register_within(rooms, part.range) {
             Ok(()) => Armed::Watched,
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Armed::Constant, // no VM_MAYWRITE
             Err(_) => Armed::Unsupported,
@@ -148,8 +148,14 @@ impl Uffd {
     ///
     /// This watches memory that nobody watched, whatever marks it has: call [`Uffd::is_watched`] first. (Should our
     /// watch end between the two calls, a write in these microseconds is lost.)
-    pub(crate) fn is_ours(&self, range: PageRange) -> bool {
-        self.register(range).is_ok()
+    pub(crate) fn is_ours(&self, rooms: &[PageRange], range: PageRange) -> bool {
+        self.register_within(rooms, range).is_ok()
+    }
+
+    /// Register `range` with one of its rooms: the first that the kernel takes. (Something in a room may be none that
+    /// can be watched.)
+    fn register_within(&self, rooms: &[PageRange], range: PageRange) -> io::Result<()> {
+        if rooms.iter().any(|room| self.register(*room).is_ok()) { Ok(()) } else { self.register(range) }
     }
 
     pub(crate) fn register(&self, range: PageRange) -> io::Result<()> {
@@ -165,21 +171,6 @@ impl Uffd {
     /// Stop watching; removes the protection of every page. What is unmapped there does not matter.
     pub(crate) fn unregister(&self, range: PageRange) -> io::Result<()> {
         self.ioctl(UFFDIO_UNREGISTER, &mut raw(range))
-    }
-
-    /// Stop watching, mapping by mapping, whatever is in `range` by now: one mapping that cannot be watched makes the
-    /// kernel refuse the whole range.
-    pub(crate) fn leave(&self, target: &Target, range: PageRange) {
-        // Before Linux 6.17 the kernel would also end the watch of another userfaultfd.
-        if self.is_ours(range) && self.unregister(range).is_ok() {
-            return;
-        }
-        // Memory that cannot be read any more is not protected any more either.
-        for mapping in target.maps().within(&[range]).unwrap_or_default() {
-            if self.is_ours(mapping.range) {
-                let _ = self.unregister(mapping.range);
-            }
-        }
     }
 
     /// Protect pages, or lift the protection and wake the threads that wait there.

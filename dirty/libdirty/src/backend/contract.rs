@@ -25,6 +25,14 @@ pub(crate) struct Part {
     pub(crate) bitmap: Arc<Bitmap>,
 }
 
+/// Where a part was found a moment ago.
+pub(crate) struct Place<'a> {
+    /// Its mappings.
+    pub(crate) mappings: &'a [Mapping],
+    /// What may be watched with it, the largest first: see [`crate::room`].
+    pub(crate) rooms: [PageRange; 2],
+}
+
 /// The outcome of arming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Armed {
@@ -45,6 +53,8 @@ pub(crate) struct Collection<'a> {
     pub(crate) is_all: bool,
     /// The same with protections, as seen a moment ago.
     pub(crate) mappings: &'a [Mapping],
+    /// Where the mappings were looked for.
+    pub(crate) limits: &'a [PageRange],
     /// Where dirty pages go, in any order.
     pub(crate) dirty: &'a mut Dirty,
     /// Ranges that turned out not to be armed (any more): the tracker arms them anew and reports them whole.
@@ -55,12 +65,18 @@ pub(crate) struct Collection<'a> {
 pub(crate) trait Backend: Send + Debug {
     fn kind(&self) -> BackendKind;
 
-    /// Find writes to `part` from now on; what it holds now is known to the caller. `mappings` are the part's.
-    fn arm(&mut self, target: &Target, part: &Part, mappings: &[Mapping]) -> Armed;
+    /// Find writes to `part` from now on; what it holds now is known to the caller.
+    fn arm(&mut self, target: &Target, part: &Part, place: &Place<'_>) -> Armed;
 
     /// Called after one or more `arm`: what is written from now on must be found. For back ends that do better to
     /// arm all at once.
     fn settle(&mut self, _target: &Target) {}
+
+    /// Called before `arm` of all the memory of these mappings; it may watch what is free above each, up to `end`.
+    fn enclose(&mut self, _mappings: &[Mapping], _end: usize) {}
+
+    /// Called before `disarm` of all that is watched of the same, of which nothing is watched afterwards.
+    fn release(&mut self, _mappings: &[Mapping], _end: usize) {}
 
     /// Leave `range`, a part or a piece of one, as if it had never been watched. `mapped`: whether the memory is still
     /// there; if not, only the back end's own records are removed.

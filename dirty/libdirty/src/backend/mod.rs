@@ -10,7 +10,7 @@ mod uffd_sync;
 
 use std::os::fd::OwnedFd;
 
-pub(crate) use self::contract::{Armed, Backend, Collection, Part};
+pub(crate) use self::contract::{Armed, Backend, Collection, Part, Place};
 use crate::capability::BackendKind;
 use crate::device::abi;
 use crate::extent::{PageRange, page_size};

@@ -13,11 +13,10 @@
 
 use std::io;
 
-use super::{Armed, Backend, Collection, Part};
+use super::{Armed, Backend, Collection, Part, Place};
 use crate::capability::BackendKind;
 use crate::device::{Device, abi};
 use crate::extent::{PageRange, Reason};
-use crate::maps::Mapping;
 use crate::target::Target;
 
 #[derive(Debug)]
@@ -93,7 +92,7 @@ impl Backend for Module {
         self.kind
     }
 
-    fn arm(&mut self, _target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
+    fn arm(&mut self, _target: &Target, part: &Part, _place: &Place<'_>) -> Armed {
         // Device memory, no memory for the books, or watched already by a mistake: each collect reports it, and tries
         // again.
         match self.device.watch(part.range) {

@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use self::history::History;
 use self::registry::{Watch, armed};
-use super::{Armed, Backend, Collection, Part};
+use super::{Armed, Backend, Collection, Part, Place};
 use crate::capability::BackendKind;
 use crate::content::Contents;
 use crate::extent::{Dirty, PageRange, Reason};
@@ -177,7 +177,8 @@ impl Backend for Mprotect {
         BackendKind::Mprotect
     }
 
-    fn arm(&mut self, target: &Target, part: &Part, mappings: &[Mapping]) -> Armed {
+    fn arm(&mut self, target: &Target, part: &Part, place: &Place<'_>) -> Armed {
+        let mappings = place.mappings;
         if would_break_signals(part.range) {
             return Armed::Unsupported;
         }

@@ -27,7 +27,7 @@ use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Armed, Backend, Collection, Part};
+use super::{Armed, Backend, Collection, Part, Place};
 use crate::bitmap::Bitmap;
 use crate::capability::BackendKind;
 use crate::claim::Claim;
@@ -35,7 +35,6 @@ use crate::content::{Content, Contents};
 use crate::descriptor::Descriptor;
 use crate::extent::{Dirty, PageRange, Reason};
 use crate::hugetlb;
-use crate::maps::Mapping;
 use crate::news::{News, chunks};
 use crate::pagemap::{self, Entry};
 use crate::scratch::Scratch;
@@ -202,7 +201,7 @@ impl Backend for SoftDirty {
         BackendKind::SoftDirty
     }
 
-    fn arm(&mut self, target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
+    fn arm(&mut self, target: &Target, part: &Part, _place: &Place<'_>) -> Armed {
         if self.huge.is_huge(target, part.memory) {
             return Armed::Unsupported;
         }

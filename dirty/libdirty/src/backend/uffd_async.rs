@@ -37,11 +37,12 @@ use linux_raw_sys::general::{
     UFFD_FEATURE_WP_UNPOPULATED,
 };
 
-use super::{Armed, Backend, Collection, Part, block_size, pieces, whole_blocks};
+use super::{Armed, Backend, Collection, Part, Place, block_size, pieces, whole_blocks};
 use crate::capability::BackendKind;
 use crate::extent::{Dirty, PageRange, Reason, page_size};
 use crate::maps::Mapping;
 use crate::pagemap::{self, Entry, Regions, Scan};
+use crate::room;
 use crate::target::Target;
 use crate::uffd::{Faults, Uffd};
 
@@ -130,8 +131,9 @@ impl UffdAsync {
         sparse(self, at, part.range.end(), &mut report)
     }
 
-    fn is_armed(&self, target: &Target, range: PageRange) -> bool {
-        pagemap::is_watched(target.pagemap(), range) && self.uffd.is_ours(range)
+    fn is_armed(&self, target: &Target, range: PageRange, work: &Collection<'_>) -> bool {
+        let rooms = || room::around(range, work.mappings, work.limits);
+        pagemap::is_watched(target.pagemap(), range) && self.uffd.is_ours(&rooms(), range)
     }
 
     fn sweep_or_lose(&mut self, target: &Target, part: &Part, work: &mut Collection<'_>) {
@@ -369,23 +371,31 @@ impl Backend for UffdAsync {
         BackendKind::UffdAsync
     }
 
-    fn arm(&mut self, target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
-        let armed = self.uffd.watch(part);
+    fn arm(&mut self, target: &Target, part: &Part, place: &Place<'_>) -> Armed {
+        let armed = self.uffd.watch(part, &place.rooms);
         if armed != Armed::Watched {
             return armed;
         }
         if self.mark(target, part).is_err() {
-            self.uffd.leave(target, part.range);
-            return Armed::Unsupported; // replaced while it was being armed
+            return Armed::Unsupported; // replaced while it was being armed; it is watched, and costs nothing
         }
         part.bitmap.set_fresh(true);
         Armed::Watched
     }
 
-    fn disarm(&mut self, target: &Target, range: PageRange, mapped: bool) {
-        if mapped {
-            self.uffd.leave(target, range);
-        }
+    fn enclose(&mut self, mappings: &[Mapping], end: usize) {
+        room::each(mappings, end, |_| false, &mut |span| self.uffd.register(span).is_ok());
+    }
+
+    fn release(&mut self, mappings: &[Mapping], end: usize) {
+        // Before Linux 6.17 the kernel would also end the watch of another userfaultfd.
+        room::each(mappings, end, |_| false, &mut |span| {
+            self.uffd.register(span).is_ok() && self.uffd.unregister(span).is_ok()
+        });
+    }
+
+    fn disarm(&mut self, _target: &Target, _range: PageRange, _mapped: bool) {
+        // Nothing is kept of it, and `release` has left it. What was lost is armed again.
     }
 
     fn collects_some(&self, _parts: &[Part]) -> bool {
@@ -394,13 +404,13 @@ impl Backend for UffdAsync {
 
     fn collect(&mut self, target: &Target, work: &mut Collection<'_>) {
         for part in work.parts {
-            if self.is_armed(target, part.range) {
+            if self.is_armed(target, part.range, work) {
                 self.sweep_or_lose(target, part, work);
                 continue;
             }
             // One mapping that was replaced costs none of the others.
             for piece in pieces(part, work.mappings) {
-                if self.is_armed(target, piece.range) {
+                if self.is_armed(target, piece.range, work) {
                     self.sweep_or_lose(target, &piece, work);
                 } else {
                     work.lost.push(piece.range);

@@ -31,13 +31,14 @@ use linux_raw_sys::general::{
     PAGE_IS_WRITTEN, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, uffd_msg,
 };
 
-use super::{Armed, Backend, Collection, Part, pieces};
+use super::{Armed, Backend, Collection, Part, Place, pieces};
 use crate::capability::BackendKind;
 use crate::descriptor::Descriptor;
 use crate::extent::{PageRange, Reason, page_size};
-use crate::maps::{Mapping, Object};
+use crate::maps::{Mapping, Memory, Object};
 use crate::own::Kept;
 use crate::pagemap::{self, Entry, Regions, Scan};
+use crate::room;
 use crate::signals::Blocked;
 use crate::target::Target;
 use crate::uffd::{Faults, Uffd};
@@ -158,7 +159,8 @@ impl UffdSync {
     }
 
     fn is_armed(&self, part: &Part, work: &Collection<'_>) -> bool {
-        self.uffd.is_watched(part.range, work.mappings) && self.uffd.is_ours(part.range)
+        let rooms = || room::around(part.range, work.mappings, work.limits);
+        self.uffd.is_watched(part.range, work.mappings) && self.uffd.is_ours(&rooms(), part.range)
     }
 
     fn sweep_or_lose(&mut self, target: &Target, part: &Part, work: &mut Collection<'_>) {
@@ -218,27 +220,37 @@ impl Backend for UffdSync {
         BackendKind::UffdSync
     }
 
-    fn arm(&mut self, target: &Target, part: &Part, _mappings: &[Mapping]) -> Armed {
-        if is_private_file(part) {
+    fn arm(&mut self, _target: &Target, part: &Part, place: &Place<'_>) -> Armed {
+        if is_private_file(part.memory) {
             return Armed::Unsupported;
         }
-        let armed = self.uffd.watch(part);
+        let armed = self.uffd.watch(part, &place.rooms);
         if armed != Armed::Watched {
             return armed;
         }
         // Empty entries of private anonymous memory stay as they are; all of it is fresh.
         if self.uffd.write_protect(part.range, true).is_err() {
-            self.uffd.leave(target, part.range);
             return Armed::Unsupported;
         }
         part.bitmap.set_fresh(true);
         Armed::Watched
     }
 
-    fn disarm(&mut self, target: &Target, range: PageRange, mapped: bool) {
-        if mapped {
-            self.uffd.leave(target, range);
-        }
+    fn enclose(&mut self, mappings: &[Mapping], end: usize) {
+        room::each(mappings, end, |mapping| is_private_file(mapping.memory), &mut |span| {
+            self.uffd.register(span).is_ok()
+        });
+    }
+
+    fn release(&mut self, mappings: &[Mapping], end: usize) {
+        // Before Linux 6.17 the kernel would also end the watch of another userfaultfd.
+        room::each(mappings, end, |mapping| is_private_file(mapping.memory), &mut |span| {
+            self.uffd.register(span).is_ok() && self.uffd.unregister(span).is_ok()
+        });
+    }
+
+    fn disarm(&mut self, _target: &Target, _range: PageRange, _mapped: bool) {
+        // Nothing is kept of it, and `release` has left it. What was lost is armed again.
     }
 
     fn collects_some(&self, _parts: &[Part]) -> bool {
@@ -284,8 +296,8 @@ impl Drop for UffdSync {
 
 /// Private mappings of files are refused: the kernel keeps the mark on a page that was discarded, so discards go
 /// unseen; and in the own process the handler thread needs the data of libraries.
-fn is_private_file(part: &Part) -> bool {
-    !part.memory.shared && matches!(part.memory.object, Object::File { .. })
+fn is_private_file(memory: Memory) -> bool {
+    !memory.shared && matches!(memory.object, Object::File { .. })
 }
 
 /// The stack of the calling thread.
