@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from trapless_lab.releases import INSTALLED_PAIR
+
 APART = "test_experiments.py"
 
 # An example that takes long says something of the host, not of the code.
@@ -65,12 +67,14 @@ class _Groups(LoadScopeScheduling):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the dearest first. What is left out of make check must say why."""
+    """Put the dearest first. What is left out must say why."""
     for item in items:
-        for name in ("long", "not_fast"):
+        for name in ("long", "not_fast", "debian12"):
             mark = item.get_closest_marker(name)
             if mark and not mark.args:
                 raise pytest.UsageError(f"{item.nodeid}: {name} without a reason")
+            if mark and name == "debian12" and name != INSTALLED_PAIR:
+                item.add_marker(pytest.mark.skip(reason=f"not on {INSTALLED_PAIR}: {mark.args[0]}"))
     items.sort(key=_rank)
 
 

@@ -51,6 +51,8 @@ static const struct known_function known[] = {
 	{ "all", "__get_user_pages", 0x28ef77998b9af0aa },
 	{ "all", "__get_user_pages", 0x83d9bc5d58ba4cb3 },	/* gcc 12 */
 	{ "all", SERIES_GUP_FAST, 0x98856fb8e8a5f265 },
+	{ "all", SERIES_GUP_FAST, 0xf491e1cd519e0a05 },	/* 6.12.118 */
+	{ "all", SERIES_GUP_FAST, 0x7ab21694d96f5fe7 },	/* 6.12.118, -cpu max */
 	{ "all", SERIES_GUP_FAST, 0x1072b3157273d76f },	/* gcc 12 */
 	{ "all", SERIES_GUP_FAST, 0x4edddf168aae19c5 },	/* gcc 12, five levels */
 	{ "all", SERIES_GUP_FAST, 0x623133e75f05e027 },	/* five levels */

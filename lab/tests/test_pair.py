@@ -11,8 +11,10 @@ from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.pair import DEFAULT, PAIRS
 from trapless_lab.pagetable import parts
 
+pytestmark = pytest.mark.debian12("another host has one pair")
+
 XEN, BARE = MACHINES["xen-strict"], MACHINES["bare"]
-BACKPORTS, DEBIAN13 = PAIRS["debian12-backports"], PAIRS["debian13"]
+BACKPORTS, DEBIAN13 = PAIRS.get("debian12-backports", DEFAULT), PAIRS["debian13"]
 FILES = {
     "pagetable/debian13/versions": "xen-utils-4.20 4.20.4-2\nxen-hypervisor-4.20-amd64 4.20.4-1\n",
     "pagetable/debian13/boot/xen-4.20-amd64.gz": "",

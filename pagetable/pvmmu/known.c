@@ -122,11 +122,14 @@ static const struct known_function known[] = {
 	{ "clear_flush", "ptep_clear_flush", 0x6ac5f8357f24fbd2 },	/* gcc 12 */
 	{ "reuse_around", "ptep_set_access_flags", 0x141d3d85d4fcd7bd },
 	{ "reuse_around", "do_wp_page", 0xdea4fa2b92c71e1d },
+	{ "reuse_around", "do_wp_page", 0xd0769d520d092117 },	/* 6.12.118 */
 	{ "reuse_around", "do_wp_page", 0xfc48919e9695226c },	/* gcc 12 */
 	{ "reuse_around", "folio_move_anon_rmap", 0x0da80fb97f4ff5c7 },
 	{ "mremap", "move_page_tables", 0x2c90a88af61e4ea0 },
+	{ "mremap", "move_page_tables", 0x3d49c63c798e81f5 },	/* 6.12.118 */
 	{ "mremap", "move_page_tables", 0x9c5544d66ce0fc0d },	/* gcc 12 */
 	{ "zap", "unmap_page_range", 0x29aa74e4b4272b13 },
+	{ "zap", "unmap_page_range", 0x0211cfd348b954de },	/* 6.12.118 */
 	{ "zap", "unmap_page_range", 0x23efd49215393aa4 },	/* gcc 12 */
 	{ "zap", "folio_remove_rmap_ptes", 0x4e7fb222c17b66e8 },
 	{ "zap", "__tlb_remove_page_size", 0xaee444b0ea28128a },

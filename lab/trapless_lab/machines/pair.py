@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from .. import artifacts, host, kernels
-from ..releases import INSTALLED, SETTLING, Linux
+from ..releases import INSTALLED, INSTALLED_PAIR, SETTLING, Linux
 from .machine import Machine
 from .script import Step
 
@@ -67,16 +67,17 @@ def _packages(file: Path) -> dict[str, str]:
     return dict(line.split() for line in file.read_text().splitlines())
 
 
-PAIRS: Mapping[str, Pair] = MappingProxyType(
-    {
-        pair.name: pair
-        for pair in (
-            Pair("debian12"),
-            Pair("debian12-backports", "6.12-deb12"),
-            Pair("debian13", "6.12-deb13", "debian13"),
-        )
-    }
-)
+# With Debian 13's packages installed, Debian 12's are not fetched.
+_OF_HOST = {
+    "debian12": (
+        Pair("debian12"),
+        Pair("debian12-backports", "6.12-deb12"),
+        Pair("debian13", "6.12-deb13", "debian13"),
+    ),
+    "debian13": (Pair("debian13"),),
+}
 
-DEFAULT = PAIRS["debian12"]
+PAIRS: Mapping[str, Pair] = MappingProxyType({pair.name: pair for pair in _OF_HOST[INSTALLED_PAIR]})
+
+DEFAULT = PAIRS[INSTALLED_PAIR]
 """What the host itself has installed."""

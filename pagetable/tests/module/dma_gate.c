@@ -14,7 +14,6 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/bio.h>
-#include <linux/blkdev.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 
@@ -22,6 +21,7 @@
 #include <xen/xen.h>
 
 #include "call.h"
+#include "series_disk.h"
 
 #define UNTOUCHED	0xaa
 #define ON_DISK		0x5a	/* what the lab fills the disk with */
@@ -30,7 +30,7 @@ static char *disk = "/dev/sda";
 module_param(disk, charp, 0444);
 MODULE_PARM_DESC(disk, "block device, every byte of it 0x5a");
 
-static struct block_device *bdev;
+static struct series_disk *opened;
 static struct page *page;
 static const char *result = "none";
 
@@ -46,7 +46,7 @@ static int read_block(void)
 	int status;
 
 	memset(data, UNTOUCHED, PAGE_SIZE);
-	bio_init(&bio, bdev, &vec, 1, REQ_OP_READ);
+	bio_init(&bio, series_disk_device(opened), &vec, 1, REQ_OP_READ);
 	bio.bi_iter.bi_sector = 8;
 	__bio_add_page(&bio, page, PAGE_SIZE, 0);
 	status = submit_bio_wait(&bio);
@@ -99,12 +99,12 @@ static int __init dma_gate_init(void)
 {
 	if (!xen_pv_domain())
 		return -ENODEV;
-	bdev = blkdev_get_by_path(disk, FMODE_READ, NULL);
-	if (IS_ERR(bdev))
-		return PTR_ERR(bdev);
+	opened = series_disk_open(disk);
+	if (IS_ERR(opened))
+		return PTR_ERR(opened);
 	page = alloc_page(GFP_KERNEL);
 	if (!page) {
-		blkdev_put(bdev, FMODE_READ);
+		series_disk_close(opened);
 		return -ENOMEM;
 	}
 	return 0;
@@ -119,7 +119,7 @@ static void __exit dma_gate_exit(void)
 		pr_err("page not released (%ld), leaking it\n", rc);
 	else
 		__free_page(page);
-	blkdev_put(bdev, FMODE_READ);
+	series_disk_close(opened);
 }
 
 module_init(dma_gate_init);

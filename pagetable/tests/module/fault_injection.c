@@ -30,6 +30,7 @@
 #include <linux/string.h>
 
 #include "call.h"
+#include "series_allocators.h"
 
 #define VICTIM	"trapless_pagetable"
 #define DEPTH	48
@@ -71,11 +72,9 @@ static unsigned long caller(void)
 	depth = stack_trace_save(stack, DEPTH, 0);
 	for (i = 0; i < depth; i++) {
 		if (within_module_core(stack[i], victim))
-			return stack[i] -
-			       (unsigned long)victim->core_layout.base;
+			return stack[i] - series_module_core(victim);
 		if (within_module_init(stack[i], victim))
-			return stack[i] + SZ_1G -
-			       (unsigned long)victim->init_layout.base;
+			return stack[i] + SZ_1G - series_module_init(victim);
 	}
 	return 0;
 }
@@ -168,18 +167,7 @@ static void after_allocation(struct kprobe *probe, struct pt_regs *regs,
 	.gfp = offsetof(struct pt_regs, _argument),		\
 }
 
-static struct allocator allocators[] = {
-	ALLOCATOR("__alloc_pages", di),
-	ALLOCATOR("__kmalloc", si),
-	ALLOCATOR("__kmalloc_node", si),
-	ALLOCATOR("__kmalloc_node_track_caller", si),
-	ALLOCATOR("kmalloc_trace", si),
-	ALLOCATOR("kmalloc_node_trace", si),
-	ALLOCATOR("kmem_cache_alloc", si),
-	ALLOCATOR("kmem_cache_alloc_lru", dx),
-	ALLOCATOR("kmem_cache_alloc_node", si),
-	ALLOCATOR("__vmalloc_node_range", r8),
-};
+static struct allocator allocators[] = { SERIES_ALLOCATORS(ALLOCATOR) };
 
 static int on_module(struct notifier_block *self, unsigned long state,
 		     void *data)

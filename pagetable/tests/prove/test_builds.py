@@ -24,10 +24,13 @@ from variants import LAYOUT_TEXT  # noqa: E402
 EFI = DEFAULT_IMAGE.with_suffix(".efi")
 LIST = DEFAULT_SYMBOLS.with_name(f"{EFI.name}.map")
 
-pytestmark = pytest.mark.skipif(
-    not all(path.exists() for path in (DEFAULT_IMAGE, DEFAULT_SYMBOLS, EFI, LIST)),
-    reason="Debian's Xen and its -dbg package are not installed",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not all(path.exists() for path in (DEFAULT_IMAGE, DEFAULT_SYMBOLS, EFI, LIST)),
+        reason="Debian's Xen and its -dbg package are not installed",
+    ),
+    pytest.mark.debian12("its passages, loops and addresses are changed, and they are of that build"),
+]
 
 
 @pytest.fixture(scope="module")

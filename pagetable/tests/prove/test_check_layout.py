@@ -42,7 +42,10 @@ needs_xen = pytest.mark.skipif(
     not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
     reason="Debian's Xen and its -dbg package are not installed",
 )
-pytestmark = needs_xen
+pytestmark = [
+    needs_xen,
+    pytest.mark.debian12("its passages, loops and addresses are changed, and they are of that build"),
+]
 
 
 @pytest.fixture

@@ -32,10 +32,13 @@ from zero_run_finder.flow import Program  # noqa: E402
 from zero_run_finder.output import header, report  # noqa: E402
 from zero_run_finder.trampolines import Trampolines  # noqa: E402
 
-pytestmark = pytest.mark.skipif(
-    not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
-    reason="Debian's Xen and its -dbg package are not installed",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
+        reason="Debian's Xen and its -dbg package are not installed",
+    ),
+    pytest.mark.debian12("its passages, loops and addresses are changed, and they are of that build"),
+]
 
 CASES = 40
 

@@ -12,10 +12,13 @@ from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS
 from layout_checker.facts import check_all
 from variants import HEADER, Variant, installed
 
-pytestmark = pytest.mark.skipif(
-    not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
-    reason="Debian's Xen and its -dbg package are not installed",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
+        reason="Debian's Xen and its -dbg package are not installed",
+    ),
+    pytest.mark.debian12("its passages, loops and addresses are changed, and they are of that build"),
+]
 
 PATCHES = 40
 
