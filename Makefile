@@ -137,7 +137,7 @@ soak: setup mutants		## random tests on new seeds for HOURS=n in all; goes on wh
 report:				## every table and figure of the papers, in docs/report; QUICK=1; goes on where it was stopped
 	@scripts/setup --long
 	@$(sub) $(systems)
-	@.venv/bin/trapless-lab report $(if $(QUICK),--quick) -o docs/report
+	@.venv/bin/trapless-lab report $(if $(QUICK),--quick) -o docs/report --tables docs/results.md
 
 clean:				## remove what was built (.venv stays)
 	rm -rf build results

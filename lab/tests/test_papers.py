@@ -23,7 +23,7 @@ from trapless_lab.experiment.experiment import Check, Context, Experiment, Resul
 from trapless_lab.experiment.report import as_json
 from trapless_lab.machines import nested
 from trapless_lab.overall import Overall
-from trapless_lab.papers import PAPERS, documented, item, kept, making, page, read, sources
+from trapless_lab.papers import PAPERS, documented, item, kept, making, measured, page, read, sources
 from trapless_lab.papers.item import Column, Comparison, Curves, Item, Line, Listing, Paper
 from trapless_lab.papers.kept import Kept
 from trapless_lab.papers.sources import Sources
@@ -471,6 +471,24 @@ def test_from_runs_nothing(checkout: Path) -> None:
     assert report("--quick", "--from", made, "-o", str(checkout / "again"))[0] == 0
     assert (checkout / "again/report.html").read_bytes() == (checkout / "out/report.html").read_bytes()
     assert len((checkout / "ran").read_text().split()) == 2
+
+
+def test_figures_of_full_runs_go_into_a_document(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = measured.Figures("pears", {"old": (("x[2]",), ())})
+    monkeypatch.setattr(measured, "TABLES", {"pears": figures})
+    document = checkout / "results.md"
+    text = "<!-- measured: pears -->\n| tree | pears | by |\n| --- | --- | --- |\n| old | 7.0 kg | hand |\n"
+    document.write_text(text)
+    arguments = "-j1", "-o", str(checkout / "out"), "--tables", str(document)
+    assert report("--quick", *arguments)[0] == 0 and document.read_text() == text
+    assert report(*arguments)[0] == 0
+    assert document.read_text().endswith("sources cafe -->\n" + text.partition("\n")[2].replace("7.0", "3.0"))
+    # What does not fit is found before anything runs.
+    ran = (checkout / "ran").read_text()
+    document.write_text(text.replace("| old", "| new"))
+    monkeypatch.setattr(sources, "version", lambda *_: LATER)
+    code, shown = report(*arguments)
+    assert code == 1 and "0 rows are called old" in shown and (checkout / "ran").read_text() == ran
 
 
 def test_a_target_that_cannot_be_written_is_found_first(checkout: Path) -> None:
