@@ -389,8 +389,17 @@ def test_what_is_not_fresh_is_called_so(tmp_path: Path) -> None:
     failed = replace(made["pears"], result=None, failure="no | tree\nits log")
     named = page.build([PEARS], [], {**made, "pears": failed}, NOW, quick=True)
     assert "FAILED: no \\| tree" in text_of(named, page.MARKDOWN) and not named.good
+    for one, lacking in (
+        (later, "Of 2 experiments: 2 STALE."),
+        (missing, "Of 2 experiments: 1 not run."),
+        (full, "Of 2 experiments: 2 made by a quick run."),
+        (named, "Of 2 experiments: 1 FAILED."),
+    ):
+        for form in (page.HTML, page.MARKDOWN):
+            assert lacking in text_of(one, form).partition("What held")[2].partition("One")[0]
     broken = page.build([PEARS], [], made, NOW, quick=True)
     assert not broken.good and "apples: ripe: all of them" in text_of(broken, page.HTML)
+    assert broken.lacking == ""
 
 
 def test_axes_are_the_same(tmp_path: Path) -> None:
