@@ -4,6 +4,10 @@
 # tested alone, with only what it needs: make -C pagetable, make -C dirty, make -C
 # power, and check of each.
 
+ifneq ($(word 2,$(CURDIR)),)
+$(error kbuild builds no modules in a path with a space, which this one has: $(CURDIR))
+endif
+
 SHELL		:= /bin/bash
 sub		= $(MAKE) --no-print-directory
 # For kbuild, unless whoever calls has said how many.
@@ -137,7 +141,7 @@ soak: setup mutants		## random tests on new seeds for HOURS=n in all; goes on wh
 report:				## every table and figure of the papers, in docs/report; QUICK=1; goes on where it was stopped
 	@scripts/setup --long
 	@$(sub) $(systems)
-	@.venv/bin/trapless-lab report $(if $(QUICK),--quick) -o docs/report
+	@.venv/bin/trapless-lab report $(if $(QUICK),--quick) -o docs/report --tables docs/results.md
 
 clean:				## remove what was built (.venv stays)
 	rm -rf build results

@@ -23,7 +23,7 @@ from trapless_lab.experiment.experiment import Check, Context, Experiment, Resul
 from trapless_lab.experiment.report import as_json
 from trapless_lab.machines import nested
 from trapless_lab.overall import Overall
-from trapless_lab.papers import PAPERS, documented, item, kept, making, page, read, sources
+from trapless_lab.papers import PAPERS, documented, item, kept, making, measured, page, read, sources
 from trapless_lab.papers.item import Column, Comparison, Curves, Item, Line, Listing, Paper
 from trapless_lab.papers.kept import Kept
 from trapless_lab.papers.sources import Sources
@@ -389,8 +389,17 @@ def test_what_is_not_fresh_is_called_so(tmp_path: Path) -> None:
     failed = replace(made["pears"], result=None, failure="no | tree\nits log")
     named = page.build([PEARS], [], {**made, "pears": failed}, NOW, quick=True)
     assert "FAILED: no \\| tree" in text_of(named, page.MARKDOWN) and not named.good
+    for one, lacking in (
+        (later, "Of 2 experiments: 2 STALE."),
+        (missing, "Of 2 experiments: 1 not run."),
+        (full, "Of 2 experiments: 2 made by a quick run."),
+        (named, "Of 2 experiments: 1 FAILED."),
+    ):
+        for form in (page.HTML, page.MARKDOWN):
+            assert lacking in text_of(one, form).partition("What held")[2].partition("One")[0]
     broken = page.build([PEARS], [], made, NOW, quick=True)
     assert not broken.good and "apples: ripe: all of them" in text_of(broken, page.HTML)
+    assert broken.lacking == ""
 
 
 def test_axes_are_the_same(tmp_path: Path) -> None:
@@ -471,6 +480,24 @@ def test_from_runs_nothing(checkout: Path) -> None:
     assert report("--quick", "--from", made, "-o", str(checkout / "again"))[0] == 0
     assert (checkout / "again/report.html").read_bytes() == (checkout / "out/report.html").read_bytes()
     assert len((checkout / "ran").read_text().split()) == 2
+
+
+def test_figures_of_full_runs_go_into_a_document(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = measured.Figures("pears", {"old": (("x[2]",), ())})
+    monkeypatch.setattr(measured, "TABLES", {"pears": figures})
+    document = checkout / "results.md"
+    text = "<!-- measured: pears -->\n| tree | pears | by |\n| --- | --- | --- |\n| old | 7.0 kg | hand |\n"
+    document.write_text(text)
+    arguments = "-j1", "-o", str(checkout / "out"), "--tables", str(document)
+    assert report("--quick", *arguments)[0] == 0 and document.read_text() == text
+    assert report(*arguments)[0] == 0
+    assert document.read_text().endswith("sources cafe -->\n" + text.partition("\n")[2].replace("7.0", "3.0"))
+    # What does not fit is found before anything runs.
+    ran = (checkout / "ran").read_text()
+    document.write_text(text.replace("| old", "| new"))
+    monkeypatch.setattr(sources, "version", lambda *_: LATER)
+    code, shown = report(*arguments)
+    assert code == 1 and "0 rows are called old" in shown and (checkout / "ran").read_text() == ran
 
 
 def test_a_target_that_cannot_be_written_is_found_first(checkout: Path) -> None:

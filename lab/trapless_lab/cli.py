@@ -26,7 +26,7 @@ from .machines import pair
 from .machines.machine import MACHINES, Machine
 from .machines.pair import PAIRS
 from .pagetable import parts as pagetable
-from .papers import PAPERS, documented, kept, making, page, sources
+from .papers import PAPERS, documented, kept, making, measured, page, sources
 from .profiler import flame, profile, profile_report
 
 P = ParamSpec("P")
@@ -299,6 +299,12 @@ def demo(parts: list[Part], logs: bool) -> None:
     help="Write report.html, report.md, its figures and the results here.",
 )
 @click.option(
+    "--tables",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Also put the figures of full runs into the tables of this document.",
+)
+@click.option(
     "-j",
     "--jobs",
     metavar="N",
@@ -306,7 +312,9 @@ def demo(parts: list[Part], logs: bool) -> None:
     default=os.cpu_count() or 1,
     help="Experiments at a time.  [default: as many as processors]",
 )
-def make_report(quick: bool, only: tuple[str, ...], given: Path | None, target: Path, jobs: int) -> None:
+def make_report(
+    quick: bool, only: tuple[str, ...], given: Path | None, target: Path, tables: Path | None, jobs: int
+) -> None:
     """Make one page of every table and figure of the papers, theirs beside ours.
 
     Each result is kept in results/report; the same command goes on where it was stopped, and makes anew what
@@ -316,7 +324,9 @@ def make_report(quick: bool, only: tuple[str, ...], given: Path | None, target: 
     papers = [paper for paper in PAPERS if not only or paper.system in only]
     names = page.experiments(papers)
     folder = given or root / "results" / "report" / ("quick" if quick else "full")
-    _require_writable((), (target, *([] if given else [folder])))
+    _require_writable((tables,), (target, *([] if given else [folder])))
+    if tables:
+        measured.rewrite(tables.read_text(), {})  # fails before the run if a table or a row is unknown
     rows = documented.rows((root / "docs" / "papers.md").read_text())
     known = catalogue.experiments()
     now = sources.version(root, [known[name] for name in names])
@@ -334,6 +344,8 @@ def make_report(quick: bool, only: tuple[str, ...], given: Path | None, target: 
     page.write(made, target)
     for one in found.values():
         kept.save(target / page.RESULTS, one)
+    if tables:
+        output.write(tables, measured.rewrite(tables.read_text(), found).encode())
     console = Console(soft_wrap=True, highlight=False)
     for heading, lines in made.lists:
         for line in lines:

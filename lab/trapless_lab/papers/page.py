@@ -7,6 +7,8 @@ failed or missing is called so at each table that it made, and is never counted 
 """
 
 import base64
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -123,6 +125,13 @@ class Page:
             f"{good} of {len(self.verdicts)} experiments ran by the sources of this page and held; {held} of "
             f"{checks} checks held. A target that was missed is a result, not a failure."
         )
+
+    @property
+    def lacking(self) -> str:
+        """How many experiments are not what was asked for, by the reason; nothing if all are."""
+        states = Counter(re.split("[:(]", verdict.state)[0] for verdict in self.verdicts)
+        found = [f"{count} {state}" for state, count in states.items() if state != "ran"]
+        return f"Of {len(self.verdicts)} experiments: {', '.join(found)}." if found else ""
 
     @property
     def summary(self) -> list[list[str]]:
