@@ -229,3 +229,21 @@ fn the_header_is_c_and_c_plus_plus() {
         assert!(compiler.status().expect("there is a C compiler").success(), "{language:?}");
     }
 }
+
+/// A judge of whom nobody hears the end has judged nothing, and says so without a panic.
+#[test]
+fn a_closed_pipe_is_an_error_like_any_other() {
+    for arguments in [&["--list"][..], &["--backend", "mprotect", "--case", "one-writer"][..]] {
+        let (reader, writer) = std::io::pipe().expect("there are pipes");
+        drop(reader);
+        let output = Command::new(env!("CARGO_BIN_EXE_dirty-conformance"))
+            .args(arguments)
+            .stdout(writer)
+            .output()
+            .expect("it starts");
+        assert_eq!(
+            (output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()),
+            (Some(2), "dirty-conformance: standard output: Broken pipe (os error 32)\n")
+        );
+    }
+}

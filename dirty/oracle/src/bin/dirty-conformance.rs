@@ -2,6 +2,8 @@
 //! `dirty-conformance`: judges anybody's tracker of dirty pages, by the oracle's cases. The result is in TAP; the exit
 //! code is 0 if nothing was missed, 1 if something was, 2 if nothing could be judged.
 
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -142,11 +144,17 @@ fn main() -> ExitCode {
     match start() {
         Ok(code) => code,
         Err(why) => {
-            println!("{}", tap::bail_out(&why));
+            // Where nobody reads it, standard error still has it.
+            let _ = say(tap::bail_out(&why));
             eprintln!("dirty-conformance: {why}");
             ExitCode::from(2)
         }
     }
+}
+
+/// Prints a line, or says that it cannot: a closed pipe is no reason to panic.
+fn say(line: impl Display) -> Result<(), String> {
+    writeln!(io::stdout(), "{line}").map_err(|error| format!("standard output: {error}"))
 }
 
 fn start() -> Result<ExitCode, String> {
@@ -161,7 +169,7 @@ fn start() -> Result<ExitCode, String> {
         None => {}
     }
     if cli.list {
-        cases().for_each(|(name, about)| println!("{name:<20} {about}"));
+        cases().try_for_each(|(name, about)| say(format_args!("{name:<20} {about}")))?;
         return Ok(ExitCode::SUCCESS);
     }
     let subject = cli.subject().ok_or("nothing to judge: --plugin or --backend")?;
@@ -169,8 +177,8 @@ fn start() -> Result<ExitCode, String> {
     // A plug-in that takes the process with it is to take another than this one.
     let name = identify(&program, &subject)?;
     let wanted = cli.wanted();
-    println!("{}", tap::heading(wanted.len()));
-    println!("# {name}");
+    say(tap::heading(wanted.len()))?;
+    say(format_args!("# {name}"))?;
     let (mut good, mut bad, mut skipped) = (0, 0, 0);
     for (number, (case, target)) in (1..).zip(wanted) {
         let setup = Setup { subject: subject.clone(), target, seconds: cli.seconds };
@@ -182,9 +190,9 @@ fn start() -> Result<ExitCode, String> {
             _ => bad += 1,
         }
         let title = format!("{case} ({} process)", if target == Target::Own { "own" } else { "another" });
-        println!("{}", tap::case(number, &title, &verdict, since.elapsed().as_secs_f64()));
+        say(tap::case(number, &title, &verdict, since.elapsed().as_secs_f64()))?;
     }
-    println!("{}", tap::summary(good, bad, skipped));
+    say(tap::summary(good, bad, skipped))?;
     Ok(ExitCode::from(match (good, bad) {
         (0, 0) => 2,
         (_, 0) => 0,
