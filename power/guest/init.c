@@ -3,7 +3,8 @@
  * Process 1 of every machine: bare metal, host and guest. The kernel's command
  * line says what it does:
  *
- *   run=NAME,...      workloads by name, in this order; all is each of them
+ *   run=NAME,...      workloads by name, in this order; all is each of them, and those
+ *                     of NAME+NAME... run at the same time
  *   scale=quick|full  how often each repeats what it measures; quick if left out
  *   start=TICKS       when this machine was started, for the time of its boot
  *   script=PATH       be a host: see script.c

@@ -45,20 +45,25 @@ static unsigned int emulated(void)
 	return count;
 }
 
-static bool run_one(const struct workload *workload, bool full)
+static pid_t start(const struct workload *workload, bool full)
 {
-	unsigned int count = full ? workload->full : workload->quick;
-	unsigned int before = emulated(), after;
 	pid_t child;
-	int status;
 
 	fflush(stdout);
 	child = checked(fork());
 	if (!child) {
-		workload->run(workload->name, count);
+		workload->run(workload->name, full ? workload->full : workload->quick);
 		exit(0);
 	}
-	checked(waitpid(child, &status, 0));
+	return child;
+}
+
+static bool run_one(const struct workload *workload, bool full)
+{
+	unsigned int before = emulated(), after;
+	int status;
+
+	checked(waitpid(start(workload, full), &status, 0));
 	if (status)
 		printf("failed: workload %s: status %#x\n", workload->name, status);
 	after = emulated();
@@ -81,6 +86,45 @@ static bool run_matching(const struct workload *const *list, const char *name, b
 			}
 		}
 	}
+	return good;
+}
+
+static const struct workload *find_in(const struct workload *const *list, const char *name)
+{
+	for (; *list; list++)
+		for (const struct workload *w = *list; w->name; w++)
+			if (!strcmp(name, w->name))
+				return w;
+	return NULL;
+}
+
+/* All of @names, separated by '+', at the same time. */
+static bool run_together(char *names, bool full)
+{
+	unsigned int running = 0;
+	bool good = true;
+	char *name;
+	int status;
+
+	printf("together on %ld\n", sysconf(_SC_NPROCESSORS_ONLN));
+	while ((name = strsep(&names, "+"))) {
+		const struct workload *workload = find_in(tables, name);
+
+		workload = workload ?: find_in(checks, name);
+		if (!workload) {
+			printf("failed: there is no workload %s\n", name);
+			good = false;
+			continue;
+		}
+		start(workload, full);
+		running++;
+	}
+	while (running--) {
+		checked(wait(&status));
+		good &= !status;
+	}
+	if (!good)
+		printf("failed: not all that ran together are good\n");
 	return good;
 }
 
@@ -109,7 +153,7 @@ bool run_workloads(void)
 		return true;
 	rest = names = strdup(wanted);
 	while ((name = strsep(&rest, ",")))
-		good &= run_named(name, full);
+		good &= strchr(name, '+') ? run_together(name, full) : run_named(name, full);
 	free(names);
 	return good;
 }
