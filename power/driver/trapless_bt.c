@@ -13,8 +13,11 @@
  * own, at the beginning of the modules' area, allocated only if the host has accepted
  * the first ones. These must be mapped whenever a module runs, too, and no TLB miss
  * may occur between a module's instruction and its replacement: so they are mapped by
- * one entry of TLB1, which this driver reserves and which is never replaced.
+ * one entry of TLB1, which this driver reserves and which is never replaced. Each processor
+ * has a TLB1 of its own: one that starts gets the entry when it comes online, and until then
+ * the host has no fragments. Linux starts the others after the first calls of this driver.
  */
+#include <linux/cpuhotplug.h>
 #include <linux/gfp.h>
 #include <linux/init.h>
 #include <linux/irqflags.h>
@@ -65,34 +68,47 @@ static long __init give(unsigned long ea, unsigned long pages)
 	return hypercall(KVM_HCALL_TOKEN(KVM_HC_PPC_BT_ENABLE), DATA_PAGE, ea, pages, &unused);
 }
 
+/* For modules: where their execute pages are, and the entry of TLB1 that maps them. */
+static unsigned long modules_ea;
+static phys_addr_t modules_pa;
+static unsigned int modules_entry;
+
 /* A TLB miss changes the MAS registers, but no access here can miss. */
-static void __init write_entry(unsigned int entry, u32 valid, unsigned long ea, phys_addr_t pa)
+static void write_entry(u32 valid)
 {
 	unsigned long flags;
 
 	local_irq_save(flags);
-	mtspr(SPRN_MAS0, MAS0_TLBSEL(1) | MAS0_ESEL(entry));
+	mtspr(SPRN_MAS0, MAS0_TLBSEL(1) | MAS0_ESEL(modules_entry));
 	mtspr(SPRN_MAS1, valid | MAS1_TSIZE(MODULES_TSIZE));
-	mtspr(SPRN_MAS2, ea | MAS2_M_IF_NEEDED);
-	mtspr(SPRN_MAS3, lower_32_bits(pa) | MAS3_SX | MAS3_SR);
-	mtspr(SPRN_MAS7, upper_32_bits(pa));
+	mtspr(SPRN_MAS2, modules_ea | MAS2_M_IF_NEEDED);
+	mtspr(SPRN_MAS3, lower_32_bits(modules_pa) | MAS3_SX | MAS3_SR);
+	mtspr(SPRN_MAS7, upper_32_bits(modules_pa));
 	asm volatile("isync; tlbwe; isync" : : : "memory");
 	local_irq_restore(flags);
 }
 
+static int map_for_modules(unsigned int cpu)
+{
+	write_entry(MAS1_VALID | MAS1_IPROT);
+	return 0;
+}
+
 /*
  * Linux replaces the entries from tlbcam_index on in turn for huge pages, of which there
- * were none yet; it begins with the last entry (mem_init()).
+ * were none yet; it begins with the last entry (mem_init()). A processor that starts clears
+ * the entry, as it does all those below tlbcam_index that Linux has nothing for.
  */
 static long __init give_for_modules(void)
 {
-	unsigned int order = get_order(MODULES_BYTES), entry = tlbcam_index;
+	unsigned int order = get_order(MODULES_BYTES);
 	struct vm_struct *area;
 	struct page *pages;
-	unsigned long ea;
+	int state;
 	long r;
 
-	if (entry + 1 >= (mfspr(SPRN_TLB1CFG) & TLBnCFG_N_ENTRY))
+	modules_entry = tlbcam_index;
+	if (modules_entry + 1 >= (mfspr(SPRN_TLB1CFG) & TLBnCFG_N_ENTRY))
 		return -ENOSPC;
 	pages = alloc_pages(GFP_KERNEL | __GFP_ZERO, order);
 	if (!pages)
@@ -103,13 +119,18 @@ static long __init give_for_modules(void)
 		__free_pages(pages, order);
 		return -ENOMEM;
 	}
-	ea = (unsigned long)area->addr;
-	write_entry(entry, MAS1_VALID | MAS1_IPROT, ea, page_to_phys(pages));
-	tlbcam_index = entry + 1;
-	r = give(ea, MODULES_BYTES / PAGE_SIZE);
+	modules_ea = (unsigned long)area->addr;
+	modules_pa = page_to_phys(pages);
+	write_entry(MAS1_VALID | MAS1_IPROT);
+	tlbcam_index = modules_entry + 1;
+	state = cpuhp_setup_state_nocalls(CPUHP_AP_ONLINE_DYN, "virt/trapless:online",
+					  map_for_modules, NULL);
+	r = state < 0 ? state : give(modules_ea, MODULES_BYTES / PAGE_SIZE);
 	if (r) {
-		tlbcam_index = entry;
-		write_entry(entry, 0, ea, page_to_phys(pages));
+		if (state >= 0)
+			cpuhp_remove_state_nocalls(state);
+		tlbcam_index = modules_entry;
+		write_entry(0);
 		free_vm_area(area);
 		__free_pages(pages, order);
 	}

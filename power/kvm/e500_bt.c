@@ -8,7 +8,8 @@
  * the guest gives are checked against the VM's own memory before they are used; a
  * call that fails has changed nothing. The guarantee of e500_bt.h about program
  * counters is kept here: every exit of a translated VM goes through
- * kvmppc_bt_handle_exit() before any other code reads the guest's state.
+ * kvmppc_bt_handle_exit() before any other code reads the guest's state. Sites are made and
+ * undone only while the VM is stopped, which is done here; e500_bt.h has the rule.
  */
 #include <linux/debugfs.h>
 #include <linux/kvm_host.h>
@@ -56,6 +57,9 @@ int kvmppc_bt_init_vm(struct kvm *kvm)
 	bt->mode = mode;
 	bt->enabled = mode == BT_MODE_EXITS;
 	spin_lock_init(&bt->claim);
+	spin_lock_init(&bt->heat_lock);
+	mutex_init(&bt->changing);
+	init_waitqueue_head(&bt->left);
 	hash_init(bt->sites);
 	hash_init(bt->reads.by_word);
 	xa_init(&bt->pages);
@@ -138,6 +142,7 @@ static void show_stats(struct kvm *kvm, struct kvmppc_bt *bt)
 		{ "bt_splits", &bt->stats.splits },
 		{ "bt_settled", &bt->stats.settled },
 		{ "bt_fragment_traps", &bt->stats.fragment_traps },
+		{ "bt_stops", &bt->stats.stops },
 		{ "bt_reads_made", &bt->stats.reads_made },
 		{ "bt_reads_dropped", &bt->stats.reads_dropped },
 		{ "bt_reads_chained", &bt->stats.reads_chained },
@@ -194,16 +199,12 @@ static bool has_sites(struct kvmppc_bt *bt, gpa_t gpa, u32 pages)
 	return false;
 }
 
-/* Make sure that the VM has one vcpu, now and until unclaim(). */
-static bool claim(struct kvmppc_bt *bt)
+/* Make sure that the VM gets no more vcpus until unclaim(). */
+static void claim(struct kvmppc_bt *bt)
 {
-	bool claimed;
-
 	spin_lock(&bt->claim);
-	claimed = !bt->crowded;
-	bt->enabled = claimed;
+	bt->enabled = true;
 	spin_unlock(&bt->claim);
-	return claimed;
 }
 
 static void unclaim(struct kvmppc_bt *bt)
@@ -211,6 +212,91 @@ static void unclaim(struct kvmppc_bt *bt)
 	spin_lock(&bt->claim);
 	bt->enabled = false;
 	spin_unlock(&bt->claim);
+}
+
+/**
+ * kvmppc_bt_enter - go inside: from now on no other thread changes what the guest executes
+ * @vcpu: outside; interrupts are on
+ *
+ * Waits until a thread that has stopped the VM is done.
+ */
+void kvmppc_bt_enter(struct kvm_vcpu *vcpu)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct bt_vcpu *mine;
+
+	if (!bt)
+		return;
+	mine = kvmppc_bt_vcpu(vcpu);
+	mutex_lock(&bt->changing);
+	mine->inside = true;
+	mutex_unlock(&bt->changing);
+	/* Translation may have been enabled before this vcpu was online. */
+	if (!mine->known)
+		kvm_make_request(KVM_REQ_BT_STALE, vcpu);
+	mine->known = true;
+}
+
+/**
+ * kvmppc_bt_leave - let others change what the guest executes
+ * @vcpu: inside; interrupts are on
+ *
+ * kvmppc_bt_enter() must come before the guest runs again.
+ */
+void kvmppc_bt_leave(struct kvm_vcpu *vcpu)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct bt_site *site;
+	unsigned int index;
+	int idx;
+
+	if (!bt)
+		return;
+	/* Not every exit goes through kvmppc_bt_handle_exit(). */
+	idx = srcu_read_lock(&vcpu->kvm->srcu);
+	kvmppc_bt_settle(vcpu, &site, &index);
+	srcu_read_unlock(&vcpu->kvm->srcu, idx);
+	/* is_inside() */
+	smp_store_release(&kvmppc_bt_vcpu(vcpu)->inside, false);
+	wake_up(&bt->left);
+}
+
+static bool is_inside(struct kvm_vcpu *vcpu)
+{
+	/* Who left has done all that it did inside. */
+	return smp_load_acquire(&kvmppc_bt_vcpu(vcpu)->inside);
+}
+
+/*
+ * Stop the VM: until go() no other vcpu runs, is in a fragment, or relies on the records.
+ * They may change before this returns.
+ */
+static void stop(struct kvm_vcpu *vcpu)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct kvm_vcpu *other;
+	unsigned long i;
+
+	kvmppc_bt_leave(vcpu);
+	mutex_lock(&bt->changing);
+	/* A vcpu that is not in this list yet waits for @changing before it runs. */
+	kvm_for_each_vcpu(i, other, vcpu->kvm) {
+		if (!is_inside(other))
+			continue;
+		kvm_make_request(KVM_REQ_BT_STOP, other);
+		kvm_vcpu_kick(other);
+		bt->stats.stops++;
+	}
+	kvm_for_each_vcpu(i, other, vcpu->kvm)
+		wait_event(bt->left, !is_inside(other));
+}
+
+static void go(struct kvm_vcpu *vcpu)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+
+	kvmppc_bt_vcpu(vcpu)->inside = true;
+	mutex_unlock(&bt->changing);
 }
 
 static void drop_areas(struct kvm_vcpu *vcpu)
@@ -225,8 +311,22 @@ static void drop_areas(struct kvm_vcpu *vcpu)
 /* The data page stays: the guest may be between two instructions that use it. */
 static void disable(struct kvm_vcpu *vcpu)
 {
+	stop(vcpu);
 	drop_areas(vcpu);
 	unclaim(vcpu->kvm->arch.bt);
+	go(vcpu);
+}
+
+/* Whether all vcpus can have the data page at an address. */
+static bool free_for_data(struct kvm *kvm, u32 data)
+{
+	struct kvm_vcpu *vcpu;
+	unsigned long i;
+
+	kvm_for_each_vcpu(i, vcpu, kvm)
+		if (vcpu->arch.magic_page_ea && vcpu->arch.magic_page_ea != data)
+			return false;
+	return true;
 }
 
 /* Returns 0 or -ENOMEM, with nothing changed. The VM is claimed. */
@@ -256,17 +356,16 @@ static int add_area(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 pages)
 	return 0;
 }
 
+/* The VM is stopped. */
 static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	gpa_t gpa;
 
-	if (!good_data(data) || (vcpu->arch.magic_page_ea && data != vcpu->arch.magic_page_ea) ||
+	if (!good_data(data) || !free_for_data(vcpu->kvm, data) ||
 	    !good_area(vcpu, ea, pages, &gpa) || has_sites(bt, gpa, pages))
 		return EV_EINVAL;
-	/* From here on no other vcpu runs this code. */
-	if (!claim(bt))
-		return EV_UNIMPLEMENTED;
+	claim(bt);
 	if (add_area(vcpu, ea, gpa, pages)) {
 		if (!bt->nareas)
 			unclaim(bt);
@@ -276,9 +375,8 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
 		show_stats(vcpu->kvm, bt);
 	bt->shown = true;
 	bt->data = data;
-	vcpu->arch.magic_page_ea = data;
-	/* The guest's own mapping at the data page's address is replaced. */
-	kvmppc_core_flush_tlb(vcpu);
+	/* Before a vcpu runs again, it is checked, and gets the data page (fits()). */
+	kvmppc_bt_make_stale(vcpu->kvm, NULL);
 	/* Instructions that were out of reach may be in reach now. */
 	memset(bt->heat, 0, sizeof(bt->heat));
 	return EV_SUCCESS;
@@ -291,8 +389,8 @@ static int enable(struct kvm_vcpu *vcpu, u32 data, u32 ea, u32 pages)
  *
  * KVM_HC_PPC_BT_ENABLE: r3 data page, r4 first execute page, r5 how many. The guest
  * must have nothing else at the data page's address, and must map the execute pages by
- * TLB1 with TID 0: while it does not, it has no sites. Pages that overlap earlier ones
- * replace all earlier ones. KVM_HC_PPC_BT_DISABLE: every site is undone.
+ * TLB1 with TID 0, on each processor that runs: while it does not, it has no sites. Pages
+ * that overlap earlier ones replace all earlier ones. KVM_HC_PPC_BT_DISABLE: every site is undone.
  *
  * Returns EV_SUCCESS, EV_EINVAL for pages that are not the guest's own executable
  * memory, not mapped so, have sites of their own, are not aligned or out of range,
@@ -307,8 +405,10 @@ int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr)
 	idx = srcu_read_lock(&vcpu->kvm->srcu);
 	switch (nr) {
 	case KVM_HCALL_TOKEN(KVM_HC_PPC_BT_ENABLE):
+		stop(vcpu);
 		r = enable(vcpu, kvmppc_get_gpr(vcpu, 3), kvmppc_get_gpr(vcpu, 4),
 			   kvmppc_get_gpr(vcpu, 5));
+		go(vcpu);
 		break;
 	case KVM_HCALL_TOKEN(KVM_HC_PPC_BT_DISABLE):
 		disable(vcpu);
@@ -327,7 +427,7 @@ int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr)
  * against it. Instructions without an in-place translation are remembered and not
  * retried.
  */
-static bool is_hot(struct kvmppc_bt *bt, u32 pc, u32 inst)
+static bool counts_as_hot(struct kvmppc_bt *bt, u32 pc, u32 inst)
 {
 	typeof(*bt->heat) *heat = &bt->heat[hash_32(pc, BT_HEAT_BITS)];
 
@@ -345,6 +445,54 @@ static bool is_hot(struct kvmppc_bt *bt, u32 pc, u32 inst)
 	return heat->exits >= bt_threshold;
 }
 
+static bool is_hot(struct kvmppc_bt *bt, u32 pc, u32 inst)
+{
+	bool hot;
+
+	spin_lock(&bt->heat_lock);
+	hot = counts_as_hot(bt, pc, inst);
+	spin_unlock(&bt->heat_lock);
+	return hot;
+}
+
+/*
+ * Whether sites can be made at all: no vcpu is without the pages that they need, and none is
+ * debugged.
+ */
+static bool ready(struct kvm *kvm)
+{
+	struct kvm_vcpu *vcpu;
+	unsigned long i;
+
+	kvm_for_each_vcpu(i, vcpu, kvm)
+		if (kvmppc_bt_vcpu(vcpu)->misfit || READ_ONCE(vcpu->guest_debug))
+			return false;
+	return kvm->arch.bt->nareas;
+}
+
+/* Whether an instruction may become a site, and where it is. */
+static bool may_patch(struct kvm_vcpu *vcpu, u32 pc, gpa_t *gpa)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+
+	return ready(vcpu->kvm) && kvmppc_bt_find_code(vcpu, pc, gpa) &&
+	       !kvmppc_bt_in_area(bt, *gpa) && !kvmppc_bt_site(bt, *gpa);
+}
+
+/* The VM is stopped. */
+static void patch(struct kvm_vcpu *vcpu, u32 pc, gpa_t gpa, u32 inst)
+{
+	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	int r = kvmppc_bt_patch(vcpu, pc, gpa, inst);
+
+	if (r == -ERANGE)
+		bt->stats.out_of_range++;
+	else if (r)
+		bt->stats.untranslated++;
+	if (r == -ERANGE || r == -EOPNOTSUPP)
+		bt->heat[hash_32(pc, BT_HEAT_BITS)].hopeless = inst;
+}
+
 /**
  * kvmppc_bt_emulated - consider an instruction that was emulated just now
  * @vcpu: its program counter still at the instruction
@@ -357,20 +505,15 @@ void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst)
 	gpa_t gpa;
 	int idx;
 
-	if (!bt || !bt->nareas || vcpu->guest_debug ||
-	    (vcpu->arch.shared->msr & (MSR_PR | MSR_IS | MSR_DS)) || !is_hot(bt, pc, inst))
+	if (!bt || !bt->nareas || (vcpu->arch.shared->msr & (MSR_PR | MSR_IS | MSR_DS)) ||
+	    !is_hot(bt, pc, inst))
 		return;
 	idx = srcu_read_lock(&vcpu->kvm->srcu);
-	if (kvmppc_bt_find_code(vcpu, pc, &gpa) && !kvmppc_bt_in_area(bt, gpa) &&
-	    !kvmppc_bt_site(bt, gpa)) {
-		int r = kvmppc_bt_patch(vcpu, pc, gpa, inst);
-
-		if (r == -ERANGE)
-			bt->stats.out_of_range++;
-		else if (r)
-			bt->stats.untranslated++;
-		if (r == -ERANGE || r == -EOPNOTSUPP)
-			bt->heat[hash_32(pc, BT_HEAT_BITS)].hopeless = inst;
+	if (may_patch(vcpu, pc, &gpa)) {
+		stop(vcpu);
+		if (may_patch(vcpu, pc, &gpa))
+			patch(vcpu, pc, gpa, inst);
+		go(vcpu);
 	}
 	srcu_read_unlock(&vcpu->kvm->srcu, idx);
 }
@@ -396,11 +539,27 @@ static int fragment_unmapped(struct kvm_vcpu *vcpu, u32 pc, struct bt_site *site
 
 static int traced_access(struct kvm_vcpu *vcpu)
 {
-	int r = kvmppc_bt_traced_access(vcpu);
+	int r;
 
-	if (r != BT_PASS)
-		kvmppc_account_exit(vcpu, DSI_EXITS);
+	if (!kvmppc_bt_is_traced_access(vcpu))
+		return BT_PASS;
+	stop(vcpu);
+	r = kvmppc_bt_traced_access(vcpu);
+	go(vcpu);
+	kvmppc_account_exit(vcpu, DSI_EXITS);
 	return r;
+}
+
+/* Undo a site, unless another vcpu has done so. */
+static void undo_at(struct kvm_vcpu *vcpu, gpa_t gpa)
+{
+	struct bt_site *site;
+
+	stop(vcpu);
+	site = kvmppc_bt_site(vcpu->kvm->arch.bt, gpa);
+	if (site)
+		kvmppc_bt_undo(vcpu, site);
+	go(vcpu);
 }
 
 /* Handle an exit inside a fragment; the guest's state was settled already. */
@@ -439,7 +598,7 @@ static int fragment_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr, u32 pc, st
 		/* A single step must pass the instruction, not stop before it for ever. */
 		if (index > site->commit)
 			return BT_PASS;
-		kvmppc_bt_undo(vcpu, site);
+		undo_at(vcpu, site->gpa);
 		return RESUME_GUEST;
 	}
 	return BT_PASS;
@@ -507,26 +666,44 @@ int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 	return r;
 }
 
-/* A guest that does not map its execute pages must not branch to them. */
-static void check_areas(struct kvm_vcpu *vcpu)
+/*
+ * Whether a vcpu finds what sites lead to: its data page and the execute pages. Here it gets
+ * the data page, if it had none yet.
+ */
+static bool fits(struct kvm_vcpu *vcpu)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
-	struct bt_site *site;
-	unsigned int i, index;
+	unsigned int i;
 
-	for (i = 0; i < bt->nareas; i++) {
-		if (!kvmppc_bt_maps_area(vcpu, &bt->area[i])) {
-			/* Not every entry is after an exit. */
-			kvmppc_bt_settle(vcpu, &site, &index);
-			kvmppc_bt_undo_all(vcpu);
-			return;
-		}
+	if (!bt->nareas)
+		return true;
+	if (!vcpu->arch.magic_page_ea) {
+		vcpu->arch.magic_page_ea = bt->data;
+		kvmppc_core_flush_tlb(vcpu);
 	}
+	for (i = 0; i < bt->nareas; i++)
+		if (!kvmppc_bt_maps_area(vcpu, &bt->area[i]))
+			return false;
+	return vcpu->arch.magic_page_ea == bt->data;
+}
+
+/* A vcpu that does not fit must not find a site. */
+static void check_fit(struct kvm_vcpu *vcpu)
+{
+	struct bt_vcpu *mine = kvmppc_bt_vcpu(vcpu);
+
+	if (fits(vcpu) == !mine->misfit)
+		return;
+	stop(vcpu);
+	mine->misfit = !fits(vcpu);
+	if (mine->misfit)
+		kvmppc_bt_undo_all(vcpu);
+	go(vcpu);
 }
 
 /**
  * kvmppc_bt_before_entry - make sites match the guest's TLB1, and the shadow TLB the sites
- * @vcpu: outside of the guest, about to enter it; KVM_REQ_BT_STALE was made
+ * @vcpu: inside, about to enter the guest; KVM_REQ_BT_STALE was made
  *
  * Drops copies of data that are no longer traced. That may change the set of traced
  * pages, so it is repeated until nothing changes. It ends, as the number of copies
@@ -536,11 +713,12 @@ void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu)
 {
 	int idx = srcu_read_lock(&vcpu->kvm->srcu);
 
-	check_areas(vcpu);
-	while (vcpu->kvm->arch.bt->retraced) {
+	check_fit(vcpu);
+	while (kvmppc_bt_vcpu(vcpu)->stale) {
 		kvmppc_bt_flush(vcpu);
 		kvmppc_bt_check_reads(vcpu);
 	}
+	/* No other vcpu makes this request while this one is inside. */
 	kvm_clear_request(KVM_REQ_BT_STALE, vcpu);
 	srcu_read_unlock(&vcpu->kvm->srcu, idx);
 }
@@ -554,14 +732,15 @@ void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu)
  */
 void kvmppc_bt_undo_sites(struct kvm_vcpu *vcpu)
 {
-	struct bt_site *site;
-	unsigned int index;
 	int idx;
 
-	if (!kvmppc_bt_enabled(vcpu->kvm))
+	if (!vcpu->kvm->arch.bt)
 		return;
+	kvmppc_bt_enter(vcpu);
+	stop(vcpu);
 	idx = srcu_read_lock(&vcpu->kvm->srcu);
-	kvmppc_bt_settle(vcpu, &site, &index);
 	kvmppc_bt_undo_all(vcpu);
 	srcu_read_unlock(&vcpu->kvm->srcu, idx);
+	go(vcpu);
+	kvmppc_bt_leave(vcpu);
 }

@@ -35,13 +35,43 @@
  * KVM_REQ_BT_STALE. The top level then calls kvmppc_bt_before_entry() once before the
  * guest runs again.
  *
- * Locking: a VM has one struct kvmppc_bt. Everything here runs on the one vcpu's
- * thread, outside of the guest, with interrupts on except in e500_bt_fast.c. So a VM
- * has either one vcpu or no translation, and kvmppc_bt.claim serialises the decision: no
- * second vcpu is created while translation is enabled, and translation is not enabled
- * once a second vcpu was requested. (kvm->lock cannot be used: it is taken before a
- * vcpu's own lock, which the thread holds here.) The VM is destroyed after its last vcpu.
- * The vcpus of a VM that is not translated read only @nareas concurrently, which is 0.
+ * Locking: a VM has one struct kvmppc_bt, and struct bt_vcpu in it for each vcpu. Two
+ * things must not happen: a site or a fragment changes while a processor executes it, and
+ * the records change while a vcpu's thread relies on them. So there is one rule for both.
+ *
+ *  - A vcpu's thread is inside from before it enters the guest until it has handled the
+ *    exit and returns to userspace, halts, or finds KVM_REQ_BT_STOP. While any vcpu is
+ *    inside, no other thread changes anything here. So an exit is handled, and shadow TLB
+ *    entries are made, with the records as they were when the guest was entered, and
+ *    without a lock; interrupts may be off (e500_bt_fast.c).
+ *  - To change something a thread stops the VM (stop() in e500_bt.c): it leaves, takes
+ *    @changing, kicks the others with KVM_REQ_BT_STOP, and waits until none is inside.
+ *    Then no vcpu runs until go(). What the thread knew before may have changed while it
+ *    waited for @changing, so it is looked up again.
+ *  - To go inside takes @changing for a moment, so nobody does while the VM is stopped.
+ *  - Who leaves is moved out of fragments first (kvmppc_bt_settle()). So while the VM is
+ *    stopped no vcpu is in a fragment, and any slot may be reused.
+ *  - A change after which some shadow TLB entries are wrong sets bt_vcpu.stale of each
+ *    vcpu, and requests KVM_REQ_BT_STALE of it. It is handled by a vcpu that is inside,
+ *    so before it enters the guest.
+ *
+ * Order: a vcpu's mutex, @changing, then mmap_lock and mmu_lock. Nothing that a thread
+ * inside waits for takes @changing. Inside, some words are written without order, because
+ * any order is right: @decided (each writer writes the same), @readable_inside (only to
+ * true), @esel and @random (hints), @stats (a few counts may be lost).
+ *
+ * What is a vcpu's own: the data page, at one address, mapped to another page by each
+ * vcpu's shadow TLB; so fragments and single instructions are the same for all. The guest's
+ * TLB, too. A vcpu that runs while its TLB1 does not map the execute pages is a misfit
+ * (bt_vcpu.misfit): then there are no sites at all. A processor of the guest that is about
+ * to start is one for a short time. Copies of data for loads are in the data page, so only a
+ * VM with one vcpu has them (e500_bt_read.c).
+ *
+ * kvmppc_bt.claim serialises the driver's first call with the creation of vcpus: no vcpu is
+ * created while translation is enabled, so @crowded says until it is disabled whether there
+ * are several. (kvm->lock cannot be used: it is taken before a vcpu's own lock, which the
+ * thread holds here.) The VM is destroyed after its last vcpu. The vcpus of a VM that is not
+ * translated read only @nareas concurrently, which is 0.
  */
 #ifndef __KVM_E500_BT_H
 #define __KVM_E500_BT_H
@@ -51,6 +81,7 @@
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/spinlock.h>
+#include <linux/wait.h>
 #include <linux/xarray.h>
 
 #ifdef CONFIG_KVM_E500V2_BT
@@ -244,6 +275,7 @@ struct bt_stats {
 	u64 splits;
 	u64 settled;
 	u64 fragment_traps;
+	u64 stops;
 	u64 reads_made;
 	u64 reads_dropped;
 	u64 reads_chained;
@@ -289,11 +321,40 @@ struct bt_layout {
 };
 
 /**
+ * struct bt_vcpu - a vcpu of a VM that may be translated
+ * @inside: see "Locking" above; written by the vcpu's thread, to true under @changing
+ * @known: it has been inside
+ * @misfit: it runs, and does not map the data page or the execute pages as registered
+ * @stale: its shadow TLB has to be flushed
+ * @larx_pc: the last lwarx that could not be finished
+ * @larx_stops: how many times in a row
+ * @access_pc: the last traced access
+ * @access_repeats: how many times in a row it was the same one
+ * @near_pc: a traced access
+ * @near_repeats: how many in a row were close to it, including itself
+ */
+struct bt_vcpu {
+	bool inside;
+	bool known;
+	bool misfit;
+	bool stale;
+	u32 larx_pc;
+	u32 larx_stops;
+	u32 access_pc;
+	u32 access_repeats;
+	u32 near_pc;
+	u32 near_repeats;
+};
+
+/**
  * struct kvmppc_bt - a VM that is translated
  * @mode: what is translated; one of BT_MODE_*
  * @claim: protects @enabled and @crowded, and @layout while it is replaced
  * @enabled: the driver has enabled translation, or @mode is BT_MODE_EXITS
  * @crowded: a second vcpu was requested
+ * @changing: held while the VM is stopped, or a vcpu goes inside
+ * @left: where the thread that stops the VM waits for the others
+ * @vcpu: by vcpu_idx
  * @shown: the counters are in debugfs
  * @data: effective address of the data page
  * @pages: struct bt_page by guest-physical page
@@ -303,19 +364,13 @@ struct bt_layout {
  * @layout: sizes of pages with sites, since the VM was made or beforehand
  * @layout_lock: held while the file's reader or writer uses @layout (e500_bt_layout.c)
  * @layout_shown: the file is in debugfs
- * @retraced: the traced pages have changed since the shadow TLB was flushed
  * @readable_inside: a traced block may contain a smaller shadow TLB entry that is not
  *	execute-only, because none of its own pages has sites
+ * @heat_lock: protects @heat from vcpus that are inside
  * @heat: exits by instruction, for the most frequent unpatched ones; for each the
  *	instruction that had no translation
  * @reads: the data cache
  * @block: huge pages, so that splitting them costs no walk of the host's tables
- * @larx_pc: the last lwarx that could not be finished
- * @larx_stops: how many times in a row
- * @access_pc: the last traced access
- * @access_repeats: how many times in a row it was the same one
- * @near_pc: a traced access
- * @near_repeats: how many in a row were close to it, including itself
  * @esel: the guest's TLB1 entry that was found last
  * @random: for the choice of victims in TLB1
  */
@@ -324,6 +379,9 @@ struct kvmppc_bt {
 	spinlock_t claim;
 	bool enabled;
 	bool crowded;
+	struct mutex changing;
+	wait_queue_head_t left;
+	struct bt_vcpu vcpu[KVM_MAX_VCPUS];
 	bool shown;
 	u32 data;
 	unsigned int nareas;
@@ -336,8 +394,8 @@ struct kvmppc_bt {
 	struct bt_layout *layout;
 	struct mutex layout_lock;
 	bool layout_shown;
-	bool retraced;
 	bool readable_inside;
+	spinlock_t heat_lock;
 	struct {
 		u32 pc;
 		u32 exits;
@@ -345,12 +403,6 @@ struct kvmppc_bt {
 	} heat[1 << BT_HEAT_BITS];
 	struct bt_reads reads;
 	struct bt_block block[BT_BLOCKS];
-	u32 larx_pc;
-	u32 larx_stops;
-	u32 access_pc;
-	u32 access_repeats;
-	u32 near_pc;
-	u32 near_repeats;
 	int esel;
 	u32 random;
 	struct bt_stats stats;
@@ -376,6 +428,8 @@ int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr);
 void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst);
 void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu);
 void kvmppc_bt_undo_sites(struct kvm_vcpu *vcpu);
+void kvmppc_bt_enter(struct kvm_vcpu *vcpu);
+void kvmppc_bt_leave(struct kvm_vcpu *vcpu);
 
 /* Whether the guest's driver has enabled translation, or is not needed. */
 static inline bool kvmppc_bt_enabled(struct kvm *kvm)
@@ -387,6 +441,11 @@ static inline bool kvmppc_bt_enabled(struct kvm *kvm)
 static inline bool kvmppc_bt_offered(struct kvm *kvm)
 {
 	return kvm->arch.bt;
+}
+
+static inline struct bt_vcpu *kvmppc_bt_vcpu(struct kvm_vcpu *vcpu)
+{
+	return &vcpu->kvm->arch.bt->vcpu[vcpu->vcpu_idx];
 }
 
 /* The shadow PIDs are about to change. */
@@ -414,6 +473,7 @@ bool kvmppc_bt_knows_block(struct kvm *kvm, gfn_t gfn);
 
 void kvmppc_bt_page_unused(struct kvmppc_bt *bt, gfn_t gfn);
 int kvmppc_bt_init_tlb(struct kvm *kvm);
+void kvmppc_bt_make_stale(struct kvm *kvm, const struct kvm_vcpu *except);
 void kvmppc_bt_flush(struct kvm_vcpu *vcpu);
 void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn);
 struct bt_page *kvmppc_bt_page(struct kvmppc_bt *bt, gfn_t gfn);
@@ -462,6 +522,7 @@ void kvmppc_bt_undo_range(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len);
 enum bt_place kvmppc_bt_settle(struct kvm_vcpu *vcpu, struct bt_site **found, unsigned int *index);
 
 /* e500_bt_trace.c */
+bool kvmppc_bt_is_traced_access(struct kvm_vcpu *vcpu);
 int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu);
 
 /* e500_bt_read.c: what stock code calls */
@@ -531,6 +592,14 @@ static inline void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu)
 }
 
 static inline void kvmppc_bt_undo_sites(struct kvm_vcpu *vcpu)
+{
+}
+
+static inline void kvmppc_bt_enter(struct kvm_vcpu *vcpu)
+{
+}
+
+static inline void kvmppc_bt_leave(struct kvm_vcpu *vcpu)
 {
 }
 

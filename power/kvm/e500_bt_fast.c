@@ -11,10 +11,11 @@
  * nothing else to do: no exception, no request and no signal is pending, and no
  * rescheduling is needed. Work that arrives after these checks comes with an interrupt.
  * Interrupts are off from the exit to the next entry, so it stays pending and causes the
- * next exit at once. Nothing here may sleep or wait for a lock, whose holder may be
- * waiting for this CPU to handle an interrupt. If mmu_lock is taken, nothing is mapped,
- * and the guest misses again after such an interrupt. Time accounting treats all of
- * this as guest time.
+ * next exit at once. So does another vcpu's request to stop, which waits for that exit: until
+ * then nothing that is read here changes ("Locking" in e500_bt.h). Nothing here may sleep or
+ * wait for a lock, whose holder may be waiting for this CPU to handle an interrupt. If mmu_lock
+ * is taken, nothing is mapped, and the guest misses again after such an interrupt. Time
+ * accounting treats all of this as guest time.
  */
 #include <linux/kvm_host.h>
 #include <linux/sched/signal.h>
@@ -203,17 +204,18 @@ static int tlb_index(struct kvm_vcpu *vcpu, u32 ea, bool fetch)
 	struct kvmppc_vcpu_e500 *vcpu_e500 = to_e500(vcpu);
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	struct kvm_book3e_206_tlb_entry *entry;
-	int index;
+	int index, esel = READ_ONCE(bt->esel);
 
-	if (bt->esel < vcpu_e500->gtlb_params[1].entries) {
-		entry = get_entry(vcpu_e500, 1, bt->esel);
+	/* Another vcpu may have found it, whose TLB is another. */
+	if (esel < vcpu_e500->gtlb_params[1].entries) {
+		entry = get_entry(vcpu_e500, 1, esel);
 		if (get_tlb_v(entry) && !get_tlb_tid(entry) && get_tlb_ts(entry) == as &&
 		    ea >= get_tlb_eaddr(entry) && ea <= get_tlb_end(entry))
-			return index_of(1, bt->esel);
+			return index_of(1, esel);
 	}
 	index = fetch ? kvmppc_mmu_itlb_index(vcpu, ea) : kvmppc_mmu_dtlb_index(vcpu, ea);
 	if (index >= 0 && tlbsel_of(index) == 1)
-		bt->esel = esel_of(index);
+		WRITE_ONCE(bt->esel, esel_of(index));
 	return index;
 }
 

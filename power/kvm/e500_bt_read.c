@@ -25,6 +25,9 @@
  *  - Only the supervisor can execute code with such a load: the guest's user could not
  *    execute the fragment.
  *
+ * A copy is in one vcpu's data page, and valid by that vcpu's TLB1. So a VM with several vcpus
+ * has none, and where there are copies the only vcpu's thread need not stop the VM.
+ *
  * Writes of the VMM to the guest's memory are not traced, as for sites: a VMM that
  * writes must ensure that nothing there is cached, or make the guest disable translation.
  *
@@ -101,7 +104,7 @@ static void in_vain(struct bt_reads *reads, u32 pc)
 
 /**
  * kvmppc_bt_check_reads - drop copies of data that are no longer in a traced block
- * @vcpu: the VM's vcpu, outside of the guest
+ * @vcpu: outside of the guest
  *
  * Dropping a copy may make its site's page untraced, which changes the blocks again: call
  * this again while KVM_REQ_BT_STALE is requested.
@@ -164,7 +167,7 @@ void kvmppc_bt_drop_reads_of(struct kvm_vcpu *vcpu, gpa_t gpa, unsigned int len)
 
 /**
  * kvmppc_bt_remapped - what the guest's TLB1 or the host's memory maps is about to change
- * @vcpu: the VM's vcpu, outside of the guest
+ * @vcpu: outside of the guest
  */
 void kvmppc_bt_remapped(struct kvm_vcpu *vcpu)
 {
@@ -177,7 +180,7 @@ void kvmppc_bt_remapped(struct kvm_vcpu *vcpu)
 
 /**
  * kvmppc_bt_msr_changed - the guest's MSR has changed by other means than a fragment
- * @vcpu: the VM's vcpu, outside of the guest; interrupts are on if MSR[DS] is
+ * @vcpu: outside of the guest; interrupts are on if MSR[DS] is
  */
 void kvmppc_bt_msr_changed(struct kvm_vcpu *vcpu)
 {
@@ -316,7 +319,7 @@ static void missed(struct kvm_vcpu *vcpu, struct bt_site *site)
 
 /**
  * kvmppc_bt_loaded - consider a traced load that was emulated just now
- * @vcpu: the VM's vcpu, outside of the guest
+ * @vcpu: the vcpu that has stopped the VM
  * @pc: where the load is
  * @inst: the load
  * @op: the same, analysed
@@ -328,7 +331,7 @@ void kvmppc_bt_loaded(struct kvm_vcpu *vcpu, u32 pc, u32 inst, const struct inst
 	struct bt_site *site;
 	gpa_t gpa;
 
-	if (!threshold || bt->mode < BT_MODE_FRAGMENTS || vcpu->guest_debug ||
+	if (!threshold || bt->crowded || bt->mode < BT_MODE_FRAGMENTS || vcpu->guest_debug ||
 	    (vcpu->arch.shared->msr & (MSR_PR | MSR_IS | MSR_DS)) || !find_load(vcpu, pc, &gpa))
 		return;
 	site = kvmppc_bt_site(bt, gpa);

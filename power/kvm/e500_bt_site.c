@@ -13,10 +13,10 @@
  * (dcbst, sync) before the instruction cache line is thrown away (icbi), and an
  * isync must come before the new word is fetched. flush_icache_range() does this
  * in this order, by the host's mapping: the e500's caches have physical tags and
- * 4 KB a way, so a line is found by whatever address it is named. The rfi that
- * enters the guest synchronises its context like the isync. One processor is
- * enough: a translated VM has one vcpu, and when it migrates, its new processor has
- * no instruction line of this page from before the store, as icbi is broadcast.
+ * 4 KB a way, so a line is found by whatever address it is named; icbi is broadcast to the
+ * other processors, whose instruction caches have the line no longer either. The rfi that
+ * enters the guest synchronises its context like the isync, on each processor: all vcpus
+ * are outside of the guest when code is written (e500_bt.h).
  */
 #include <linux/kvm_host.h>
 #include <linux/slab.h>
@@ -98,7 +98,7 @@ static const struct kvm_book3e_206_tlb_entry *kernel_code(struct kvm_vcpu *vcpu,
 
 /**
  * kvmppc_bt_maps_code - whether pages of code are mapped permanently
- * @vcpu: the VM's vcpu, outside of the guest
+ * @vcpu: a vcpu that is inside, or has stopped the VM
  * @ea: the first byte's effective address, in the guest's supervisor mode
  * @gpa: the guest-physical address that it shall have
  * @bytes: how many, contiguous in both address spaces
@@ -156,7 +156,7 @@ static void forget_read(struct kvmppc_bt *bt, struct bt_read *read)
 
 /**
  * kvmppc_bt_undo - put the original instruction of a site back and forget the site
- * @vcpu: the VM's vcpu, outside of the guest
+ * @vcpu: the vcpu that has stopped the VM
  * @site: freed
  *
  * No other site is touched. If its page no longer needs tracing, the shadow TLB is
@@ -233,7 +233,7 @@ static bool write_fragment(struct kvm_vcpu *vcpu, struct bt_site *site, struct b
 
 /**
  * kvmppc_bt_patch - translate an instruction where it stands
- * @vcpu: the VM's vcpu, outside of the guest
+ * @vcpu: the vcpu that has stopped the VM
  * @ea: its effective address, in the guest's supervisor mode
  * @gpa: its guest-physical address
  * @inst: the instruction
@@ -253,7 +253,7 @@ int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst)
 
 /**
  * kvmppc_bt_patch_code - replace an instruction by its translation
- * @vcpu: the VM's vcpu, outside of the guest
+ * @vcpu: the vcpu that has stopped the VM
  * @ea: its effective address, in the guest's supervisor mode
  * @gpa: its guest-physical address
  * @inst: the instruction
@@ -328,7 +328,7 @@ int kvmppc_bt_patch_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst, enu
 
 /**
  * kvmppc_bt_undo_block - undo all sites that share a shadow TLB entry with a page
- * @vcpu: the VM's vcpu, outside of the guest
+ * @vcpu: the vcpu that has stopped the VM
  * @gfn: the page
  * @refuse: whether to have no more sites in these pages
  */
@@ -381,7 +381,7 @@ static gpa_t first_word(gpa_t gpa)
 
 /**
  * kvmppc_bt_originals - give bytes of memory the values that the guest wrote
- * @vcpu: the VM's vcpu, outside of the guest
+ * @vcpu: a vcpu that is inside, or has stopped the VM
  * @gpa: where they were read, within one page
  * @bytes: what was read
  * @len: how many
@@ -446,7 +446,7 @@ static bool runs_fragments(struct kvm_vcpu *vcpu)
 
 /**
  * kvmppc_bt_settle - move the guest out of a fragment
- * @vcpu: the VM's vcpu, outside of the guest
+ * @vcpu: a vcpu that is inside, its thread's own
  * @found: for BT_INSIDE, the fragment's site
  * @index: for BT_INSIDE, the fragment's instruction that was not executed yet
  *

@@ -162,26 +162,42 @@ int kvmppc_bt_init_tlb(struct kvm *kvm)
 	return 0;
 }
 
+/**
+ * kvmppc_bt_make_stale - have vcpus flush their shadow TLBs before they run again
+ * @kvm: the VM, stopped
+ * @except: one that need not, or NULL
+ */
+void kvmppc_bt_make_stale(struct kvm *kvm, const struct kvm_vcpu *except)
+{
+	struct kvm_vcpu *vcpu;
+	unsigned long i;
+
+	kvm_for_each_vcpu(i, vcpu, kvm) {
+		if (vcpu == except)
+			continue;
+		kvmppc_bt_vcpu(vcpu)->stale = true;
+		kvm_make_request(KVM_REQ_BT_STALE, vcpu);
+	}
+}
+
 /*
  * The set of traced pages, or their sizes, have changed: kvmppc_bt_before_entry() updates
- * the shadow TLB and the copies of data before the guest runs again.
+ * the shadow TLBs and the copies of data before the guest runs again.
  */
 static void retrace(struct kvm_vcpu *vcpu)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 
 	memset(bt->decided, 0, bt->ndecided);
-	bt->retraced = true;
-	kvm_make_request(KVM_REQ_BT_STALE, vcpu);
+	/* Entries that were made until now are not used again. */
+	bt->readable_inside = false;
+	kvmppc_bt_make_stale(vcpu->kvm, NULL);
 }
 
 /* Flush the shadow TLB: entries made from now on match the present sites. */
 void kvmppc_bt_flush(struct kvm_vcpu *vcpu)
 {
-	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
-
-	bt->retraced = false;
-	bt->readable_inside = false;
+	kvmppc_bt_vcpu(vcpu)->stale = false;
 	kvmppc_core_flush_tlb(vcpu);
 }
 
@@ -208,9 +224,9 @@ static void drop_entry(u32 mas0, u32 mas2, bool large, kvm_pfn_t pfn)
 }
 
 /*
- * Invalidate what the hardware has of a guest-physical page, whatever it is mapped at:
+ * Invalidate what this processor has of a guest-physical page, whatever it is mapped at:
  * entries made from now on match the present sites. False if it is not known which host
- * page that is. The other processors have nothing, for a vcpu that moves to another one
+ * page that is. The other processors have nothing of this vcpu, for one that moves to another
  * flushes there; and were the page exchanged for another now, all would be flushed.
  */
 static bool drop_page(struct kvm_vcpu *vcpu, gfn_t gfn)
@@ -244,7 +260,7 @@ static bool drop_page(struct kvm_vcpu *vcpu, gfn_t gfn)
 
 /**
  * kvmppc_bt_page_traced - a page has its first site, which is not written yet
- * @vcpu: the VM's vcpu, outside of the guest
+ * @vcpu: the vcpu that stopped the VM
  * @gfn: the page
  *
  * If its block is traced already because of another page, and need not become smaller,
@@ -252,6 +268,7 @@ static bool drop_page(struct kvm_vcpu *vcpu, gfn_t gfn)
  * may not be, if the guest's own entry or the host's page is smaller than the block: then
  * those that cover this page go, and no others. With 4 KB pages of the host that is so for
  * every page, and flushing all would cost a guest a miss for each page that it works on.
+ * Other vcpus do flush all: their entries are in the TLBs of other processors.
  */
 void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn)
 {
@@ -263,6 +280,8 @@ void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn)
 	if (!(decided & DECIDED_TRACED) || (decided & DECIDED_TSIZE) > page->tsize ||
 	    (bt->readable_inside && !drop_page(vcpu, gfn)))
 		retrace(vcpu);
+	else if (bt->readable_inside)
+		kvmppc_bt_make_stale(vcpu->kvm, vcpu);
 }
 
 /**
@@ -278,11 +297,13 @@ void kvmppc_bt_page_traced(struct kvm_vcpu *vcpu, gfn_t gfn)
 unsigned int kvmppc_bt_next_victim(struct kvm *kvm, unsigned int last, unsigned int entries)
 {
 	struct kvmppc_bt *bt = kvm->arch.bt;
+	u32 random;
 
 	if (!bt || !bt->nsites || entries < 2)
 		return last + 1 < entries ? last + 1 : 0;
-	bt->random = next_pseudo_random32(bt->random);
-	return (last + 1 + (bt->random >> 16) % (entries - 1)) % entries;
+	random = next_pseudo_random32(READ_ONCE(bt->random));
+	WRITE_ONCE(bt->random, random);
+	return (last + 1 + (random >> 16) % (entries - 1)) % entries;
 }
 
 /**
@@ -340,7 +361,7 @@ bool kvmppc_bt_execute_only(struct kvm *kvm, gfn_t gfn, int tsize)
 	    block_limit(bt, gfn, tsize) >= 0 ||
 	    kvmppc_bt_holds_cached(bt, block_start(gfn, tsize), tsize_pages(tsize)))
 		return true;
-	bt->readable_inside = true;
+	WRITE_ONCE(bt->readable_inside, true);
 	return false;
 }
 

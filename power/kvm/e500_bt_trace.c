@@ -12,10 +12,11 @@
  * lwarx is special. Emulated, it makes no reservation in the hardware, so the
  * stwcx. after it would fail for ever, usually without an exit. Therefore the
  * emulation continues from a lwarx, instruction by instruction, through the stwcx.,
- * which it does as a compare and exchange with what the lwarx read. The guest has
- * one processor, which is not running, so no other
- * guest code can intervene. If the emulation stops early (a fault, an instruction
- * that is not simple), the guest continues there; its stwcx. fails and it retries.
+ * which it does as a compare and exchange with what the lwarx read. The VM is stopped, so
+ * no other guest code can intervene, whichever vcpu's. A reservation that another vcpu holds
+ * of this memory is from before it was traced, and its stwcx. comes here and fails. If the
+ * emulation stops early (a fault, an instruction that is not simple), the guest continues
+ * there; its stwcx. fails and it retries.
  * If that happens BT_LARX_STOPS times in a row at one lwarx, all sites of the block
  * are undone. The same is done for traced accesses between a lwarx and a stwcx. to
  * memory that is not traced: their exits clear the hardware's reservation.
@@ -353,6 +354,7 @@ static enum outcome store_conditional(struct kvm_vcpu *vcpu, const struct instru
 static enum outcome reservation(struct kvm_vcpu *vcpu, const struct instruction_op *larx)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct bt_vcpu *mine = kvmppc_bt_vcpu(vcpu);
 	struct pt_regs *regs = &vcpu->arch.regs;
 	u32 larx_pc = regs->nip, ea = larx->ea, value, inst;
 	enum outcome outcome;
@@ -360,8 +362,8 @@ static enum outcome reservation(struct kvm_vcpu *vcpu, const struct instruction_
 
 	if (GETSIZE(larx->type) != sizeof(value) || (ea & 3))
 		return UNKNOWN_INST;
-	if (bt->larx_pc == larx_pc && bt->larx_stops >= BT_LARX_STOPS) {
-		bt->larx_stops = 0;
+	if (mine->larx_pc == larx_pc && mine->larx_stops >= BT_LARX_STOPS) {
+		mine->larx_stops = 0;
 		return UNKNOWN_INST;
 	}
 	outcome = load(vcpu, ea, (u8 *)&value, sizeof(value));
@@ -382,7 +384,7 @@ static enum outcome reservation(struct kvm_vcpu *vcpu, const struct instruction_
 		if (GETTYPE(op.type) == STCX && GETSIZE(op.type) == sizeof(value)) {
 			if (store_conditional(vcpu, &op, ea, value) != DONE)
 				break;
-			bt->larx_stops = 0;
+			mine->larx_stops = 0;
 			bt->stats.reservations++;
 			return DONE;
 		}
@@ -390,8 +392,8 @@ static enum outcome reservation(struct kvm_vcpu *vcpu, const struct instruction_
 			break;
 	}
 	/* The lwarx and the instructions after it are done, without a reservation. */
-	bt->larx_stops = bt->larx_pc == larx_pc ? bt->larx_stops + 1 : 1;
-	bt->larx_pc = larx_pc;
+	mine->larx_stops = mine->larx_pc == larx_pc ? mine->larx_stops + 1 : 1;
+	mine->larx_pc = larx_pc;
 	return DONE;
 }
 
@@ -414,21 +416,21 @@ static bool read_code(struct kvm_vcpu *vcpu, u32 ea, u32 *inst)
  */
 static bool breaks_reservation(struct kvm_vcpu *vcpu, u32 pc)
 {
-	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	struct bt_vcpu *mine = kvmppc_bt_vcpu(vcpu);
 	unsigned int step;
 	u32 inst;
 
-	if (bt->access_pc != pc) {
-		bt->access_pc = pc;
-		bt->access_repeats = 0;
+	if (mine->access_pc != pc) {
+		mine->access_pc = pc;
+		mine->access_repeats = 0;
 	}
-	if (pc - bt->near_pc + 4 * BT_LARX_STEPS > 8 * BT_LARX_STEPS) {
-		bt->near_pc = pc;
-		bt->near_repeats = 0;
+	if (pc - mine->near_pc + 4 * BT_LARX_STEPS > 8 * BT_LARX_STEPS) {
+		mine->near_pc = pc;
+		mine->near_repeats = 0;
 	}
-	bt->access_repeats++;
-	bt->near_repeats++;
-	if (bt->access_repeats % BT_LARX_STOPS && bt->near_repeats % BT_LARX_TURNS)
+	mine->access_repeats++;
+	mine->near_repeats++;
+	if (mine->access_repeats % BT_LARX_STOPS && mine->near_repeats % BT_LARX_TURNS)
 		return false;
 	for (step = 1; step <= BT_LARX_STEPS && read_code(vcpu, pc - 4 * step, &inst); step++)
 		if (get_op(inst) == 31 && get_xop(inst) == OP_31_XOP_LWARX)
@@ -446,32 +448,53 @@ static void count(struct kvmppc_bt *bt, const struct instruction_op *op)
 		bt->stats.traced_loads++;
 }
 
+/* Where the guest's own TLB allows the access that had a data storage interrupt. */
+static bool allowed_at(struct kvm_vcpu *vcpu, gfn_t *gfn)
+{
+	u32 ea = vcpu->arch.fault_dear;
+	int index = kvmppc_mmu_dtlb_index(vcpu, ea);
+
+	if (index < 0 || !allowed(vcpu, get_entry(to_e500(vcpu), tlbsel_of(index), esel_of(index)),
+				  vcpu->arch.fault_esr & ESR_ST))
+		return false;
+	*gfn = kvmppc_mmu_xlate(vcpu, index, ea) >> PAGE_SHIFT;
+	return true;
+}
+
+/**
+ * kvmppc_bt_is_traced_access - whether tracing has forbidden an access
+ * @vcpu: inside, after a data storage interrupt
+ *
+ * If not, the guest's own TLB forbids the access, or nothing there is traced.
+ */
+bool kvmppc_bt_is_traced_access(struct kvm_vcpu *vcpu)
+{
+	gfn_t gfn;
+
+	return allowed_at(vcpu, &gfn) && kvmppc_bt_block_tsize(vcpu->kvm->arch.bt, gfn) >= 0;
+}
+
 /**
  * kvmppc_bt_traced_access - emulate an access that tracing has forbidden
- * @vcpu: after a data storage interrupt, its instruction and address known
+ * @vcpu: after a data storage interrupt, its instruction and address known; it has
+ *	stopped the VM
  *
- * Returns RESUME_GUEST_NV, or BT_PASS if tracing did not cause the exit: the guest's
- * own TLB forbids the access, or nothing there is traced.
+ * Returns RESUME_GUEST_NV, or RESUME_GUEST if the access is no longer forbidden, because
+ * another vcpu has undone the sites.
  */
 int kvmppc_bt_traced_access(struct kvm_vcpu *vcpu)
 {
 	struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	struct pt_regs *regs = &vcpu->arch.regs;
-	u32 ea = vcpu->arch.fault_dear, pc = regs->nip;
 	struct instruction_op op;
+	u32 pc = regs->nip;
 	enum outcome outcome;
 	bool again = false;
 	ppc_inst_t inst;
 	gfn_t gfn;
-	int index;
 
-	index = kvmppc_mmu_dtlb_index(vcpu, ea);
-	if (index < 0 || !allowed(vcpu, get_entry(to_e500(vcpu), tlbsel_of(index), esel_of(index)),
-				  vcpu->arch.fault_esr & ESR_ST))
-		return BT_PASS;
-	gfn = kvmppc_mmu_xlate(vcpu, index, ea) >> PAGE_SHIFT;
-	if (kvmppc_bt_block_tsize(bt, gfn) < 0)
-		return BT_PASS;
+	if (!allowed_at(vcpu, &gfn) || kvmppc_bt_block_tsize(bt, gfn) < 0)
+		return RESUME_GUEST;
 	if (kvmppc_get_last_inst(vcpu, INST_GENERIC, &inst) != EMULATE_DONE)
 		return RESUME_GUEST;
 

@@ -59,6 +59,12 @@ struct mutex {
 	int owner;
 };
 
+typedef struct {
+	int waiting;
+} wait_queue_head_t;
+
+#define KVM_MAX_VCPUS	2
+
 struct kvm_memory_slot;
 
 struct kvm {
@@ -69,6 +75,7 @@ struct kvm {
 
 struct kvm_vcpu {
 	struct kvm *kvm;
+	int vcpu_idx;
 	struct {
 		void *shared;
 		u32 gpr[32];

@@ -70,10 +70,6 @@ impl Arguments {
         if arguments.disk.len() + arguments.net.len() > layout::VIRTIO_MOST {
             return refuse(&format!("there is room for {} disks and network cards", layout::VIRTIO_MOST));
         }
-        // KVM would refuse its driver, and the guest would run untranslated.
-        if arguments.cpus > 1 && (arguments.driver || arguments.bt_layout.is_some()) {
-            return refuse("a guest with several processors cannot be translated in place");
-        }
         Ok(arguments)
     }
 }
@@ -210,12 +206,9 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_with_two_processors_is_not_translated() {
-        assert_eq!(parse(&["--cpus", "2", "--paravirt"]).map(|arguments| arguments.cpus), Ok(2));
-        for translated in [&["--driver"][..], &["--bt-layout", "f"]] {
-            assert!(parse(translated).is_ok());
-            let error = parse(&[&["--cpus", "2"], translated].concat()).unwrap_err();
-            assert!(error.contains("cannot be translated"), "{error}");
+    fn a_guest_has_one_processor_or_two() {
+        for mode in [&["--paravirt"][..], &["--driver"], &["--driver", "--bt-layout", "f"]] {
+            assert_eq!(parse(&[&["--cpus", "2"], mode].concat()).map(|arguments| arguments.cpus), Ok(2));
         }
         for wrong in ["0", "3", "x"] {
             assert!(parse(&["--cpus", wrong]).is_err());
