@@ -24,6 +24,7 @@ use crate::extent::{PageRange, page_size};
 use crate::inject;
 use crate::maps::Mapping;
 use crate::own::Kept;
+use crate::room;
 use crate::target::Target;
 
 const UFFD_API: u64 = 0xAA;
@@ -156,6 +157,19 @@ impl Uffd {
     /// can be watched.)
     fn register_within(&self, rooms: &[PageRange], range: PageRange) -> io::Result<()> {
         if rooms.iter().any(|room| self.register(*room).is_ok()) { Ok(()) } else { self.register(range) }
+    }
+
+    /// Watch all of these mappings but those that `cannot` be watched, and what is free around them, up to `end`.
+    pub(crate) fn enclose(&self, mappings: &[Mapping], end: usize, cannot: impl Fn(&Mapping) -> bool) {
+        room::each(mappings, end, cannot, &mut |span| self.register(span).is_ok());
+    }
+
+    /// Stop watching the same. Memory that another userfaultfd watches refuses to be registered and is passed over:
+    /// before Linux 6.17 the kernel would end that watch, too.
+    pub(crate) fn release(&self, mappings: &[Mapping], end: usize, cannot: impl Fn(&Mapping) -> bool) {
+        room::each(mappings, end, cannot, &mut |span| {
+            self.register(span).is_ok() && self.unregister(span).is_ok()
+        });
     }
 
     pub(crate) fn register(&self, range: PageRange) -> io::Result<()> {

@@ -62,6 +62,12 @@ class Outcome:
             counts.setdefault(step, {})[what] = int(number)
         return counts
 
+    @property
+    def is_right(self) -> bool:
+        """Whether pages were compared and none is wrong, and the second and the third dump are increments."""
+        compared = self.status == 0 and self.pages > 0 and self.wrong == 0
+        return compared and all(self.skipped(step) for step in ("two", "three"))
+
     def written(self, step: str) -> int:
         """Return how many pages a step wrote into its images."""
         return self.counts[step]["Memory pages written"]

@@ -19,7 +19,7 @@ from layout_checker.fit import fit  # noqa: E402
 from layout_checker.header import parse_header  # noqa: E402
 from layout_checker.hypervisor import Hypervisor  # noqa: E402
 from layout_checker.report import Refused, UnusableInput  # noqa: E402
-from variants import LAYOUT_TEXT  # noqa: E402
+from variants import LAYOUT_TEXT, of_debian12  # noqa: E402
 
 EFI = DEFAULT_IMAGE.with_suffix(".efi")
 LIST = DEFAULT_SYMBOLS.with_name(f"{EFI.name}.map")
@@ -29,7 +29,7 @@ pytestmark = [
         not all(path.exists() for path in (DEFAULT_IMAGE, DEFAULT_SYMBOLS, EFI, LIST)),
         reason="Debian's Xen and its -dbg package are not installed",
     ),
-    pytest.mark.debian12("its passages, loops and addresses are changed, and they are of that build"),
+    of_debian12,
 ]
 
 

@@ -32,20 +32,13 @@ from layout_checker.hypervisor import Hypervisor, near_branches, relative_pointe
 from layout_checker.loops import read_loops  # noqa: E402
 from layout_checker.report import Refused, Report, UnusableInput  # noqa: E402
 from layout_checker.witness import Witness  # noqa: E402
-from variants import HEADER, LAYOUT_TEXT, Files, Variant, installed  # noqa: E402
+from variants import HEADER, LAYOUT_TEXT, Files, Variant, installed, needs_xen, of_debian12  # noqa: E402
 
 LAYOUT = XEN_DIR / "layout.h"
 PROVEN = XEN_DIR.parents[1] / "build/pagetable/xen"
 SITES = PROVEN / "zero_run_sites.h"
 
-needs_xen = pytest.mark.skipif(
-    not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
-    reason="Debian's Xen and its -dbg package are not installed",
-)
-pytestmark = [
-    needs_xen,
-    pytest.mark.debian12("its passages, loops and addresses are changed, and they are of that build"),
-]
+pytestmark = [needs_xen, of_debian12]
 
 
 @pytest.fixture

@@ -20,25 +20,19 @@ XEN_DIR = Path(__file__).resolve().parents[2] / "xen"
 sys.path.insert(0, str(XEN_DIR / "prove"))
 
 import find_zero_runs  # noqa: E402
-from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS  # noqa: E402
+from check_layout import DEFAULT_SYMBOLS  # noqa: E402
 from find_zero_runs import find_all, main  # noqa: E402
 from layout_checker.hypervisor import Hypervisor  # noqa: E402
 from layout_checker.loops import Loop, read_loops  # noqa: E402
 from layout_checker.report import Refused, Report  # noqa: E402
-from variants import HEADER, Variant, installed  # noqa: E402
+from variants import HEADER, Variant, installed, needs_xen, of_debian12  # noqa: E402
 from zero_run_finder.emulation import Emulator, compare, differences, random_case  # noqa: E402
 from zero_run_finder.finder import NAMES, Site, find  # noqa: E402
 from zero_run_finder.flow import Program  # noqa: E402
 from zero_run_finder.output import header, report  # noqa: E402
 from zero_run_finder.trampolines import Trampolines  # noqa: E402
 
-pytestmark = [
-    pytest.mark.skipif(
-        not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
-        reason="Debian's Xen and its -dbg package are not installed",
-    ),
-    pytest.mark.debian12("its passages, loops and addresses are changed, and they are of that build"),
-]
+pytestmark = [needs_xen, of_debian12]
 
 CASES = 40
 

@@ -8,17 +8,10 @@ import struct
 
 import pytest
 
-from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS
 from layout_checker.facts import check_all
-from variants import HEADER, Variant, installed
+from variants import HEADER, Variant, installed, needs_xen, of_debian12
 
-pytestmark = [
-    pytest.mark.skipif(
-        not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
-        reason="Debian's Xen and its -dbg package are not installed",
-    ),
-    pytest.mark.debian12("its passages, loops and addresses are changed, and they are of that build"),
-]
+pytestmark = [needs_xen, of_debian12]
 
 PATCHES = 40
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
@@ -35,6 +36,14 @@ from layout_checker.hypervisor import (
 # Of the family of Debian 12's Xen, whose passages, sizes and addresses the tests change.
 LAYOUT_TEXT = read_layout(DEFAULT_LAYOUT, (4, 17))
 HEADER = parse_header(LAYOUT_TEXT)
+
+needs_xen = pytest.mark.skipif(
+    not (DEFAULT_IMAGE.exists() and DEFAULT_SYMBOLS.exists()),
+    reason="Debian's Xen and its -dbg package are not installed",
+)
+of_debian12 = pytest.mark.debian12(
+    "its passages, loops and addresses are changed, and they are of that build"
+)
 
 LONGEST_BRANCH = 6  # bytes
 POINTER = 8  # bytes

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Runs the guest of random sequences, ``guest/differ.c``, in several settings, and compares them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trapless_lab import artifacts
@@ -14,6 +15,11 @@ TIMEOUT_S = 300
 # Sequences in a boot of some two minutes.
 MANY = 2048
 MANY_TIMEOUT_S = 1200
+
+
+def parameters(values: Mapping[str, int]) -> list[str]:
+    """Return the lines of the host's script that set parameters of KVM."""
+    return [f"write {PARAMETERS}/{name} {value}" for name, value in values.items()]
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Setting:
         vm = power.vm_argv(power.Vm(self.label, power.Mode(), arguments, self.backing))
         vm[vm.index("/guest/vmlinux")] = GUEST
         return [
-            *(f"write {PARAMETERS}/{name} {value}" for name, value in values.items()),
+            *parameters(values),
             f"run {self.label} {' '.join(vm)}",
             f"show {self.label}.statistics {vm[vm.index('--statistics') + 1]}",
         ]

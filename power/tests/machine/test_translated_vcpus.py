@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from differential import PARAMETERS
+from differential import parameters
 from trapless_lab import artifacts
 from trapless_lab.machines.initramfs import File
 from trapless_lab.machines.machine import MACHINES
@@ -43,13 +43,14 @@ class Setting:
     often: int = 100
 
     def lines(self) -> list[str]:
-        values = {
-            "bt_mode": self.mode,
-            "bt_threshold": self.threshold,
-            "bt_cache_pages": self.cache_pages,
-            "bt_first_kb": self.first_kb,
-        }
-        return [f"write {PARAMETERS}/{name} {value}" for name, value in values.items()]
+        return parameters(
+            {
+                "bt_mode": self.mode,
+                "bt_threshold": self.threshold,
+                "bt_cache_pages": self.cache_pages,
+                "bt_first_kb": self.first_kb,
+            }
+        )
 
 
 PLAIN = Setting("plain", 0, often=5)

@@ -377,21 +377,18 @@ impl Backend for UffdAsync {
             return armed;
         }
         if self.mark(target, part).is_err() {
-            return Armed::Unsupported; // replaced while it was being armed; it is watched, and costs nothing
+            return Armed::Unsupported; // replaced while it was being armed; it is watched, and the next collect arms it
         }
         part.bitmap.set_fresh(true);
         Armed::Watched
     }
 
     fn enclose(&mut self, mappings: &[Mapping], end: usize) {
-        room::each(mappings, end, |_| false, &mut |span| self.uffd.register(span).is_ok());
+        self.uffd.enclose(mappings, end, |_| false);
     }
 
     fn release(&mut self, mappings: &[Mapping], end: usize) {
-        // Before Linux 6.17 the kernel would also end the watch of another userfaultfd.
-        room::each(mappings, end, |_| false, &mut |span| {
-            self.uffd.register(span).is_ok() && self.uffd.unregister(span).is_ok()
-        });
+        self.uffd.release(mappings, end, |_| false);
     }
 
     fn disarm(&mut self, _target: &Target, _range: PageRange, _mapped: bool) {

@@ -230,23 +230,18 @@ impl Backend for UffdSync {
         }
         // Empty entries of private anonymous memory stay as they are; all of it is fresh.
         if self.uffd.write_protect(part.range, true).is_err() {
-            return Armed::Unsupported;
+            return Armed::Unsupported; // replaced while it was being armed; it is watched, and the next collect arms it
         }
         part.bitmap.set_fresh(true);
         Armed::Watched
     }
 
     fn enclose(&mut self, mappings: &[Mapping], end: usize) {
-        room::each(mappings, end, |mapping| is_private_file(mapping.memory), &mut |span| {
-            self.uffd.register(span).is_ok()
-        });
+        self.uffd.enclose(mappings, end, |mapping| is_private_file(mapping.memory));
     }
 
     fn release(&mut self, mappings: &[Mapping], end: usize) {
-        // Before Linux 6.17 the kernel would also end the watch of another userfaultfd.
-        room::each(mappings, end, |mapping| is_private_file(mapping.memory), &mut |span| {
-            self.uffd.register(span).is_ok() && self.uffd.unregister(span).is_ok()
-        });
+        self.uffd.release(mappings, end, |mapping| is_private_file(mapping.memory));
     }
 
     fn disarm(&mut self, _target: &Target, _range: PageRange, _mapped: bool) {
