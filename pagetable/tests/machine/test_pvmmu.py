@@ -80,8 +80,9 @@ def smp() -> Transcript:
     No switch is toggled while both CPUs work: QEMU 7.2 may then go on executing a breakpoint that the
     kernel's text patching has long replaced in memory, and the machine hangs. A stock kernel hangs in the
     same way if its function tracer is toggled under a storm of forks. On one CPU switches are toggled
-    under load. Loading the module patches text, too: a machine that hangs there is booted once more, and
-    one that hangs twice is a failure.
+    under load. Loading the module patches text, too, and one load in some 60 hangs: a CPU stays at the first
+    instruction of a function, where memory has a call and no breakpoint. Such a machine is booted once more,
+    and one that hangs twice is a failure.
     """
 
     def run() -> Transcript:
