@@ -84,6 +84,15 @@ def test_unexpected_frames_are_output(forged: bytes) -> None:
     assert [result.raw for result in log.results] == [forged]
 
 
+def test_a_machine_that_boots_again_begins_anew() -> None:
+    log = two_steps()
+    log.feed(begin(0) + b"half a boot" + end(0) + begin(1) + b"cut")
+    log.restart()
+    assert (log.results, log.running, log.partial) == ([], None, "")
+    log.feed(begin(0) + b"whole" + end(0) + begin(1) + end(1))
+    assert [result.raw for result in log.results] == [b"whole", b""]
+
+
 # Pieces of frames, so that the fuzzer finds the edges of the framing.
 hostile = st.lists(
     st.one_of(

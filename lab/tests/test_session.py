@@ -9,6 +9,7 @@ import pytest
 
 from recorded import DATA, NONCE, STEPS
 from trapless_lab.machines import session
+from trapless_lab.machines.monitor import Monitor
 from trapless_lab.machines.qemu import Outputs
 from trapless_lab.machines.script import Step, StepLog
 from trapless_lab.progress import Progress
@@ -33,12 +34,13 @@ def watch(
     steps_log: bytes | None = None,
     steps: list[Step] = STEPS,
     silence_s: float = 60,
+    monitor: Monitor | None = None,
 ) -> list[str]:
     outputs = Outputs(*(directory / name for name in ("console", "steps", "trace", "qemu")))
     outputs.console.write_bytes((DATA / console).read_bytes())
     outputs.steps.write_bytes((DATA / "xen-steps.log").read_bytes() if steps_log is None else steps_log)
     progress = Recorder()
-    watched = session.Session("m", StepLog(steps, NONCE), outputs, progress, silence_s)
+    watched = session.Session("m", StepLog(steps, NONCE), outputs, progress, silence_s, monitor=monitor)
     with session.process(argv, outputs.complaints) as process:
         watched.follow(process)
     return progress.finished_steps
@@ -83,7 +85,7 @@ STALE_BREAKPOINT = b"""\
 @pytest.mark.parametrize(
     ("old", "new", "steps_log", "kind"),
     [
-        (b"", b"", b"", session.BootError),
+        (b"", b"", b"", session.EmulatorError),
         (b"Oops: int3: 0000", b"Oops: 0002", b"", session.GuestError),
         (b"linked in:", b"linked in: zram", b"", session.GuestError),
         (b"", b"", b"\n@%b 1.00 begin 0000\n" % NONCE.encode(), session.GuestError),
@@ -114,7 +116,7 @@ def test_boot_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_silent_boot_is_given_up_early(tmp_path: Path) -> None:
-    with pytest.raises(session.BootError, match=r'silent for 0.2 s while waiting for step "bytes"'):
+    with pytest.raises(session.EmulatorError, match=r'silent for 0.2 s while waiting for step "bytes"'):
         watch(tmp_path, ["sleep", "60"], steps_log=b"", silence_s=0.2)
     # While a step runs, the console may be silent for the step's whole time limit.
     log = b"\n@%b 1.00 begin 0000\n" % NONCE.encode()
@@ -126,6 +128,39 @@ def test_a_silent_boot_is_given_up_early(tmp_path: Path) -> None:
             steps=[Step("slow", "sleep 99", timeout_s=0.5)],
             silence_s=0.2,
         )
+
+
+class Answer(Monitor):
+    """A monitor that always gives the same answer."""
+
+    def __init__(self, stuck: bool) -> None:
+        super().__init__(Path("none"))
+        self._answer, self.asked = stuck, 0
+
+    def stuck(self) -> bool:
+        """Give it."""
+        self.asked += 1
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("stuck", "kind", "message"),
+    [
+        (True, session.EmulatorError, 'breakpoint that is gone while waiting for step "slow"'),
+        (False, session.GuestError, 'timed out after 1 s waiting for step "slow"'),
+    ],
+)
+def test_a_step_that_hangs_is_the_emulators_fault_if_its_monitor_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: bool, kind: type[session.GuestError], message: str
+) -> None:
+    monkeypatch.setattr(session, "_ASKED_AFTER_S", 0.2)
+    answer = Answer(stuck)
+    slow = [*STEPS[:3], Step("slow", "sleep 100", timeout_s=1)]
+    begun = (DATA / "xen-steps.log").read_bytes().partition(b" end 0003")[0]
+    with pytest.raises(session.GuestError, match=message) as info:
+        watch(tmp_path, ["sleep", "60"], steps=slow, steps_log=begun, monitor=answer)
+    assert info.type is kind
+    assert answer.asked == 1 if stuck else answer.asked > 2
 
 
 def test_power_off_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

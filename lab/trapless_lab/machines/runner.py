@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .. import artifacts, host, kernels
 from ..progress import Progress
-from . import bochs, efi, epml, guest, initramfs, kept, qemu, session, trace
+from . import bochs, efi, epml, guest, initramfs, kept, monitor, qemu, session, trace
 from .initramfs import File, Tree
 from .machine import Machine
 from .script import Log, Step, StepLog, render
@@ -160,34 +160,41 @@ def _follow(
     machine: Machine, argv: Sequence[str], log: Log, outputs: qemu.Outputs, progress: Progress
 ) -> session.Session:
     """Run the machine to its end. With several CPUs QEMU's emulation of stock Xen and Linux sometimes hangs
-    or meets a breakpoint that is gone, before the first step; such a boot is repeated, a few times at most;
-    later failures are never retried.
+    before the first step, or executes a breakpoint that is gone (monitor.py), then or later; such a run is
+    repeated from its boot, a few times at most. Nothing else that fails after the boot is ever repeated.
     """
     left = _BOOTS if machine.cpus > 1 else 1
+    is_asked = machine.cpus > 1 and machine.pc and machine.emulator == "qemu"
     while True:
         for file in (outputs.console, outputs.steps, outputs.trace):
             file.write_bytes(b"")
-        watched = session.Session(
-            machine.name,
-            log,
-            outputs,
-            progress,
-            silence_s=_SILENCE_S if left > 1 else None,
-            boot_s=bochs.BOOT_TIMEOUT_S if machine.emulator == "bochs" else None,
-        )
         try:
             with (
                 epml.wired(machine, outputs.complaints.with_name(epml.COUNTS)) as wires,
-                session.process([*argv, *wires.argv], outputs.complaints, wires.descriptors) as running,
+                monitor.attached() if is_asked else contextlib.nullcontext() as asked,
+                session.process(
+                    [*argv, *wires.argv, *(asked.argv if asked else ())],
+                    outputs.complaints,
+                    wires.descriptors,
+                ) as running,
             ):
+                watched = session.Session(
+                    machine.name,
+                    log,
+                    outputs,
+                    progress,
+                    silence_s=_SILENCE_S if left > 1 else None,
+                    boot_s=bochs.BOOT_TIMEOUT_S if machine.emulator == "bochs" else None,
+                    monitor=asked,
+                )
                 watched.follow(running, powers_off=machine.emulator == "qemu")
-        except session.BootError as error:
+                return watched
+        except session.EmulatorError as error:
             left -= 1
             if not left:
                 raise
+            log.restart()
             progress.again(str(error).partition("\n")[0])
-        else:
-            return watched
 
 
 def _stock_modules(machine: Machine, wanted: Sequence[str]) -> list[Path]:

@@ -81,6 +81,9 @@ class Log(Protocol):
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
 
+    def restart(self) -> None:
+        """Forget everything: the machine boots again."""
+
 
 _CRASH = re.compile(rb"(?:Kernel panic|Xen BUG|FATAL TRAP|Panic on CPU|Dom0 crashed).*")
 
@@ -128,6 +131,12 @@ class StepLog:
             else:
                 self._searched = frame.start() + 1
         self._searched = max(self._searched, len(self._pending) - _LONGEST_FRAME)
+
+    def restart(self) -> None:
+        """Forget everything: the machine boots again."""
+        self.results.clear()
+        self.running = None
+        self._pending, self._searched = b"", 0
 
     def _accept(self, frame: re.Match[bytes]) -> bool:
         """Process a frame if it is the expected one; any other is a step's output."""

@@ -16,6 +16,7 @@ from typing import NoReturn
 from .. import host
 from ..errors import LabError
 from ..progress import Progress
+from .monitor import Monitor
 from .qemu import Outputs
 from .script import Log
 
@@ -30,6 +31,8 @@ _TAIL_LINES = 25
 # of it at a late initcall. Once a step has begun or a module is in, it is no excuse any more.
 _STALE_BREAKPOINT = re.compile(rb"\bint3: 0000 \[#1\]")
 _NO_MODULES = re.compile(rb"Modules linked in:\s*$", re.MULTILINE)
+# How long nothing is logged before the monitor is asked, and again. It takes seconds to answer.
+_ASKED_AFTER_S = 30.0
 # How long a crash may go on printing before its log is shown.
 _CRASH_GRACE_S = 1.0
 
@@ -38,8 +41,8 @@ class GuestError(LabError):
     """A machine did not complete its steps."""
 
 
-class BootError(GuestError):
-    """A machine did not reach its first step, for what QEMU's emulation of several CPUs is known to cause."""
+class EmulatorError(GuestError):
+    """A machine stopped for what QEMU's emulation of several CPUs does, and no processor."""
 
 
 class _Tail:
@@ -96,10 +99,12 @@ class Session:
         progress: Progress,
         silence_s: float | None = None,
         boot_s: float | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
         """Watch ``machine``; a boot hangs if there is no output on the console for ``silence_s`` seconds, or
-        no step after ``boot_s`` seconds.
+        no step after ``boot_s`` seconds. ``monitor`` is asked whether it hangs later.
         """
+        self._monitor = monitor
         self._machine = machine
         self._boot_s = BOOT_TIMEOUT_S if boot_s is None else boot_s
         self._silence_s = self._boot_s if silence_s is None else silence_s
@@ -119,12 +124,14 @@ class Session:
         self._progress.booting(self._machine, len(self._log.steps))
         position, since = self._position(), time.monotonic()
         said, heard = 0, since
+        asked = since
         while True:
             # Checked before the logs are read, so that they contain all that QEMU wrote before it ended.
             ended = process.poll() is not None
             self._read()
             if self._position() != position:
                 position, since = self._position(), time.monotonic()
+                asked = since
             if len(self._console.data) != said:
                 said, heard = len(self._console.data), time.monotonic()
             waiting_for, limit = self._due()
@@ -132,17 +139,23 @@ class Session:
                 time.sleep(_CRASH_GRACE_S)
                 self._read()
                 what = crash[0].decode(errors="replace").strip()
-                kind = BootError if self._stale_breakpoint else GuestError
+                kind = EmulatorError if self._stale_breakpoint else GuestError
                 self._fail(f"crashed ({what}) while waiting for {waiting_for}", kind)
             if self._finished and (not powers_off or (ended and process.returncode == 0)):
                 return
             if ended:
                 self._fail(f"ended (exit code {process.returncode}) while waiting for {waiting_for}")
             if time.monotonic() - since > limit:
-                kind = BootError if self._booting else GuestError
+                kind = EmulatorError if self._booting else GuestError
                 self._fail(f"timed out after {limit:g} s waiting for {waiting_for}", kind)
             if self._booting and time.monotonic() - heard > self._silence_s:
-                self._fail(f"silent for {self._silence_s:g} s while waiting for {waiting_for}", BootError)
+                self._fail(f"silent for {self._silence_s:g} s while waiting for {waiting_for}", EmulatorError)
+            if self._monitor and time.monotonic() - asked > _ASKED_AFTER_S:
+                if self._monitor.stuck():
+                    self._fail(
+                        f"executes a breakpoint that is gone while waiting for {waiting_for}", EmulatorError
+                    )
+                asked = time.monotonic()
             time.sleep(_POLL_S)
 
     @property

@@ -133,3 +133,8 @@ class ConsoleLog:
         if data and not self.results and self.console.done:
             seconds = (self.console.ticks or 0) / TICKS_PER_SECOND
             self.results.append(StepResult(self.steps[0], self._seen, 0, seconds))
+
+    def restart(self) -> None:
+        """Forget everything: the machine boots again."""
+        self.results.clear()
+        self._seen = b""
