@@ -8,6 +8,7 @@
 //!   somebody else's link in /tmp leads (fs.protected_symlinks).
 //! - A regular file is *replaced* atomically: every reader sees the whole old file or the whole new one. The new one
 //!   has the old one's permissions and, if root writes, its owner. Where a link leads to no file yet, there is an empty one first.
+//! - A file that grows begins in the same way: it is there with its first line, or not at all.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -44,33 +45,39 @@ pub enum Readers {
 /// # Errors
 /// When it cannot be written; a regular file is then unchanged.
 pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
-    match find(path)? {
-        Destination::Output => write_all(&mut io::stdout().lock(), content),
-        Destination::Special(found) => write_all(&mut writable(&found)?, content),
-        Destination::File(path) => replace_file(&path, content, readers),
-        Destination::None => replace_file(path, content, readers),
+    begin(path, content, true, readers).map(drop)
+}
+
+/// Begin a file that grows with `content`, and go on behind it; an existing file is refused, or replaced with `force`.
+///
+/// # Errors
+/// `AlreadyExists`, or when it cannot be written; a regular file is then unchanged.
+pub fn create(path: &Path, content: &[u8], force: bool) -> io::Result<Box<dyn Write>> {
+    begin(path, content, force, Readers::Usual)
+}
+
+fn begin(path: &Path, content: &[u8], force: bool, readers: Readers) -> io::Result<Box<dyn Write>> {
+    Ok(match find(path)? {
+        Destination::Output => {
+            let mut out = io::stdout();
+            write_all(&mut out, content)?;
+            Box::new(out)
+        }
+        Destination::Special(found) => {
+            let mut out = writable(&found)?;
+            write_all(&mut out, content)?;
+            Box::new(out)
+        }
+        Destination::File(_) if !force => return Err(io::ErrorKind::AlreadyExists.into()),
+        Destination::File(path) => Box::new(begin_file(&path, content, true, readers)?),
+        Destination::None => Box::new(begin_file(path, content, force, readers)?),
         Destination::Dangling => {
             drop(OpenOptions::new().append(true).create(true).open(path)?);
             match find(path)? {
-                Destination::File(path) => replace_file(&path, content, readers),
-                _ => Err(io::Error::other("it changes while it is written")),
+                Destination::File(path) => Box::new(begin_file(&path, content, true, readers)?),
+                _ => return Err(io::Error::other("it changes while it is written")),
             }
         }
-    }
-}
-
-/// Begin a file that grows; an existing one is refused, or truncated with `force`.
-///
-/// # Errors
-/// `AlreadyExists`, or when it cannot be written.
-pub fn create(path: &Path, force: bool) -> io::Result<Box<dyn Write>> {
-    Ok(match find(path)? {
-        Destination::Output => Box::new(io::stdout()),
-        Destination::Special(found) => Box::new(writable(&found)?),
-        Destination::File(_) if !force => return Err(io::ErrorKind::AlreadyExists.into()),
-        Destination::None if !force => Box::new(File::create_new(path)?),
-        Destination::Dangling if !force => Box::new(OpenOptions::new().append(true).create(true).open(path)?),
-        Destination::File(_) | Destination::None | Destination::Dangling => Box::new(File::create(path)?),
     })
 }
 
@@ -130,7 +137,8 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn replace_file(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
+/// A regular file with this content; one that is there is replaced or, without `force`, refused.
+fn begin_file(path: &Path, content: &[u8], force: bool, readers: Readers) -> io::Result<File> {
     let old = std::fs::metadata(path).ok();
     let mode = match readers {
         Readers::All => Some(Permissions::from_mode(0o644)),
@@ -142,7 +150,8 @@ fn replace_file(path: &Path, content: &[u8], readers: Readers) -> io::Result<()>
         .suffix(".new")
         .permissions(Permissions::from_mode(0o666)) // less the umask
         .tempfile_in(folder(path))?;
-    new.write_all(content)?;
+    // By the file itself: its own errors would name the new name.
+    new.as_file_mut().write_all(content)?;
     if let Some(old) = old {
         let is_new = new.as_file().metadata()?;
         if (is_new.uid(), is_new.gid()) != (old.uid(), old.gid()) {
@@ -156,8 +165,7 @@ fn replace_file(path: &Path, content: &[u8], readers: Readers) -> io::Result<()>
     if let Some(mode) = mode {
         new.as_file().set_permissions(mode)?;
     }
-    new.persist(path)?;
-    Ok(())
+    Ok(if force { new.persist(path)? } else { new.persist_noclobber(path)? })
 }
 
 fn write_all(out: &mut impl Write, content: &[u8]) -> io::Result<()> {
@@ -199,7 +207,7 @@ mod tests {
             assert_eq!(reader.join().unwrap(), b"text");
             let reader = path.clone();
             let reader = std::thread::spawn(move || std::fs::read(reader).unwrap());
-            create(path, false).unwrap().write_all(b"more").unwrap();
+            create(path, b"mo", false).unwrap().write_all(b"re").unwrap();
             assert_eq!(reader.join().unwrap(), b"more");
         }
         assert!(std::fs::symlink_metadata(&path).unwrap().file_type().is_fifo());
@@ -220,7 +228,7 @@ mod tests {
         }
         // On a nodev file system it cannot be opened, but must still be a device.
         let _ = replace(&path, b"text", Readers::All);
-        assert!(create(&path, true).is_ok() || path.exists());
+        assert!(create(&path, b"text", true).is_ok() || path.exists());
         assert!(std::fs::symlink_metadata(&path).unwrap().file_type().is_char_device());
     }
 
@@ -253,7 +261,7 @@ mod tests {
         );
         assert!(path("third").is_symlink());
         symlink("far/grows", path("fourth")).unwrap();
-        create(&path("fourth"), false).unwrap().write_all(b"made").unwrap();
+        create(&path("fourth"), b"ma", false).unwrap().write_all(b"de").unwrap();
         assert_eq!(std::fs::read(path("far/grows")).unwrap(), b"made");
         // To itself.
         symlink("loop", path("loop")).unwrap();
@@ -276,18 +284,30 @@ mod tests {
     }
 
     #[test]
-    fn an_old_file_is_emptied_only_if_asked() {
+    fn an_old_file_is_replaced_only_if_asked() {
         let folder = folder();
         let (path, link) = (folder.path().join("file"), folder.path().join("link"));
         symlink("file", &link).unwrap();
         assert!(!has_content(&link));
-        create(&link, false).unwrap().write_all(b"one").unwrap();
+        create(&link, b"on", false).unwrap().write_all(b"e").unwrap();
         assert!(has_content(&link) && link.is_symlink());
-        assert_eq!(create(&link, false).err().unwrap().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(create(&link, b"", false).err().unwrap().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&path).unwrap(), b"one");
-        create(&link, true).unwrap().write_all(b"2").unwrap();
+        create(&link, b"2", true).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"2");
         assert!(link.is_symlink());
+    }
+
+    #[test]
+    fn a_file_that_is_made_meanwhile_is_refused() {
+        let folder = folder();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "other").unwrap();
+        // As if it had not been there when it was looked for.
+        let refused = begin_file(&path, b"ours", false, Readers::Usual).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&path).unwrap(), b"other");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

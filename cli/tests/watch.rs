@@ -5,6 +5,8 @@
 
 mod common;
 
+use std::os::unix::process::CommandExt;
+
 use common::{PAGES, Tool, Writer, assert_refuses, command, run};
 use serde_json::Value;
 
@@ -156,6 +158,43 @@ fn a_killed_recording_can_be_read() {
     tool.end();
     writer.assert_unharmed_and_untracked();
     assert!(run(&["dirty", "plot", &file, "-o", &picture]).status.success());
+}
+
+/// A limit of the size of files stands for a full disk, which only root can make: a write is cut, and the next fails.
+#[test]
+fn a_full_disk_leaves_what_was_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.jsonl");
+    let mut writer = Writer::start("runs");
+    let recorded = |bytes: u64| {
+        let mut record = command(&["dirty", "record", &writer.pid(), "--force", "--interval", "0.1", "-o"]);
+        record.arg(&file);
+        // SAFETY: the closure makes system calls only.
+        unsafe {
+            record.pre_exec(move || {
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+                let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+                match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            })
+        };
+        record.output().unwrap()
+    };
+    let says = format!("cannot write {}: ", file.display());
+    // No room for a header: no file, and an old one as it was.
+    assert_refuses(&recorded(10), 1, &says);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    std::fs::write(&file, "old").unwrap();
+    assert_refuses(&recorded(10), 1, &says);
+    assert_eq!(std::fs::read(&file).unwrap(), b"old");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    // Later: what was recorded stays.
+    assert_refuses(&recorded(400), 1, &says);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.len() == 400 && text.lines().next().unwrap().ends_with('}'), "{text}");
+    writer.assert_unharmed_and_untracked();
 }
 
 #[test]

@@ -41,7 +41,8 @@ pub struct Arguments {
 /// Record until the end.
 ///
 /// # Errors
-/// No such process, no permission, no back end; or the file cannot be written: its contents remain readable.
+/// No such process, no permission, no back end; or the file cannot be written: what it has so far remains readable,
+/// and there is none without its header.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let path = &arguments.output;
     if !arguments.force && destination::has_content(path) {
@@ -52,7 +53,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(most) = arguments.duration {
         session.end_after(most);
     }
-    let mut file = destination::create(path, arguments.force).with_context(|| unwritable(path))?;
     let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let header = Header::new(
         session.pid,
@@ -62,14 +62,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         arguments.session.window.as_secs_f64(),
         began.as_secs_f64(),
     );
-    append(&mut file, path, &header)?;
+    let mut file =
+        destination::create(path, &line(&header)?, arguments.force).with_context(|| unwritable(path))?;
 
     let mut intervals = 0u64;
     let gone = loop {
         let next = session.wait(None)?;
         // The last, shorter interval counts too.
         let sample = session.sample()?;
-        append(&mut file, path, &sample)?;
+        // One call, so that no reader sees a part of a line unless the file system is full.
+        file.write_all(&line(&sample)?).and_then(|()| file.flush()).with_context(|| unwritable(path))?;
         intervals += 1;
         if next == Next::Stop || sample.gone.is_some() {
             break sample.gone;
@@ -84,11 +86,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Write a line with one call, so that no reader sees a part of it unless the file system is full.
-fn append(file: &mut dyn Write, path: &Path, line: &impl Serialize) -> Result<()> {
-    let mut text = serde_json::to_vec(line)?;
+fn line(content: &impl Serialize) -> Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(content)?;
     text.push(b'\n');
-    file.write_all(&text).and_then(|()| file.flush()).with_context(|| unwritable(path))
+    Ok(text)
 }
 
 fn unwritable(path: &Path) -> String {
