@@ -138,6 +138,15 @@ fn records_and_draws() {
     assert_refuses(&run(&["dirty", "plot", &file, "-o", &picture]), 1, "line 2: ");
     assert_eq!(std::fs::read_to_string(&picture).unwrap(), drawn);
     assert_refuses(&run(&["dirty", "plot", &path("none"), "-o", &picture]), 1, "cannot read");
+    // No recording at all: another JSON, an empty file, a program.
+    let other = path("other");
+    for content in [&b"{\n  \"format\": 2\n}\n"[..], b"", b"\x7fELF\x02\x01\x00\xff\xfe"] {
+        std::fs::write(&other, content).unwrap();
+        let output = run(&["dirty", "plot", &other, "-o", &picture]);
+        assert_refuses(&output, 1, &format!("{other}: "));
+        assert_refuses(&output, 1, "it is no recording of trapless dirty");
+        assert_eq!(std::fs::read_to_string(&picture).unwrap(), drawn);
+    }
     // Cut short, it is drawn up to there.
     std::fs::write(&file, &text[..text.len() - 10]).unwrap();
     let output = run(&["dirty", "plot", &file, "-o", &picture]);
@@ -215,7 +224,6 @@ fn refuses_a_process_of_another_user() {
     if unsafe { libc::geteuid() } != 0 {
         return;
     }
-    use std::os::unix::process::CommandExt;
     let mut writer = Writer::start("runs");
     // A copy that another user can run: the build tree may not be accessible.
     let folder = tempfile::tempdir_in("/tmp").unwrap();

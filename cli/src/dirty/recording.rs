@@ -68,7 +68,11 @@ impl Header {
     }
 
     fn check(&self) -> Result<()> {
-        ensure!(self.recording == KIND, "it is not a recording of trapless dirty");
+        ensure!(
+            self.recording == KIND,
+            "it is no recording of trapless dirty: it is one of {}",
+            printable(&self.recording)
+        );
         ensure!(self.version == VERSION, "version {} is unknown; this program reads {VERSION}", self.version);
         ensure!(self.page_size.is_power_of_two(), "no page has {} bytes", self.page_size);
         let numbers = [self.interval, self.window, self.began];
@@ -104,12 +108,12 @@ pub fn read(mut input: impl BufRead) -> Result<Recording> {
         let is_whole = line.last() == Some(&b'\n');
         ensure!(is_whole || (line.len() as u64) < LONGEST, "line {number}: longer than {LONGEST} bytes");
         let result = match &header {
-            None => serde_json::from_slice(&line).map_err(anyhow::Error::from).and_then(|read: Header| {
+            None => parsed(&line).context("it is no recording of trapless dirty").and_then(|read: Header| {
                 read.check()?;
                 header = Some(read);
                 Ok(())
             }),
-            Some(_) => serde_json::from_slice(&line).map_err(anyhow::Error::from).and_then(|read: Sample| {
+            Some(_) => parsed(&line).and_then(|read: Sample| {
                 check(&read, samples.last())?;
                 samples.push(tidy(read));
                 Ok(())
@@ -125,8 +129,17 @@ pub fn read(mut input: impl BufRead) -> Result<Recording> {
     }
     match header {
         Some(header) => Ok(Recording { header, samples, is_cut: false }),
-        None => bail!("it is empty"),
+        None => bail!("it is no recording of trapless dirty: it is empty"),
     }
+}
+
+/// The parser's own words, but for its number of the line, which counts from this one.
+fn parsed<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T> {
+    serde_json::from_slice(line.trim_ascii_end()).map_err(|error| {
+        let said = error.to_string();
+        let why = said.split(" at line 1 column ").next().unwrap_or(&said);
+        anyhow::anyhow!("{} at column {}", printable(why), error.column())
+    })
 }
 
 fn check(sample: &Sample, before: Option<&Sample>) -> Result<()> {
@@ -230,11 +243,23 @@ pub(in crate::dirty) mod tests {
         };
         let header = serde_json::to_string(&header()).unwrap();
         for (text, expected) in [
-            (String::new(), "it is empty"),
-            ("{}\n".into(), "line 1: missing field"),
-            (header.replace("trapless dirty", "perf"), "line 1: it is not a recording"),
+            (String::new(), "it is no recording of trapless dirty: it is empty"),
+            ("{}\n".into(), "line 1: it is no recording of trapless dirty: missing field"),
+            // As tools write JSON for people.
+            (
+                "{\n".into(),
+                "line 1: it is no recording of trapless dirty: EOF while parsing an object at column",
+            ),
+            (
+                "\u{7f}ELF\u{2}\u{0}\n".into(),
+                "line 1: it is no recording of trapless dirty: expected value at column 1",
+            ),
+            (
+                header.replace("trapless dirty", "perf"),
+                "line 1: it is no recording of trapless dirty: it is one of perf",
+            ),
             (header.replace("\"version\":1", "\"version\":2"), "line 1: version 2 is unknown"),
-            (format!("{header}\nrubbish\n{}\n", sample(1)), "line 2: "),
+            (format!("{header}\nrubbish\n{}\n", sample(1)), "line 2: expected value at column 1"),
             (format!("{header}\n{}\n{}\n", sample(2), sample(1)), "line 3: t does not grow"),
             (format!("{header}\n{}\n", sample(-1)), "line 2: t is -1"),
         ] {
