@@ -31,6 +31,9 @@ pub fn section() -> Result<Section> {
         };
         text.push_str(&hanging(&format!("  {:12} {serves:6} ", gain.part), &gain.why));
     }
+    if let Some(signature) = &survey.signature {
+        text.push_str(&hanging("  ", &printable(&signature.sentence())));
+    }
     for refusal in &survey.refusals {
         let would = if survey.benefits { "load would refuse: " } else { "nothing to gain: " };
         text.push_str(&hanging(&format!("  {would}"), &printable(refusal)));
@@ -45,6 +48,13 @@ pub fn section() -> Result<Section> {
     } else {
         summary.push("nothing to gain here".into());
     }
+    summary.extend(
+        survey
+            .signature
+            .iter()
+            .filter(|found| found.needed != Some(false))
+            .map(|found| printable(&found.sentence())),
+    );
     Ok(Section {
         name: "pagetable",
         works: survey.is_fine(),

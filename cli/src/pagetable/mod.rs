@@ -18,6 +18,7 @@ mod part;
 mod plan;
 mod platform;
 mod prometheus;
+mod signature;
 mod status;
 mod survey;
 mod unload;

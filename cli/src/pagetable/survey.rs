@@ -8,6 +8,7 @@ use super::linux::Linux;
 use super::part::Part;
 use super::plan::{ONLY_ROOT, Wanted, plan, served};
 use super::platform::{Follows, Platform};
+use super::signature::Signature;
 
 /// The result.
 #[derive(Debug, Serialize)]
@@ -17,6 +18,8 @@ pub struct Survey {
     pub benefits: bool,
     /// None where nothing can be gained.
     pub iommu: Option<Follows>,
+    /// Of the payload; None where it is not loaded from.
+    pub signature: Option<Signature>,
     pub parts: Vec<Gain>,
     /// Why `trapless pagetable load` would refuse; none if it would not.
     pub refusals: Vec<String>,
@@ -51,6 +54,7 @@ impl Survey {
                     host: platform.to_string(),
                     benefits: false,
                     iommu: None,
+                    signature: None,
                     parts: Vec::new(),
                     refusals: vec![why],
                 };
@@ -81,6 +85,7 @@ impl Survey {
             host: platform.to_string(),
             benefits: true,
             iommu: Some(iommu),
+            signature: xen.is_dom0.then(|| Signature::look(host, xen)),
             parts: vec![payload, pool, pvmmu],
             refusals: plan(host, &Wanted::default()).err().unwrap_or_default(),
         }
@@ -114,6 +119,9 @@ mod tests {
         assert_eq!(serves(&domu), [Some(false), None, Some(true)]);
         domu.write("/sys/bus/pci/devices/0000:00:00.0/vendor", b"0x8086\n");
         assert!(Survey::of(&domu.host()).iommu.unwrap().because.contains("passed through"));
+        assert!(
+            Survey::of(&relaxed.host()).signature.is_some() && Survey::of(&domu.host()).signature.is_none()
+        );
     }
 
     #[test]
