@@ -202,7 +202,10 @@ def test_all_compiled_sources_are_installed(tmp_path: Path) -> None:
     command = ["make", "-s", "-C", str(PACKAGING), f"DESTDIR={tmp_path}/to"]
     subprocess.run([*command, "install-xen", "install-dirty-sources"], check=True)
     dirty, sources = sorted((tmp_path / "to/usr/src").iterdir())
-    for part in ("kmod", *(f"pagetable/{part}" for part in ("abi", "pool", "pvmmu", "table_test", "xen"))):
+    for part in (
+        "kmod",
+        *(f"pagetable/{part}" for part in ("abi", "pool", "pvmmu", "table_test", "device_test", "xen")),
+    ):
         there = (PACKAGING.parent / part).iterdir()
         wanted = {path.name for path in there if path.suffix in (".c", ".h", ".S")}
         assert wanted <= {path.name for path in (sources / part).iterdir()}

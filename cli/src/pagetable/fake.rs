@@ -193,6 +193,13 @@ impl Kernel for FakeKernel {
             }
             return Ok(());
         }
+        if name == "trapless_device_test" {
+            // A device that nothing keeps from a page.
+            for (file, value) in [("do", ""), ("result", "written")] {
+                write(&format!("/sys/module/{name}/parameters/{file}"), &format!("{value}\n"));
+            }
+            return Ok(());
+        }
         for (file, value) in [
             ("enabled", "1"),
             ("shrink", ""),

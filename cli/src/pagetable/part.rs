@@ -94,7 +94,8 @@ impl Sources {
         }
         let mut folders: Vec<PathBuf> = Vec::new();
         if let Some(from) = &self.from {
-            let parts = ["pagetable/pool", "pagetable/pvmmu", "pagetable/table_test"];
+            let parts =
+                ["pool", "pvmmu", "table_test", "device_test"].map(|part| format!("pagetable/{part}"));
             folders.extend(std::iter::once(from.clone()).chain(parts.map(|part| from.join(part))));
         }
         let installed = host.path(Path::new("/lib/modules").join(host.kernel.release()));

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """`trapless pagetable verify` in a strict dom0: the product is verified, a payload that is wrong is not.
 
-Invariant: what is loaded afterwards is read from Xen's own list and from /sys/module, not from the command.
+Invariant: what is loaded afterwards, and what became of the spare device, is read from Xen's own list and
+from /sys, not from the command. Whether the IOMMU refused the device is read from QEMU's trace.
 
 What this cannot see: a payload that is wrong in a way that the differential test itself does not reach; the
-mutants of test_tables_differential.py are its measure.
+mutants of test_tables_differential.py are its measure. Nor a controller that hangs when its write is refused:
+QEMU's answers with an error.
 """
 
 import json
+import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +29,11 @@ from trapless_lab.machines.transcript import Transcript
 pytestmark = pytest.mark.machine
 
 BROKEN = ("skip-unchecked", "l1-unchecked")
+# Wrong about devices alone: its answers about page tables are right.
+LETS_DEVICES_IN = "no-flush"
+DEVICE_TEST = "trapless_device_test"
+SPARE = "0000:00:1e.0"
+SYSFS = f"/sys/bus/pci/devices/{SPARE}"
 BUDGET_S = 8
 LEAST_CALLS = 1500
 
@@ -34,37 +43,55 @@ def _step(name: str, command: str) -> Step:
 
 
 def _verify(name: str, arguments: str) -> list[Step]:
-    loaded = "xen-livepatch list; ls /sys/module | grep trapless_; true"
+    # The spare device: nothing but what a kernel says that never used it.
+    device = f"cat {SYSFS}/driver_override {SYSFS}/enable; test ! -e {SYSFS}/driver && echo no driver"
+    loaded = f"xen-livepatch list; ls /sys/module | grep trapless_; {device}; true"
     return [_step(name, f"trapless pagetable verify {arguments}"), _step(f"after {name}", loaded)]
 
 
 def _installed() -> Tree:
-    module = File(artifacts.module("pagetable", "table_test", tables.MODULE))
-    return {**installed(), f"/lib/modules/{host.kernel().release}/updates/dkms/{tables.MODULE}.ko": module}
+    modules = {
+        name: File(artifacts.module("pagetable", part, name))
+        for part, name in (("table_test", tables.MODULE), ("device_test", DEVICE_TEST))
+    }
+    folder = f"/lib/modules/{host.kernel().release}/updates/dkms"
+    return {**installed(), **{f"{folder}/{name}.ko": module for name, module in modules.items()}}
+
+
+def _qemu_with_spare_controller(directory: Path) -> Path:
+    """Return a QEMU whose machines have one more device, an NVMe controller; they have no driver for it."""
+    place = f"nvme,serial=spare,addr={SPARE[-4:]}"
+    wrapper = directory / "qemu"
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(str(host.qemu()))} "$@" -device {place}\n')
+    wrapper.chmod(0o755)
+    return wrapper
 
 
 @pytest.fixture(scope="module")
-def transcript() -> Transcript:
+def transcript(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
     files = _installed()
-    for mistake in BROKEN:
+    for mistake in (*BROKEN, LETS_DEVICES_IN):
         files = {**files, **payload_file(mistake)}
     # A mistake may take the machine with it before the module has compared: not those on this seed.
     short = f"--budget {BUDGET_S} --seed 1"
-    return runner.run(
-        MACHINES["xen-strict"].with_icount(),
-        [
-            *_verify("good", f"{short} --json"),
-            *(
-                step
-                for mistake in BROKEN
-                for step in _verify(mistake, f"{short} --payload {GUEST}/{mistake}.livepatch")
-            ),
-            _step("load", "trapless pagetable load"),
-            _step("loaded", "trapless pagetable verify"),
-            _step("unload", "trapless pagetable unload"),
-        ],
-        files=files,
-    )
+    qemu = _qemu_with_spare_controller(tmp_path_factory.mktemp("qemu"))
+    steps = [
+        *_verify("good", f"{short} --device {SPARE} --json"),
+        *_verify(LETS_DEVICES_IN, f"{short} --device {SPARE} --payload {GUEST}/{LETS_DEVICES_IN}.livepatch"),
+        *(
+            step
+            for mistake in BROKEN
+            for step in _verify(mistake, f"{short} --payload {GUEST}/{mistake}.livepatch")
+        ),
+        # The board's own disk controller.
+        _step("another kind", "trapless pagetable verify --device 00:1f.2"),
+        _step("load", "trapless pagetable load"),
+        _step("loaded", "trapless pagetable verify"),
+        _step("unload", "trapless pagetable unload"),
+    ]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(host, "qemu", lambda _architecture: qemu)
+        return runner.run(MACHINES["xen-strict"].with_icount(), steps, files=files)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +102,7 @@ def report(transcript: Transcript) -> dict[str, Any]:
 
 
 def test_the_product_is_verified(transcript: Transcript, report: dict[str, Any]) -> None:
-    assert transcript["good"].rc == 0 and report["verified"] and report["failures"] == []
+    assert report["failures"] == [] and report["verified"] and transcript["good"].rc == 0
     compared = report["tables"]
     assert compared["calls"] >= LEAST_CALLS and compared["compared"] == compared["calls"]
     assert compared["compared_interrupted"] >= LEAST_CALLS
@@ -95,10 +122,34 @@ def test_negative_control_a_broken_payload_is_not_verified(transcript: Transcrip
     assert "processes  not reached" in result.output, "no process met it"
 
 
-@pytest.mark.parametrize("step", ["good", *BROKEN])
+def test_a_device_is_kept_from_a_semi_writable_page(transcript: Transcript, report: dict[str, Any]) -> None:
+    assert report["device"] == {
+        "device": SPARE,
+        "rounds": 4,
+        "ordinary": "written",
+        "semi_writable": "blocked",
+        "released": "written",
+    }
+    assert transcript.counts("good").faults > 0, "the IOMMU refused nothing"
+
+
+def test_negative_control_a_payload_that_lets_devices_in_is_not_verified(transcript: Transcript) -> None:
+    result = transcript[LETS_DEVICES_IN]
+    assert result.rc == 1 and f"device {SPARE} wrote a semi-writable page" in result.output
+    assert "DIFFERENT" not in result.output and "processes  not reached" in result.output
+    assert transcript.counts(LETS_DEVICES_IN).faults == 0
+
+
+def test_a_device_of_another_kind_is_refused(transcript: Transcript) -> None:
+    result = transcript["another kind"]
+    assert result.rc == 1 and "nothing was changed" in result.output and "class 0x010601" in result.output
+
+
+@pytest.mark.parametrize("step", ["good", LETS_DEVICES_IN, *BROKEN])
 def test_nothing_stays(transcript: Transcript, step: str) -> None:
     output = transcript[f"after {step}"].output
     assert "Nothing to list" in output and "trapless_" not in output
+    assert "(null)\n0\nno driver" in output
 
 
 def test_a_host_that_is_not_stock_is_refused_and_stays_as_it_is(transcript: Transcript) -> None:

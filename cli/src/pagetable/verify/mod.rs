@@ -5,6 +5,7 @@
 //! Invariants: it begins with a stock host and ends with one, or names what stays. Nothing is called verified that was
 //! not compared: a step that fails or is not reached makes the verdict "not verified".
 
+mod device;
 mod logs;
 mod processes;
 mod tables;
@@ -27,6 +28,7 @@ use super::platform::{Platform, Xen};
 use super::unload::unload;
 use crate::output::{self, grouped};
 use crate::parse;
+use device::{Gate, Spare};
 use processes::{Compared, Times};
 use tables::{Driver, Tables, stop_if_asked};
 
@@ -40,13 +42,15 @@ crash it. Load must not have been done; at the end everything is unloaded.
 
   tables     calls about page tables, legal and illegal, from a random seed:
              their answers on stock Xen, then with the payload
+  device     with --device: a spare NVMe controller is made to write a page, and
+             must not reach it while it is semi-writable; no driver may use
+             it, and nothing on its disk is read or changed
   processes  fork+exit and fork+exec by the clock, stock and boosted in turns,
              each turn with a load and an unload
   pool       after each turn, the pages that Xen still counts as semi-writable
   logs       complaints of Xen and of the kernel meanwhile
 
-What it cannot see: whether a device could write a page table. That is for a
-machine with an emulated device (docs/results.md), or a spare host.
+Without --device it does not see whether a device could write a page table.
 
 Exit code 0 if all of it held, 1 if not. All of the output can be sent to a
 colleague.";
@@ -58,6 +62,9 @@ pub struct Arguments {
     /// Seconds for all of it, about; a step that was begun is ended
     #[arg(long, value_name = "S", default_value = "60", value_parser = parse::seconds)]
     budget: Duration,
+    /// Let this device write, by its PCI address: an NVMe controller that no driver uses
+    #[arg(long, value_name = "BDF")]
+    device: Option<String>,
     /// First seed of the calls [default: of the clock]
     #[arg(long, value_name = "N")]
     seed: Option<u32>,
@@ -102,6 +109,8 @@ struct Report {
     /// Why not, a line each.
     failures: Vec<String>,
     tables: Tables,
+    /// Only if a device was named, and it came to that.
+    device: Option<Gate>,
     turns: usize,
     processes: Vec<Compared>,
     pool: Pool,
@@ -131,24 +140,26 @@ pub fn run(host: &Host, arguments: &Arguments) -> Result<ExitCode> {
         u32::try_from(since.as_secs() & 0x7fff_ffff).expect("31 bits")
     });
     let mut say = |line: &str| eprintln!("{line}");
-    let report =
-        verify(host, &arguments.wanted(), arguments.budget, seed, &mut processes::measure, &mut say)?;
+    let task =
+        Task { wanted: arguments.wanted(), device: arguments.device.clone(), budget: arguments.budget, seed };
+    let report = verify(host, &task, &mut processes::measure, &mut say)?;
     output::line(&if arguments.json { serde_json::to_string(&report)? } else { text(&report) })?;
     Ok(if report.verified { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 type Measure<'a> = &'a mut dyn FnMut() -> Result<Times>;
 
-fn verify(
-    host: &Host,
-    wanted: &Wanted,
+/// What is asked for.
+struct Task {
+    wanted: Wanted,
+    device: Option<String>,
     budget: Duration,
     seed: u32,
-    measure: Measure<'_>,
-    say: &mut dyn FnMut(&str),
-) -> Result<Report> {
-    let (xen, payload, module) = ready(host, wanted)?;
-    let end = Instant::now() + budget;
+}
+
+fn verify(host: &Host, task: &Task, measure: Measure<'_>, say: &mut dyn FnMut(&str)) -> Result<Report> {
+    let Ready { xen, payload, module, spare } = ready(host, task)?;
+    let end = Instant::now() + task.budget;
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
         host: Platform::Xen(xen.clone()).to_string(),
@@ -158,7 +169,8 @@ fn verify(
         payload: payload.clone(),
         verified: false,
         failures: Vec::new(),
-        tables: Tables { first_seed: seed, ..Tables::default() },
+        tables: Tables { first_seed: task.seed, ..Tables::default() },
+        device: None,
         turns: 0,
         processes: Vec::new(),
         pool: Pool::default(),
@@ -168,15 +180,20 @@ fn verify(
     let mut turns = Vec::new();
     let mut all = || -> Result<()> {
         say("verify: calls about page tables, on stock Xen and with the payload");
-        compare_tables(host, &xen, &payload, &module, budget / 8, &mut report.tables)?;
+        compare_tables(host, &xen, &payload, &module, task.budget / 8, &mut report.tables)?;
         ensure!(
             report.tables.calls > 0,
             "no answers could be compared: with the payload's switches off they differ from stock Xen's as well"
         );
         ensure!(report.tables.holds(), "page tables are not validated as by stock Xen");
+        if let Some(spare) = &spare {
+            say("verify: the device, with the payload");
+            let found = report.device.insert(gate(host, &xen, &payload, spare)?);
+            ensure!(found.holds(), "{}", found.failure());
+        }
         while turns.len() < *TURNS.start() || (turns.len() < *TURNS.end() && Instant::now() < end) {
             say(&format!("verify: processes, turn {}", turns.len() + 1));
-            turns.push(turn(host, wanted, &mut report.pool, measure)?);
+            turns.push(turn(host, &task.wanted, &mut report.pool, measure)?);
             stop_if_asked(host)?;
         }
         ensure!(report.pool.kept == 0, "pages stayed semi-writable when the pool had given all back");
@@ -186,7 +203,8 @@ fn verify(
         report.failures.push(format!("{error:#}"));
     }
     // Whatever was loaded when a step failed.
-    for undone in [tables::take_out(host), unload(host, &[], false, &mut |_| {})] {
+    let given_back = spare.map_or(Ok(()), |spare| spare.take_out(host));
+    for undone in [tables::take_out(host), given_back, unload(host, &[], false, &mut |_| {})] {
         report.failures.extend(undone.err().map(|error| format!("{error:#}")));
     }
     report.logs = since.complaints(host, &xen);
@@ -199,9 +217,18 @@ fn verify(
     Ok(report)
 }
 
-/// The hypervisor, the payload and the test's module; nothing has been changed.
-fn ready(host: &Host, wanted: &Wanted) -> Result<(Xen, PathBuf, PathBuf)> {
+/// The hypervisor, the payload, the module of the differential test, and the device if one was named.
+struct Ready {
+    xen: Xen,
+    payload: PathBuf,
+    module: PathBuf,
+    spare: Option<Spare>,
+}
+
+/// Nothing has been changed.
+fn ready(host: &Host, task: &Task) -> Result<Ready> {
     const REFUSED: &str = "refused, and nothing was changed:\n  ";
+    let wanted = &task.wanted;
     let steps = plan(host, wanted).map_err(|why| anyhow::anyhow!("{REFUSED}{}", why.join("\n  ")))?;
     let there: Vec<String> =
         steps.iter().filter(|step| step.action == Action::There).map(|step| step.part.to_string()).collect();
@@ -221,7 +248,19 @@ fn ready(host: &Host, wanted: &Wanted) -> Result<(Xen, PathBuf, PathBuf)> {
         .map_err(|why| anyhow::anyhow!("{REFUSED}{why}"))?;
     let platform = Platform::look(host);
     let xen = served(&platform).map_err(|why| anyhow::anyhow!("{REFUSED}{why}"))?.clone();
-    Ok((xen, payload, module))
+    let spare =
+        task.device.as_ref().map(|device| Spare::find(host, &xen, &wanted.sources, device)).transpose();
+    let spare = spare.map_err(|why| anyhow::anyhow!("{REFUSED}{why}"))?;
+    Ok(Ready { xen, payload, module, spare })
+}
+
+/// The device, with nothing but the payload; at the end neither is in use.
+fn gate(host: &Host, xen: &Xen, payload: &std::path::Path, spare: &Spare) -> Result<Gate> {
+    Livepatch::find(host, xen)?.load(payload)?;
+    let found = spare.write(host)?;
+    spare.take_out(host)?;
+    unload(host, &[Part::Payload], false, &mut |_| {})?;
+    Ok(found)
 }
 
 /// The differential test, with nothing but the payload; at the end neither is loaded.
@@ -288,6 +327,12 @@ fn text(report: &Report) -> String {
         ),
     ];
     lines.extend(tables.difference.iter().map(|line| format!("           DIFFERENT {line}")));
+    lines.extend(report.device.iter().map(|found| {
+        format!(
+            "device     {}: an ordinary page {}, a semi-writable one {}, the same after its release {}; {} rounds held",
+            found.device, found.ordinary, found.semi_writable, found.released, found.rounds
+        )
+    }));
     for one in &report.processes {
         lines.push(format!(
             "{:10} {:.0} us stock ({:.0} to {:.0}), {:.0} us boosted ({:.0} to {:.0}): {:.2} of stock, {:.2} to {:.2} in {} turns",
@@ -343,11 +388,97 @@ mod tests {
     }
 
     fn verified(fake: &Fake) -> Result<Report> {
+        verified_with(fake, None)
+    }
+
+    fn verified_with(fake: &Fake, device: Option<&str>) -> Result<Report> {
         let mut measure = || {
             let times = vec![Duration::from_micros(100); 3];
             Ok(Times { fork: times.clone(), exec: times })
         };
-        verify(&fake.host(), &Wanted::default(), Duration::ZERO, 7, &mut measure, &mut |_| {})
+        let task = Task {
+            wanted: Wanted::default(),
+            device: device.map(str::to_owned),
+            budget: Duration::ZERO,
+            seed: 7,
+        };
+        verify(&fake.host(), &task, &mut measure, &mut |_| {})
+    }
+
+    const SPARE: &str = "/sys/bus/pci/devices/0000:00:05.0";
+
+    fn with_spare() -> Fake {
+        let fake = fake();
+        for (file, text) in [("class", "0x010802\n"), ("driver_override", "(null)\n")] {
+            fake.write(&format!("{SPARE}/{file}"), text.as_bytes());
+        }
+        let file = format!("/lib/modules/{RELEASE}/updates/dkms/{}.ko", device::MODULE);
+        fake.write(&file, &module_file(device::MODULE, RELEASE));
+        fake
+    }
+
+    /// The fake device reaches every page; test_verify.py has one that the IOMMU keeps away.
+    #[test]
+    fn a_device_that_reaches_a_semi_writable_page_is_a_failure_and_is_given_back() {
+        let fake = with_spare();
+        let report = verified_with(&fake, Some("00:05.0")).unwrap();
+        assert!(
+            !report.verified && report.failures[0].contains("0000:00:05.0 wrote"),
+            "{:?}",
+            report.failures
+        );
+        assert_eq!(report.turns, 0, "processes do not meet it");
+        assert!(text(&report).contains("a semi-writable one written"), "{}", text(&report));
+        assert!(fake.loaded().is_empty() && !fake.host().has_module(device::MODULE));
+        assert_eq!(fake.host().text(format!("{SPARE}/driver_override")).unwrap(), "");
+        let done = fake.kernel.borrow().done.clone();
+        assert!(done.contains(&format!("+{} device=0000:00:05.0", device::MODULE)), "{done:?}");
+    }
+
+    #[test]
+    fn a_device_stays_if_its_module_does_not_load() {
+        let fake = with_spare();
+        fake.kernel.borrow_mut().broken.insert(device::MODULE, libc::ENODEV);
+        let report = verified_with(&fake, Some("0000:00:05.0")).unwrap();
+        assert!(!report.verified && report.failures[0].contains("cannot be loaded for 0000:00:05.0"));
+        assert!(fake.loaded().is_empty());
+        assert_eq!(fake.host().text(format!("{SPARE}/driver_override")).unwrap(), "");
+    }
+
+    #[test]
+    fn a_device_in_use_or_of_another_kind_is_refused_unchanged() {
+        type Change = fn(&Fake);
+        let cases: [(&str, &str, Change); 8] = [
+            ("00:06.0", "there is no device 00:06.0", |_| {}),
+            ("../../module", "there is no device", |_| {}),
+            ("00:05.0", "used by the driver nvme", |fake| {
+                std::os::unix::fs::symlink(
+                    "../../bus/pci/drivers/nvme",
+                    fake.path(&format!("{SPARE}/driver")),
+                )
+                .unwrap();
+            }),
+            ("00:05.0", "of class 0x010601", |fake| fake.write(&format!("{SPARE}/class"), b"0x010601\n")),
+            ("00:05.0", "kept for the driver vfio-pci", |fake| {
+                fake.write(&format!("{SPARE}/driver_override"), b"vfio-pci\n");
+            }),
+            ("00:05.0", "IOMMU does not keep", |fake| {
+                fake.kernel.borrow_mut().command_line = Ok("iommu=0".into())
+            }),
+            ("00:05.0", "is loaded: rmmod it", |fake| {
+                fake.write(&format!("/sys/module/{}/refcnt", device::MODULE), b"0\n");
+            }),
+            ("00:05.0", "no module trapless_device_test", |fake| {
+                fake.remove(&format!("/lib/modules/{RELEASE}/updates/dkms/{}.ko", device::MODULE));
+            }),
+        ];
+        for (name, says, change) in cases {
+            let fake = with_spare();
+            change(&fake);
+            let refusal = verified_with(&fake, Some(name)).unwrap_err().to_string();
+            assert!(refusal.contains("nothing was changed") && refusal.contains(says), "{says}: {refusal}");
+            assert!(fake.kernel.borrow().done.is_empty() && fake.loaded().is_empty());
+        }
     }
 
     #[test]
