@@ -192,6 +192,20 @@ def test_a_result_is_kept_with_its_sources(tmp_path: Path) -> None:
     assert found["pears"].command == "trapless-lab run pears --quick"
 
 
+def test_a_published_result_is_packed_and_takes_the_place_of_one_that_is_not(tmp_path: Path) -> None:
+    (one,) = make(tmp_path, tree("pears", lambda _: result())).values()
+    kept.save(tmp_path, one, packed=True)
+    assert [path.name for path in tmp_path.glob("pears*")] == ["pears.json.gz"]
+    assert kept.load(tmp_path, ["pears"]) == {"pears": one}
+    packed = (tmp_path / "pears.json.gz").read_bytes()
+    kept.save(tmp_path, one, packed=True)
+    assert (tmp_path / "pears.json.gz").read_bytes() == packed
+    for broken in (packed[:-9], packed[:20] + b"\xff" + packed[21:], b"", b"{}"):
+        (tmp_path / "pears.json.gz").write_bytes(broken)
+        with pytest.raises(LabError, match=r"pears\.json\.gz is no kept result"):
+            kept.load(tmp_path, ["pears"])
+
+
 def test_a_failure_is_kept_and_the_others_run(tmp_path: Path) -> None:
     def fails(_context: Context) -> Result:
         raise LabError("no tree\nits log")

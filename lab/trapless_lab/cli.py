@@ -343,7 +343,7 @@ def make_report(
     made = page.build(papers, rows, found, now, quick=quick)
     page.write(made, target)
     for one in found.values():
-        kept.save(target / page.RESULTS, one)
+        kept.save(target / page.RESULTS, one, packed=True)
     if tables:
         output.write(tables, measured.rewrite(tables.read_text(), found).encode())
     console = Console(soft_wrap=True, highlight=False)

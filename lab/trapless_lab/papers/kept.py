@@ -6,7 +6,9 @@ sources that made it. A result of another version, or of a quick run where a ful
 taken for a fresh one.
 """
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,15 +49,18 @@ class Kept:
         return f"trapless-lab run {self.experiment}{' --quick' if self.quick else ''}"
 
 
-def place(folder: Path, experiment: str) -> Path:
+def place(folder: Path, experiment: str, *, packed: bool = False) -> Path:
     """Return the file of an experiment."""
-    return folder / f"{experiment}.json"
+    return folder / f"{experiment}.json{'.gz' if packed else ''}"
 
 
-def save(folder: Path, kept: Kept) -> None:
-    """Keep it."""
-    text = json.dumps(asdict(kept), indent=1) + "\n"
-    output.write_or_rescue(place(folder, kept.experiment), text.encode())
+def save(folder: Path, kept: Kept, *, packed: bool = False) -> None:
+    """Keep it, packed with gzip if it is to be published: curves of thousands of points take megabytes."""
+    text = (json.dumps(asdict(kept), indent=1) + "\n").encode()
+    # Without the time: the same result is the same file.
+    data = gzip.compress(text, mtime=0) if packed else text
+    output.write_or_rescue(place(folder, kept.experiment, packed=packed), data)
+    place(folder, kept.experiment, packed=not packed).unlink(missing_ok=True)
 
 
 def load(folder: Path, experiments: Iterable[str]) -> dict[str, Kept]:
@@ -63,11 +68,14 @@ def load(folder: Path, experiments: Iterable[str]) -> dict[str, Kept]:
     found = {}
     for experiment in experiments:
         path = place(folder, experiment)
+        if not path.exists():
+            path = place(folder, experiment, packed=True)
         try:
-            kept = Kept(**json.loads(path.read_text()))
+            data = path.read_bytes()
+            kept = Kept(**json.loads(gzip.decompress(data) if path.suffix == ".gz" else data))
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
             raise LabError(f"{path} is no kept result ({error}); move it away") from error
         if kept.experiment != experiment:
             raise LabError(f"{path} is a result of {kept.experiment}; move it away")
