@@ -117,6 +117,12 @@ def test_figures_are_written_and_nothing_else() -> None:
     assert "| plums | 3 | 5 |" in measured.rewrite(written, other)
 
 
+def test_a_comma_behind_a_figure_is_the_documents() -> None:
+    assert [figure[0] for figure in measured.NUMBER.findall("690, 3,074, 1,234,567, 7.5, 12")] == [
+        *("690", "3,074", "1,234,567", "7.5", "12")
+    ]
+
+
 @pytest.mark.usefixtures("trees")
 def test_those_of_quick_and_of_failed_runs_are_not() -> None:
     assert measured.rewrite(MARKED, run([1, 2, 3], quick=True)) == MARKED

@@ -20,7 +20,7 @@ from .kept import Kept
 Cells = Mapping[str, tuple[tuple[str, ...], ...]]
 """First cells of a row -> for each cell after them, the expressions of the figures that it begins with."""
 
-NUMBER = re.compile(r"(\d[\d,]*(?:\.(\d+))?)( M\b)?")
+NUMBER = re.compile(r"(\d+(?:,\d{3})*(?:\.(\d+))?)( M\b)?")
 """A figure, its decimals, and its unit if that is a million."""
 _MARKER = re.compile(r"<!-- measured: ([a-z-]+)(?:, .*)? -->\n")
 
