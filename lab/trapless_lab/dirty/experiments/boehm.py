@@ -387,7 +387,7 @@ def _run(
     accelerator="dirty",
     title="The Boehm collector as the tracker",
     reproduces="OoH: tracker and tracked results of Boehm (EPML: a model; SPML nested, a table of its own)",
-    minutes=45,
+    minutes=5,
 )
 def dirty_boehm(context: Context) -> Result:
     """Run GCBench and Phoenix' kernels on the stock Boehm collector, with each way to learn what is dirty."""

@@ -430,7 +430,7 @@ def _summary(rows: Sequence[Row], size: Size) -> list[BeforeAfter]:
     accelerator="dirty",
     title="CRIU as the tracker",
     reproduces="OoH: tracker and tracked results of CRIU (EPML: a model; SPML nested, a table of its own)",
-    minutes=40,
+    minutes=15,
 )
 def dirty_criu(context: Context) -> Result:
     """Checkpoint tkrzw's engines and Phoenix' kernels by stock criu, with each way to learn what is dirty."""
