@@ -69,9 +69,9 @@ def one_flush_a_call(result: StepResult, counts: Counts, length: int) -> bool:
     )
 
 
-def random_calls(name: str, calls: int) -> list[Step]:
+def random_calls(name: str, calls: int, parameters: str = "") -> list[Step]:
     """Return steps that load the fuzzing module, make calls of one seed, and remove it."""
-    loaded = insmod(MODULE, name=f"load for {name}")
+    loaded = insmod(MODULE, parameters, name=f"load for {name}")
     return [loaded, fuzz(name, 1, calls), Step(f"end of {name}", f"rmmod {MODULE}")]
 
 
