@@ -73,7 +73,7 @@ def linux_variant(name: str) -> Path:
 
 
 def own_xen(variant: str) -> Path:
-    """Return the folder of a hypervisor that pagetable/tests/own-xen/build makes: xen.gz, xen-syms, config."""
+    """Return the folder of a hypervisor that pagetable/tests/own-xen/build makes: image, symbols, config."""
     image = build_dir() / "pagetable" / "own-xen" / variant / "xen.gz"
     return _built(image, "make -C pagetable own-xen").parent
 

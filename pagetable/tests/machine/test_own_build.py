@@ -98,8 +98,15 @@ def test_a_digest_is_of_a_function_and_not_of_a_build(variant: str) -> None:
 def test_options_whose_code_was_never_looked_at_are_named() -> None:
     found = findings(OPTIONAL)
     assert all(found.options[option] for option in OPTIONS)
-    assert against(found) >= REPEATERS
+    assert against(found) >= REPEATERS | {"marks"} and not found.builds
     assert all("this Xen was built with CONFIG_" in found.left_out[part] for part in REPEATERS)
+
+
+@pytest.mark.parametrize("variant", [SERIES, DEBUG])
+def test_of_a_debug_build_nothing_is_claimed(variant: str) -> None:
+    """The compiler optimises less, so no passage is as it was written down."""
+    found = findings(variant)
+    assert not found.builds and against(found) >= REPEATERS | {"marks"}
 
 
 def test_without_live_patching_nothing_helps(tmp_path: Path) -> None:
