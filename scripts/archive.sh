@@ -11,7 +11,8 @@
 #   archive_open FOLDER ARCHITECTURE RELEASE...   begin; $fresh is the folder to be
 #   archive_stands_for PACKAGE [PATTERN]          what a package without a version in its name depends on
 #   archive_download PACKAGE...                   into $fresh/debs
-#   archive_source PACKAGE                        upstream's source of a package, in $fresh/source
+#   archive_source PACKAGE[=VERSION]...           upstream's source of the first that a mirror has, in
+#                                                 $fresh/source; fails, with apt's words, if it is none
 #   archive_close                                 $fresh becomes FOLDER, with a list of versions
 
 die() {
@@ -38,6 +39,7 @@ archive_open() {
 	{
 		printf '%s\n' "$sources"
 		for release; do
+			[ "$release" != "${VERSION_CODENAME:-}" ] || continue
 			echo "deb [signed-by=$keys] $mirror $release main"
 		done
 	} >"$fresh/apt/sources.list"
@@ -58,18 +60,28 @@ archive_download() {
 }
 
 archive_source() {
+	local package
 	sed -i 's/^deb \(.*\)/&\ndeb-src \1/' "$fresh/apt/sources.list"
-	apt-get "${apt[@]}" update >"$fresh/log" 2>&1 &&
-		(cd "$fresh/debs" && apt-get "${apt[@]}" source --tar-only --download-only "$1" >>"$fresh/log" 2>&1) ||
-		{ cat "$fresh/log" >&2; die "no source of $1"; }
-	mkdir "$fresh/source"
-	tar -x -f "$fresh"/debs/*.orig.tar.* -C "$fresh/source" --strip-components=1
+	apt-get "${apt[@]}" update >"$fresh/log" 2>&1 || { cat "$fresh/log" >&2; return 1; }
+	for package; do
+		(cd "$fresh/debs" && apt-get "${apt[@]}" source --tar-only --download-only "$package" >>"$fresh/log" 2>&1) ||
+			continue
+		mkdir "$fresh/source" &&
+			tar -x -f "$fresh"/debs/*.orig.tar.* -C "$fresh/source" --strip-components=1
+		return
+	done
+	cat "$fresh/log" >&2
+	return 1
 }
 
 archive_close() {
-	local deb
-	for deb in "$fresh"/debs/*.deb; do
-		dpkg-deb --show --showformat '${Package} ${Version}\n' "$deb"
+	local file name
+	for file in "$fresh"/debs/*; do
+		case ${name:=${file##*/}} in
+		*.deb) dpkg-deb --show --showformat '${Package} ${Version}\n' "$file" ;;
+		*.orig.tar.*) name=${name%.orig.tar.*} && echo "${name%%_*} ${name#*_}" ;;
+		esac
+		name=
 	done >"$fresh/versions"
 	rm -rf "$fresh/apt" "$fresh/debs" "$fresh/log" "$archive_folder"
 	mv "$fresh" "$archive_folder"

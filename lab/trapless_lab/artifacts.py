@@ -72,6 +72,18 @@ def linux_variant(name: str) -> Path:
     )
 
 
+def own_xen(variant: str) -> Path:
+    """Return the folder of a hypervisor that pagetable/tests/own-xen/build makes: image, symbols, config."""
+    image = build_dir() / "pagetable" / "own-xen" / variant / "xen.gz"
+    return _built(image, "make -C pagetable own-xen").parent
+
+
+def own_xen_missing(version: str) -> str:
+    """Return why no hypervisor of a version could be made: no mirror had its source; nothing if one had."""
+    reason = build_dir() / "pagetable" / "own-xen" / "source" / f"{version}.missing"
+    return reason.read_text().strip() if reason.exists() else ""
+
+
 def mutant(system: str, name: str, file: str, linux: str = INSTALLED) -> Path:
     """Return a product of a copy of a system with a deliberate mistake in it (scripts/mutant)."""
     built = build_dir() if linux == INSTALLED else build_dir() / "modules" / linux

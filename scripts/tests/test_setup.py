@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """What scripts/setup does to a user's packages, with an apt-get that only records its arguments.
 
+Other systems than the host's are a file over /etc/os-release, in a mount namespace of the script's own: the
+script has no way in for tests.
+
 Not checked: whether the named packages are sufficient, which only a new machine shows.
 """
 
@@ -26,10 +29,32 @@ HARMLESS = (
 REMOVES = "The following packages will be REMOVED:\n  gcc-multilib other\nThe following NEW packages:\n"
 
 
+# Everything that the script may read of it.
+SYSTEM = 'ID={}\nVERSION_ID="{}"\nVERSION_CODENAME={}\nPRETTY_NAME="{}"\n'
+DEBIAN12 = SYSTEM.format("debian", 12, "bookworm", "Debian 12")
+DEBIAN13 = SYSTEM.format("debian", 13, "trixie", "Debian 13")
+OTHERS = (
+    SYSTEM.format("debian", 11, "bullseye", "an older one"),
+    SYSTEM.format("ubuntu", 13, "x", "another"),
+)
+# Of anybody who may make namespaces; its own mounts end with it.
+OWN_MOUNTS = ["unshare", "--map-root-user", "--mount"]
+OVER = 'mount --bind "$0" /etc/os-release && exec "$@"'
+
+other_system = pytest.mark.skipif(
+    subprocess.run([*OWN_MOUNTS, "true"], capture_output=True, check=False).returncode != 0,
+    reason="no mount namespaces here",
+)
+
+
 class Host:
     """A host on which no package is installed, and whose apt-get has a plan and does nothing."""
 
-    def __init__(self, folder: Path, plan: str) -> None:
+    def __init__(self, folder: Path, plan: str, system: str = "") -> None:
+        self._over: list[str | Path] = []
+        if system:
+            (folder / "os-release").write_text(system)
+            self._over = [*OWN_MOUNTS, "sh", "-c", OVER, folder / "os-release"]
         self._log = folder / "log"
         self._log.touch()
         self._bin = folder / "bin"
@@ -48,7 +73,7 @@ class Host:
         """Run the script; it ends where apt-get refuses to install."""
         environment = os.environ | {"PATH": f"{self._bin}:{os.environ['PATH']}"}
         return subprocess.run(
-            [REPOSITORY / "scripts/setup", *arguments],
+            [*self._over, REPOSITORY / "scripts/setup", *arguments],
             env=environment,
             capture_output=True,
             text=True,
@@ -97,4 +122,49 @@ def test_packages_for_tests_are_not_installed_otherwise(tmp_path: Path) -> None:
 def test_an_unknown_part_is_refused(tmp_path: Path, argument: str) -> None:
     host = Host(tmp_path, HARMLESS)
     assert host.setup(argument).returncode == 2
+    assert not host.installations()
+
+
+@other_system
+@pytest.mark.parametrize(
+    ("system", "has", "has_not"),
+    [
+        (DEBIAN12, {"xen-hypervisor-4.17-amd64", "clang-14"}, {"xen-hypervisor-4.20-amd64", "clang-19"}),
+        (DEBIAN13, {"xen-hypervisor-4.20-amd64", "clang-19"}, {"xen-hypervisor-4.17-amd64", "clang-14"}),
+    ],
+    ids=["12", "13"],
+)
+def test_each_release_gets_its_own_xen(tmp_path: Path, system: str, has: set[str], has_not: set[str]) -> None:
+    host = Host(tmp_path, HARMLESS, system)
+    host.setup("--tests", "pagetable")
+    installed = set(host.installations()[0].split())
+    assert has <= installed and not has_not & installed
+
+
+@other_system
+@pytest.mark.parametrize(
+    ("system", "is_asked_of_apt"), [(DEBIAN12, True), (DEBIAN13, False)], ids=["12", "13"]
+)
+def test_what_a_release_lacks_is_not_asked_of_its_archive(
+    tmp_path: Path, system: str, is_asked_of_apt: bool
+) -> None:
+    """It is announced all the same."""
+    host = Host(tmp_path, HARMLESS, system)
+    result = host.setup("power")
+    assert "linux-source-6.1" in result.stdout.split()
+    assert ("linux-source-6.1" in host.installations()[0].split()) == is_asked_of_apt
+
+
+@other_system
+@pytest.mark.parametrize(
+    ("system", "arguments"),
+    [
+        (DEBIAN13, ["--long"]),
+        *((other, [part]) for other in OTHERS for part in ("lab", "pagetable", "power")),
+    ],
+)
+def test_what_is_not_known_to_work_is_refused(tmp_path: Path, system: str, arguments: list[str]) -> None:
+    host = Host(tmp_path, HARMLESS, system)
+    result = host.setup(*arguments)
+    assert result.returncode == 1 and "setup: this is " in result.stderr
     assert not host.installations()

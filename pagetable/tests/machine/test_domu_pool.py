@@ -58,12 +58,8 @@ _LEFT = "xl list; xl info | grep free_memory"
 _SPAWN = f"spawn fork-exit -n {PROCESSES} >/dev/null"
 
 
-def _case(case: str) -> str:
-    return f"echo {case} >/sys/module/hypercall_test/parameters/run || {{ dmesg | tail -5; false; }}"
-
-
 def _in_domu(guest: DomU, case: str) -> Step:
-    return guest.step(case, _case(case), expect=None)
+    return guest.step(case, hypercalls.run_case(case), expect=None)
 
 
 def _left(when: str) -> Step:
@@ -73,7 +69,7 @@ def _left(when: str) -> Step:
 # The map of marks is made at the first call and stays.
 _FIRST_MARK = (
     insmod("hypercall_test"),
-    Step("first mark", _case("twice")),
+    Step("first mark", hypercalls.run_case("twice")),
     Step("rmmod", "rmmod hypercall_test"),
 )
 

@@ -11,6 +11,7 @@ import re
 
 import pytest
 
+import hypercalls
 from machines import ALIVE_FORKERS, GUEST, forkers, helper_file, insmod, installed, payload_file
 from trapless_lab import artifacts
 from trapless_lab.machines import domu, runner
@@ -52,10 +53,6 @@ def _trapless(name: str, arguments: str, expect: int | None = 0) -> Step:
     return Step(name, f"trapless pagetable {arguments} 2>&1; rc=$?; {_LIST}; exit $rc", _PATIENCE_S, expect)
 
 
-def _case(case: str) -> str:
-    return f"echo {case} >/sys/module/hypercall_test/parameters/run || {{ dmesg | tail -5; false; }}"
-
-
 def _vendor(name: str) -> dict[str, File]:
     path = artifacts.build_dir() / "pagetable/tests/vendor" / f"{name}.livepatch"
     return {f"{GUEST}/{name}.livepatch": File(path)}
@@ -82,14 +79,14 @@ def hostile() -> Transcript:
             domu.toolstack(),
             _trapless("load", "load"),
             insmod("hypercall_test"),
-            Step("evict by hand", _case("evict")),
+            Step("evict by hand", hypercalls.run_case("evict")),
             Step("remove the test", "rmmod hypercall_test"),
             guest.create(),
             guest.inside(insmod()),
             guest.inside(insmod("hypercall_test")),
-            guest.step("no evict", _case("no_evict"), expect=None),
+            guest.step("no evict", hypercalls.run_case("no_evict"), expect=None),
             guest.step("fork", forkers("fork-exec", FORKERS), _PATIENCE_S),
-            guest.step("storm", _case("storm"), _PATIENCE_S),
+            guest.step("storm", hypercalls.run_case("storm"), _PATIENCE_S),
             _trapless("unload", "unload", expect=None),
             _trapless("evict", "unload --evict", expect=None),
             guest.step("refused", f"{storm}cat storm_refused; {ALIVE_FORKERS}", _PATIENCE_S),
@@ -102,7 +99,7 @@ def hostile() -> Transcript:
             guest.step("on", NOTICED.format(SYSFS, 1), _PATIENCE_S),
             _trapless("evict the control", "unload --only payload --evict", expect=None),
             _trapless("load again", "load --only payload"),
-            guest.step("calm", f"{_case('calm')}; {ALIVE_FORKERS}", _PATIENCE_S, expect=None),
+            guest.step("calm", f"{hypercalls.run_case('calm')}; {ALIVE_FORKERS}", _PATIENCE_S, expect=None),
             domu.console(),
             guest.destroy(),
             _trapless("the control goes", "unload --only payload --evict", expect=None),

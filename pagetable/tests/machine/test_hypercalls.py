@@ -11,28 +11,7 @@ from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
 
-CASES = (
-    "version",
-    "unknown_operation",
-    "switches",
-    "other_operations",
-    "older_module",
-    "bad_pointer",
-    "bad_count",
-    "not_ours",
-    "twice",
-    "page_table",
-    "xen_page",
-    "bad_in_the_middle",
-    "contents",
-)
-# These cases expect only refusals, which stock Xen gives, too.
-PASS_ON_STOCK = ("unknown_operation", "other_operations", "older_module")
-# Cycles of marking and releasing that the test module makes in one case.
-CYCLES = 100
-# A call of many pages moves at least this many on average, even if interrupted: one flush serves them all.
-FEWEST_PAGES_A_CALL = 64
-NOISE = hypercalls.NOISE
+CASES = ("version", "switches", *hypercalls.PROMISES)
 FUZZ_CALLS = 10_000
 WRONG = "wrong-done"
 
@@ -40,20 +19,7 @@ pytestmark = pytest.mark.machine
 
 
 def _case(case: str, on: str = "", expect: int | None = None) -> Step:
-    command = f"echo {case} >/sys/module/hypercall_test/parameters/run || {{ dmesg | tail -5; false; }}"
-    return Step(f"{on}{case}", command, expect=expect)
-
-
-def _cycle(length: int) -> Step:
-    # Shell built-ins only: each further process would cause flushes.
-    parameters = "/sys/module/hypercall_test/parameters"
-    command = f"echo cycle_{length} >{parameters}/run && read -r calls <{parameters}/calls && echo $calls"
-    return Step(f"cycle_{length}", command)
-
-
-def _fuzz(name: str, calls: int) -> list[Step]:
-    loaded = insmod(hypercalls.MODULE, name=f"load for {name}")
-    return [loaded, hypercalls.fuzz(name, 1, calls), Step(f"end of {name}", f"rmmod {hypercalls.MODULE}")]
+    return Step(f"{on}{case}", hypercalls.run_case(case), expect=expect)
 
 
 @pytest.fixture(scope="module")
@@ -63,26 +29,26 @@ def transcript() -> Transcript:
     return runner.run(
         MACHINES["xen-strict"].with_icount(),
         [
-            insmod("hypercall_test"),
+            insmod(hypercalls.TEST),
             *(_case(case, on="stock ") for case in CASES),
-            *_fuzz("stock fuzz", 10),
+            *hypercalls.random_calls("stock fuzz", 10),
             load,
             *(_case(case) for case in CASES),
-            *(_cycle(length) for length in (1, 512)),
+            *(hypercalls.cycle(length) for length in (1, 512)),
             _case("mark", expect=0),
             Step("revert while marked", revert, expect=None),
             _case("release", expect=0),
-            Step("remove the test", "rmmod hypercall_test"),
-            *_fuzz("fuzz", FUZZ_CALLS),
+            Step("remove the test", f"rmmod {hypercalls.TEST}"),
+            *hypercalls.random_calls("fuzz", FUZZ_CALLS),
             unload,
             Step(f"load {WRONG}", f"xen-livepatch load {GUEST}/{WRONG}.livepatch"),
-            *_fuzz(f"{WRONG} fuzz", FUZZ_CALLS),
+            *hypercalls.random_calls(f"{WRONG} fuzz", FUZZ_CALLS),
             Step(f"unload {WRONG}", f"xen-livepatch revert {WRONG} && xen-livepatch unload {WRONG}"),
         ],
         files={
             **pagetable.files([pagetable.PAYLOAD_PART]),
             **payload_file(WRONG),
-            **helper_file("hypercall_test"),
+            **helper_file(hypercalls.TEST),
             **helper_file(hypercalls.MODULE),
         },
     )
@@ -93,7 +59,7 @@ def test_promise(transcript: Transcript, case: str) -> None:
     assert transcript[case].rc == 0, transcript[case].output
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in PASS_ON_STOCK])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in hypercalls.PASS_ON_STOCK])
 def test_negative_control_fails_on_stock_xen(transcript: Transcript, case: str) -> None:
     assert transcript[f"stock {case}"].rc != 0
 
@@ -101,19 +67,14 @@ def test_negative_control_fails_on_stock_xen(transcript: Transcript, case: str) 
 @pytest.mark.parametrize("length", [1, 512])
 def test_one_flush_a_call(transcript: Transcript, length: int) -> None:
     """Marking and releasing flush the domain once a call; QEMU counts the flushes, the guest its calls."""
-    case = f"cycle_{length}"
-    assert transcript[case].rc == 0, transcript[case].output
-    calls = int(transcript[case].output)
-    # After a softirq has cut a call short, it is repeated for the rest; how often depends on the clock.
-    assert 2 * CYCLES <= calls <= 2 * CYCLES * max(1, length // FEWEST_PAGES_A_CALL)
-    counts = transcript.counts(case)
-    assert calls <= counts.domain <= calls + NOISE
-    assert counts.everything == 0
+    result = transcript[f"cycle_{length}"]
+    counts = transcript.counts(f"cycle_{length}")
+    assert hypercalls.one_flush_a_call(result, counts, length), result.output
 
 
 def test_a_batch_invalidates_no_single_pages(transcript: Transcript) -> None:
     one, many = transcript.counts("cycle_1"), transcript.counts("cycle_512")
-    assert abs(many.pages - one.pages) <= NOISE
+    assert abs(many.pages - one.pages) <= hypercalls.NOISE
 
 
 def test_random_calls(transcript: Transcript) -> None:

@@ -54,6 +54,10 @@ static unsigned long cut_short;
 module_param(cut_short, ulong, 0444);
 MODULE_PARM_DESC(cut_short, "calls that the hypervisor left in the middle");
 
+static bool built_in;
+module_param(built_in, bool, 0444);
+MODULE_PARM_DESC(built_in, "no payload but a Xen with the series: no parts, nothing to evict");
+
 static struct frame {
 	struct page *page;
 	u64 mfn;
@@ -308,7 +312,7 @@ static bool information(void)
 		       is("abi", v.abi, TPT_ABI_VERSION) &&
 		       is("max_batch", v.max_batch, TPT_MAX_BATCH) &&
 		       is("features", v.features, TPT_FEAT_SYNC) &&
-		       is("parts", v.parts, TPT_SWITCH_ALL);
+		       is("parts", v.parts, built_in ? 0 : TPT_SWITCH_ALL);
 	case 1:
 		return is("bad version", tpt_call(TPT_OP_VERSION, bad_pointer()),
 			  -EFAULT);
@@ -319,6 +323,9 @@ static bool information(void)
 		return is("bad host", tpt_call(op, bad_pointer()),
 			  xen_initial_domain() ? -EFAULT : -EPERM);
 	case 4:
+		if (built_in)
+			return is("evict", tpt_call(TPT_OP_EVICT, room), -ENOSYS) &&
+			       is("admit", tpt_call(TPT_OP_ADMIT, room), -ENOSYS);
 		return is("bad evict", tpt_call(TPT_OP_EVICT, bad_pointer()),
 			  xen_initial_domain() ? -EFAULT : -EPERM) &&
 		       is("admit", tpt_call(TPT_OP_ADMIT, bad_pointer()),

@@ -56,15 +56,6 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-def flip(files: Files, function: str, mnemonic: str = "j") -> None:
-    """Turn round the first conditional jump of a function, in both files."""
-    code = installed().disassemble(installed().symbol(function).address, installed().symbol(function).size)
-    jump = next(i for i in code if i.mnemonic.startswith(mnemonic) and i.mnemonic != "jmp")
-    old = bytearray(installed().read(jump.address, jump.size))
-    old[1 if old[0] == 0x0F else 0] ^= 1
-    files.poke(jump.address, bytes(old))
-
-
 def against(found: probe.Findings) -> set[str]:
     """The parts against which something stands."""
     return {part for part, why in found.parts().items() if why}
@@ -107,7 +98,7 @@ def test_offsets_that_moved_are_fitted(files: Files) -> None:
 
 
 def test_a_flipped_jump_of_a_decision_leaves_the_part_out(files: Files) -> None:
-    flip(files, place(installed(), "mod_l1_entry").name)
+    files.flip(place(installed(), "mod_l1_entry").name)
     found = probe.look(*files.write())
     assert found.builds and against(found) == {"l1_update"}
     assert "mod_l1_entry" in found.parts()["l1_update"][0]
@@ -159,7 +150,7 @@ def test_an_unknown_version_is_no_error(files: Files) -> None:
 @pytest.mark.long("two loops are proven, one of them in vain: minutes with Debian 12's solver")
 def test_a_loop_that_is_not_proven_is_left_out(files: Files) -> None:
     assert not find_all(installed())[1].refused
-    flip(files, "devalidate_page")
+    files.flip("devalidate_page")
     found = probe.look(*files.write())
     assert 0 < found.proven_loops < len(NAMES) and found.builds
     assert "zero_runs" not in against(found) and any(why for why in found.loops.values())

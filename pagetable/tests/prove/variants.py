@@ -155,14 +155,14 @@ def _spliced(old: bytes, place: int, data: bytes) -> bytes:
 
 
 class Files:
-    """Both files of the hypervisor, changed together or separately. A Variant is equivalent and faster."""
+    """Both files of a hypervisor, changed together or separately. A Variant is equivalent and faster."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, image: Path = DEFAULT_IMAGE, symbols: Path = DEFAULT_SYMBOLS) -> None:
         self.image_path = directory / "xen.gz"
         self.symbols_path = directory / "xen-syms"
-        self.hypervisor = installed()
-        self.image = bytearray(gzip.decompress(DEFAULT_IMAGE.read_bytes()))
-        self.symbols = bytearray(DEFAULT_SYMBOLS.read_bytes())
+        self.hypervisor = installed() if image == DEFAULT_IMAGE else Hypervisor(image, symbols)
+        self.image = bytearray(gzip.decompress(image.read_bytes()))
+        self.symbols = bytearray(symbols.read_bytes())
         self.image_start = self.image.find(self.hypervisor.image.flat) - self.hypervisor.base
         self.symbols_start = self.symbols.find(self.hypervisor.image.flat) - self.hypervisor.base
         assert min(self.image_start, self.symbols_start) > -self.hypervisor.base
@@ -174,6 +174,15 @@ class Files:
             (self.symbols, self.symbols_start),
         ):
             content[start + address : start + address + len(data)] = data
+
+    def flip(self, function: str) -> None:
+        """Turn round the first conditional jump of a function, in both files."""
+        symbol = self.hypervisor.symbol(function)
+        code = self.hypervisor.disassemble(symbol.address, symbol.size)
+        jump = next(i for i in code if i.mnemonic.startswith("j") and i.mnemonic != "jmp")
+        old = bytearray(self.hypervisor.read(jump.address, jump.size))
+        old[1 if old[0] == 0x0F else 0] ^= 1
+        self.poke(jump.address, bytes(old))
 
     def place_of(self, symbol: str) -> int:
         """Where in the symbol file the entry of a symbol is."""
