@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tables
-from machines import GUEST, insmod, table_test_file
+from machines import GUEST, SPAWN, STOCK_FLUSHES, insmod, table_test_file
 from trapless_lab import host
 from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import File, Tree
@@ -24,9 +24,6 @@ from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
 
 SOURCES = Path(__file__).resolve().parents[2] / "xen"
-PROCESSES = 40
-SPAWN = f"spawn fork-exec -n {PROCESSES}"
-STOCK_FLUSHES = 15 * PROCESSES  # at least, for SPAWN
 
 
 @dataclass(frozen=True)

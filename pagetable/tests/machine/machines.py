@@ -11,6 +11,13 @@ from trapless_lab.pagetable.parts import NAME, PVMMU
 GUEST = "/lib/trapless"
 TABLE_TEST = "trapless_table_test"
 
+_PROCESSES = 40
+SPAWN = f"spawn fork-exec -n {_PROCESSES}"
+STOCK_FLUSHES = 15 * _PROCESSES
+"""Of the IOTLB, at least, while a strict dom0 without trapless runs SPAWN."""
+KEPT_OUT = {"normal": "written", "semi_writable": "blocked", "released": "written"}
+"""What a device's write must come to in each phase of pagetable-dma."""
+
 _FORKERS = "/tmp/forkers"
 # By PID: a child has the same name until it executes another program.
 ALIVE_FORKERS = f"n=0; while read -r pid; do kill -0 $pid && n=$((n + 1)); done <{_FORKERS}; echo alive $n"

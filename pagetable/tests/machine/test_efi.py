@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from machines import GUEST
+from machines import GUEST, SPAWN, STOCK_FLUSHES
 from trapless_lab import artifacts, host
 from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import File
@@ -19,8 +19,6 @@ pytestmark = pytest.mark.machine
 
 DEBIAN13 = "debian13"
 OTHER = f"{GUEST}/other.livepatch"
-SPAWN = "spawn fork-exec -n 40"
-STOCK_FLUSHES = 15 * 40  # at least, for SPAWN
 # The pool may still grow: there is no -icount, with which the firmware is slow.
 BOOSTED_FLUSHES = STOCK_FLUSHES // 20
 

@@ -9,6 +9,8 @@ import pytest
 from machines import (
     ALIVE_FORKERS,
     GUEST,
+    SPAWN,
+    STOCK_FLUSHES,
     STOP_FORKERS,
     forkers,
     helper_file,
@@ -31,8 +33,6 @@ MACHINE = MACHINES["xen-strict"].with_icount()
 
 # On one CPU: some process is always between fork and exit while a toggle waits or is interrupted.
 FORKERS = 8
-SPAWN = "spawn fork-exec -n 40"
-STOCK_FLUSHES = 15 * 40  # at least, for SPAWN
 # The pool may still grow; pagetable-flushes checks that there are none in the end.
 BOOSTED_FLUSHES = STOCK_FLUSHES // 20
 SYSFS = f"/sys/kernel/{pagetable.NAME}"

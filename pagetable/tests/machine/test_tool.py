@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from machines import GUEST, installed, payload_file, pool_file, pvmmu_file, tool
+from machines import GUEST, SPAWN, STOCK_FLUSHES, installed, payload_file, pool_file, pvmmu_file, tool
 from trapless_lab import host
 from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import File, Tree
@@ -22,9 +22,6 @@ from trapless_lab.pagetable import parts as pagetable
 
 pytestmark = pytest.mark.machine
 
-FORKS = 40
-SPAWN = f"spawn fork-exec -n {FORKS}"
-STOCK_FLUSHES = 15 * FORKS  # at least
 # The pool may still grow; pagetable-flushes checks that there are none in the end.
 BOOSTED_FLUSHES = STOCK_FLUSHES // 20
 

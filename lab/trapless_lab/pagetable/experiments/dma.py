@@ -61,6 +61,11 @@ def outcome(transcript: Transcript, phase: str) -> str:
     return _one_of(transcript[phase], ("written", "blocked", "torn"))
 
 
+def outcomes(transcript: Transcript) -> dict[str, str]:
+    """Return the outcome of each phase."""
+    return {phase: outcome(transcript, phase) for phase in PHASES}
+
+
 def _one_of(result: StepResult, known: tuple[str, ...]) -> str:
     found = result.output.strip()
     if found not in known:
@@ -88,7 +93,7 @@ def pagetable_dma(context: Context) -> Result:
         modules=MODULES,
         make_disk=disk,
     )
-    found = {phase: outcome(transcript, phase) for phase in PHASES}
+    found = outcomes(transcript)
     faults = {phase: transcript.counts(phase).faults for phase in PHASES}
     expected = {"normal": "written", "semi_writable": "blocked", "released": "written"}
     return Result(
