@@ -77,11 +77,11 @@ archive_source() {
 archive_close() {
 	local file name
 	for file in "$fresh"/debs/*; do
-		case ${name:=${file##*/}} in
+		name=${file##*/}
+		case $name in
 		*.deb) dpkg-deb --show --showformat '${Package} ${Version}\n' "$file" ;;
 		*.orig.tar.*) name=${name%.orig.tar.*} && echo "${name%%_*} ${name#*_}" ;;
 		esac
-		name=
 	done >"$fresh/versions"
 	rm -rf "$fresh/apt" "$fresh/debs" "$fresh/log" "$archive_folder"
 	mv "$fresh" "$archive_folder"

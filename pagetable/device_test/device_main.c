@@ -60,14 +60,6 @@ static int device_writes(void)
 	return 0;
 }
 
-static long move(unsigned int op)
-{
-	u64 mfn = pfn_to_mfn(page_to_pfn(page));
-	unsigned int done;
-
-	return tpt_call_batch(op, &mfn, 1, &done);
-}
-
 static int do_set(const char *val, const struct kernel_param *kp)
 {
 	int rc = -EINVAL;
@@ -78,9 +70,9 @@ static int do_set(const char *val, const struct kernel_param *kp)
 	else if (sysfs_streq(val, "write"))
 		rc = device_writes();
 	else if (sysfs_streq(val, "mark"))
-		rc = move(TPT_OP_MARK);
+		rc = tpt_call_page(TPT_OP_MARK, page);
 	else if (sysfs_streq(val, "release"))
-		rc = move(TPT_OP_RELEASE);
+		rc = tpt_call_page(TPT_OP_RELEASE, page);
 	mutex_unlock(&lock);
 	return rc;
 }
@@ -149,10 +141,9 @@ static void device_remove(struct pci_dev *pdev)
 
 	mutex_lock(&lock);
 	pci_clear_master(pdev);
-	rc = move(TPT_OP_RELEASE);
+	rc = tpt_call_page(TPT_OP_RELEASE, page);
 	dma_unmap_page(&pdev->dev, page_at, PAGE_SIZE, DMA_FROM_DEVICE);
-	/* Without the payload no page is marked, and every operation fails. */
-	if (rc && rc != -ENOENT && tpt_call(TPT_OP_VERSION, NULL) == -EFAULT)
+	if (tpt_may_be_marked(rc))
 		pr_err("page not released (%ld), leaking it\n", rc);
 	else
 		__free_page(page);

@@ -3,7 +3,10 @@
 #ifndef TRAPLESS_TEST_CALL_H
 #define TRAPLESS_TEST_CALL_H
 
+#include <linux/mm.h>
+
 #include <asm/xen/hypercall.h>
+#include <asm/xen/page.h>
 
 #include "trapless_pagetable.h"
 
@@ -25,6 +28,24 @@ static inline long tpt_call_batch(unsigned int op, const u64 *mfns,
 
 	*done = batch.done;
 	return rc;
+}
+
+/* The same for one page of this kernel. */
+static inline long tpt_call_page(unsigned int op, struct page *page)
+{
+	u64 mfn = pfn_to_mfn(page_to_pfn(page));
+	unsigned int done;
+
+	return tpt_call_batch(op, &mfn, 1, &done);
+}
+
+/*
+ * Whether a page may be marked still, after its release gave rc. Without the
+ * payload no page is marked, and every operation fails.
+ */
+static inline bool tpt_may_be_marked(long rc)
+{
+	return rc && rc != -ENOENT && tpt_call(TPT_OP_VERSION, NULL) == -EFAULT;
 }
 
 #endif /* TRAPLESS_TEST_CALL_H */

@@ -29,7 +29,7 @@ from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
 from trapless_lab.pagetable.experiments import dma
-from variants import Files
+from variants import Files, against
 
 pytestmark = [
     pytest.mark.machine,
@@ -61,11 +61,6 @@ def own(variant: str) -> tuple[Path, Path]:
 @cache
 def findings(variant: str) -> probe.Findings:
     return probe.look(*own(variant))
-
-
-def against(found: probe.Findings) -> set[str]:
-    """The parts against which something stands."""
-    return {part for part, why in found.parts().items() if why}
 
 
 # -- what is proven -------------------------------------------------------------------------------

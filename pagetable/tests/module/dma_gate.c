@@ -63,14 +63,6 @@ static int read_block(void)
 	return 0;
 }
 
-static int move(unsigned int op)
-{
-	u64 mfn = pfn_to_mfn(page_to_pfn(page));
-	unsigned int done;
-
-	return tpt_call_batch(op, &mfn, 1, &done);
-}
-
 static int do_set(const char *val, const struct kernel_param *kp)
 {
 	if (!page)
@@ -78,9 +70,9 @@ static int do_set(const char *val, const struct kernel_param *kp)
 	if (sysfs_streq(val, "read"))
 		return read_block();
 	if (sysfs_streq(val, "mark"))
-		return move(TPT_OP_MARK);
+		return tpt_call_page(TPT_OP_MARK, page);
 	if (sysfs_streq(val, "release"))
-		return move(TPT_OP_RELEASE);
+		return tpt_call_page(TPT_OP_RELEASE, page);
 	return -EINVAL;
 }
 
@@ -112,10 +104,9 @@ static int __init dma_gate_init(void)
 
 static void __exit dma_gate_exit(void)
 {
-	long rc = move(TPT_OP_RELEASE);
+	long rc = tpt_call_page(TPT_OP_RELEASE, page);
 
-	/* Without the payload no page is marked, and every operation fails. */
-	if (rc && rc != -ENOENT && tpt_call(TPT_OP_VERSION, NULL) == -EFAULT)
+	if (tpt_may_be_marked(rc))
 		pr_err("page not released (%ld), leaking it\n", rc);
 	else
 		__free_page(page);

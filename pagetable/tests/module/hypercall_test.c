@@ -508,8 +508,7 @@ static void free_pages_again(void)
 	for (i = 0; i < PAGES && pages[i]; i++) {
 		long rc = tpt_call_batch(TPT_OP_RELEASE, mfns + i, 1, &done);
 
-		if (rc && rc != -ENOENT && rc != -EOPNOTSUPP &&
-		    tpt_call(TPT_OP_VERSION, NULL) == -EFAULT)
+		if (rc != -EOPNOTSUPP && tpt_may_be_marked(rc))
 			pr_err("page %u not released (%ld), leaking it\n", i, rc);
 		else
 			__free_page(pages[i]);

@@ -28,7 +28,7 @@ from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS  # noqa: E402
 from find_zero_runs import find_all  # noqa: E402
 from layout_checker.known_functions import OPTIONS, place  # noqa: E402
 from layout_checker.report import Report, UnusableInput  # noqa: E402
-from variants import Files, installed  # noqa: E402
+from variants import Files, against, installed  # noqa: E402
 from zero_run_finder.finder import NAMES  # noqa: E402
 
 pytestmark = [
@@ -54,11 +54,6 @@ def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
-
-
-def against(found: probe.Findings) -> set[str]:
-    """The parts against which something stands."""
-    return {part for part, why in found.parts().items() if why}
 
 
 # -- builds ---------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+import probe
 from check_layout import DEFAULT_IMAGE, DEFAULT_LAYOUT, DEFAULT_SYMBOLS
 from layout_checker.facts import check_all
 from layout_checker.header import parse_header, read_layout
@@ -152,6 +153,11 @@ class Variant(Hypervisor):
 def _spliced(old: bytes, place: int, data: bytes) -> bytes:
     assert 0 <= place <= len(old) - len(data)
     return old[:place] + data + old[place + len(data) :]
+
+
+def against(found: probe.Findings) -> set[str]:
+    """The parts against which something stands."""
+    return {part for part, why in found.parts().items() if why}
 
 
 class Files:
