@@ -198,8 +198,7 @@ def test_a_published_result_is_packed_and_takes_the_place_of_one_that_is_not(tmp
     assert [path.name for path in tmp_path.glob("pears*")] == ["pears.json.gz"]
     assert kept.load(tmp_path, ["pears"]) == {"pears": one}
     packed = (tmp_path / "pears.json.gz").read_bytes()
-    kept.save(tmp_path, one, packed=True)
-    assert (tmp_path / "pears.json.gz").read_bytes() == packed
+    assert packed[4:8] == bytes(4)  # no time, with which the same result would be another file
     for broken in (packed[:-9], packed[:20] + b"\xff" + packed[21:], b"", b"{}"):
         (tmp_path / "pears.json.gz").write_bytes(broken)
         with pytest.raises(LabError, match=r"pears\.json\.gz is no kept result"):
