@@ -25,6 +25,9 @@ pytestmark = pytest.mark.machine
 # The pool may still grow; pagetable-flushes checks that there are none in the end.
 BOOSTED_FLUSHES = STOCK_FLUSHES // 20
 
+# More than a process of these steps has; 11 tables of pte were seen to be freed between two readings.
+TABLES_OF_A_PROCESS = {"pte": 24, "pmd": 8, "pud": 8, "pgd": 4, "user_pgd": 4}
+
 SYSFS = f"/sys/kernel/{pagetable.NAME}"
 SWITCHES = pagetable.PVMMU_SWITCHES
 METRICS = "/tmp/metrics/trapless.prom"
@@ -194,8 +197,9 @@ def test_status_is_what_the_control_files_say(strict: Transcript) -> None:
         shown = status["pool"]["levels"][level]
         # The commands in between are processes of their own.
         assert counters["hits"] <= shown["hits"] <= counters["hits"] + 100, level
+        # What is cached is read before what is in use: tables that are freed in between count nowhere.
         assert shown["cached"] + shown["in_use"] == pytest.approx(
-            counters["cached"] + counters["in_use"], abs=8
+            counters["cached"] + counters["in_use"], abs=TABLES_OF_A_PROCESS[level]
         )
         label = f'{{level="{level}"}}'
         assert int(metrics[f"trapless_pagetable_hits_total{label}"]) >= shown["hits"]
