@@ -36,7 +36,6 @@ from layout_checker.header import FAMILIES, Header, Version, families, parse_hea
 from layout_checker.hypervisor import Hypervisor
 from layout_checker.known_functions import OPTIONS, PARTS, left_out, lists, read_known
 from layout_checker.report import Refused, UnusableInput
-from layout_checker.witness import Witness
 from zero_run_finder.finder import NAMES
 
 FORMAT = 1
@@ -162,7 +161,7 @@ def judge_layout(found: Findings, hypervisor: Hypervisor, text: str) -> None:
 
 def looked_in(item: str, header: Header) -> Iterator[str]:
     """The functions of Xen in which an item is looked for."""
-    witnesses: tuple[Witness, ...] = ()
+    witnesses: tuple[proofs.Proof, ...] = ()
     if item in proofs.VALUES:
         witnesses = proofs.VALUES[item]
     elif item in proofs.SYMBOLS:

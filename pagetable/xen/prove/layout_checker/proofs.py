@@ -1,76 +1,117 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The proof of every item that layout.h may have."""
+"""The proof of every item that layout.h may have: claims about the flow of values, and passages.
+
+What compilers write differently for the same source is a claim; what all wrote alike so far is a passage.
+"""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
+import z3
+
+from .claim import Claim, Demand, Here, To, Values, flags32, log2, low, u8, u16, u32, u64
+from .ways import BRANCH, CALL, EXCHANGE, RETURN, STORE, stack_end
 from .witness import Witness
 
-# One look at everything that is found from the stack pointer: Xen asks whether the running vcpu
-# of an HVM domain has events pending, beside whether this CPU has softirqs pending.
-PREEMPTION = Witness(
-    "_get_page_type",
+Proof = Claim | Witness
+
+
+def type_info(page: z3.BitVecRef, x: Values) -> z3.BitVecRef:
+    """What a page is used as, and how often."""
+    return u64(page + x.XEN_PAGE_INFO_TYPE_INFO)
+
+
+def owner(page: z3.BitVecRef, x: Values) -> z3.BitVecRef:
+    """The domain whose allocation a page belongs to."""
+    return x.XEN_DIRECTMAP + (u32(page + x.XEN_PAGE_INFO_OWNER) << x.XEN_PAGE_SHIFT)
+
+
+def needs_sync(domain: z3.BitVecRef, way: Here, x: Values) -> list[Demand]:
+    """The way is one for PV domains whose IOMMU follows page types."""
+    return [
+        way.decided(u8(domain + x.XEN_DOMAIN_NEED_SYNC) != 0),
+        way.decided(flags32(domain + x.XEN_DOMAIN_OPTIONS) & x.XEN_DOMAIN_OPTION_HVM == 0),
+    ]
+
+
+# The lock bit goes together with one reference.
+UNLOCK = Claim(
+    "page_unlock",
+    To(EXCHANGE),
+    lambda way, x: [
+        way.address == way.argument(0) + x.XEN_PAGE_INFO_TYPE_INFO,
+        way.value == type_info(way.argument(0), x) - 1 - x.PGT_locked,
+    ],
+)
+
+COUNT = Claim(
+    "put_page",
+    To(EXCHANGE),
+    lambda way, x: [
+        way.address == way.argument(0) + x.XEN_PAGE_INFO_COUNT_INFO,
+        way.value == u64(way.argument(0) + x.XEN_PAGE_INFO_COUNT_INFO) - 1,
+    ],
+)
+
+HAS_IOMMU = Witness(
+    "iommu_map",
     """
-    mov {stack}, rsp
-    lea {stat}, [irq_stat]
-    or {stack}, {XEN_STACK_MASK}
-    ...
-    mov e{cpu}, dword ptr [{stack} - {XEN_STACK_PROCESSOR_ID}]
-    mov rdi, qword ptr [{stack} - {XEN_STACK_CURRENT}]
-    shl r{cpu}, {XEN_IRQ_STAT_SHIFT}
-    mov {_}, dword ptr [{stat} + r{cpu}]
-    mov {domain}, qword ptr [rdi + {XEN_VCPU_DOMAIN}]
-    test byte ptr [{domain} + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_HVM}
+    test byte ptr [rdi + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_IOMMU}
     je {_}
-    ...
-    call hvm_local_events_need_delivery
     """,
 )
 
 # The last reference to a writable page goes: its device mapping goes too, in a PV domain whose
 # IOMMU follows page types.
-CLEANUP = Witness(
+CLEANUP = Claim(
     "cleanup_page_mappings",
-    """
-    cmp byte ptr [{domain} + {XEN_DOMAIN_NEED_SYNC}], 0
-    je {_}
-    test byte ptr [{domain} + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_HVM}
-    jne {_}
-    lfence
-    ...
-    mov edx, 1
-    ...
-    mov rdi, {domain}
-    ...
-    call iommu_legacy_unmap
-    """,
+    To(CALL, "iommu_legacy_unmap"),
+    lambda way, x: [*needs_sync(way.passed(0), way, x), low(way.passed(2)) == 1],
+    given={"XEN_DOMAIN_OPTIONS": HAS_IOMMU},
 )
 
-# The same when a type changes, with the flags for the device mapping that comes back. The compiler sets the
-# arguments in any order, and may keep a register on the stack before the call.
-RETYPE = Witness(
+# The same when a type changes, with the flags for the device mapping that comes back.
+RETYPE = Claim(
     "_get_page_type",
-    *(
-        "\n".join(
-            (
-                "cmp byte ptr [{domain} + {XEN_DOMAIN_NEED_SYNC}], 0",
-                "je {_}",
-                "test byte ptr [{domain} + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_HVM}",
-                "jne {_}",
-                "lfence",
-                "...",
-                *arguments,
-                *kept,
-                "call iommu_legacy_map",
-            )
-        )
-        for arguments in itertools.permutations(
-            ("mov r8d, {IOMMUF_rw}", "mov ecx, 1", "mov rdx, rsi"),
-        )
-        for kept in ((), ("mov qword ptr [rsp], {_}",))
-    ),
+    To(CALL, "iommu_legacy_map"),
+    lambda way, x: [
+        *needs_sync(way.passed(0), way, x),
+        way.passed(1) == way.passed(2),
+        low(way.passed(3)) == 1,
+        low(way.passed(4)) == x.IOMMUF_rw,
+    ],
+    behind=To(EXCHANGE),
+    given={"XEN_DOMAIN_OPTIONS": HAS_IOMMU},
+)
+
+# One look at everything that is found from the stack pointer: Xen asks whether the running vcpu
+# of an HVM domain has events pending, beside whether this CPU has softirqs pending.
+PREEMPTION = Claim(
+    "_get_page_type",
+    To(CALL, "hvm_local_events_need_delivery"),
+    lambda way, x: [
+        way.computed(stack_end(x.XEN_STACK_MASK)),
+        way.passed(0) == way.current(x),
+        way.computed(way.cpu(x)),
+        way.computed(u32(way.variable("irq_stat") + (way.cpu(x) << x.XEN_IRQ_STAT_SHIFT))),
+        way.decided(
+            flags32(u64(way.passed(0) + x.XEN_VCPU_DOMAIN) + x.XEN_DOMAIN_OPTIONS) & x.XEN_DOMAIN_OPTION_HVM
+            != 0
+        ),
+    ],
+    given={"XEN_DOMAIN_OPTIONS": HAS_IOMMU, "XEN_DOMAIN_OPTION_HVM": CLEANUP},
+)
+
+# A domain that is not the caller's is paused as a whole.
+PAUSED = Claim(
+    "domain_pause_except_self",
+    To(CALL, "_domain_pause"),
+    lambda way, x: [
+        way.passed(0) == way.argument(0),
+        way.decided(u64(way.current(x) + x.XEN_VCPU_DOMAIN) != way.argument(0)),
+    ],
+    given={"XEN_STACK_MASK": PREEMPTION, "XEN_STACK_CURRENT": PREEMPTION},
 )
 
 # iommu_map's flags: the low six bits are replaced by the order of the mapping.
@@ -86,135 +127,54 @@ ORDER_BITS = Witness(
     """,
 )
 
-HAS_IOMMU = Witness(
-    "iommu_map",
-    """
-    test byte ptr [rdi + {XEN_DOMAIN_OPTIONS}], {XEN_DOMAIN_OPTION_IOMMU}
-    je {_}
-    """,
+# struct page_info * to PDX, from which Xen makes the frame number.
+PAGE_TO_PDX = Claim(
+    "cleanup_page_mappings",
+    To(CALL, "iommu_legacy_unmap"),
+    lambda way, x: [
+        way.computed(way.argument(0) - x.XEN_FRAME_TABLE),
+        way.computed((way.argument(0) - x.XEN_FRAME_TABLE) >> log2(x.XEN_PAGE_INFO_SIZE)),
+    ],
 )
 
-# struct page_info * to PDX to frame number, and the type of the page.
-PAGE_TO_PDX = Witness(
+WRITABLE = Claim(
     "cleanup_page_mappings",
-    """
-    movabs {index}, {XEN_FRAME_TABLE:negated}
-    ...
-    add {index}, rdi
-    ...
-    mov {_}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
-    sar {index}, {XEN_PAGE_INFO_SIZE:log2}
-    """,
-    """
-    movabs {index}, {XEN_FRAME_TABLE:negated}
-    ...
-    add {index}, rdi
-    ...
-    sar {index}, {XEN_PAGE_INFO_SIZE:log2}
-    ...
-    mov {_}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
-    """,
-)
-
-WRITABLE = Witness(
-    "cleanup_page_mappings",
-    """
-    mov {type}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
-    ...
-    movabs {writable}, {PGT_writable_page}
-    mov {masked}, {type}
-    and {masked}, {writable}
-    cmp {masked}, {writable}
-    je {_}
-    """,
-    """
-    movabs {writable}, {PGT_writable_page}
-    ...
-    mov {type}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
-    mov {cleared}, {type}
-    not {cleared}
-    test {cleared}, {writable}
-    je {_}
-    """,
+    To(CALL, "iommu_legacy_unmap"),
+    lambda way, x: [
+        way.decided(type_info(way.argument(0), x) & x.PGT_writable_page == x.PGT_writable_page),
+    ],
+    given={"XEN_PAGE_INFO_TYPE_INFO": UNLOCK},
 )
 
 # A page that is Xen's, or none of the domain's allocation, keeps its type.
-SPECIAL = Witness(
+SPECIAL = Claim(
     "cleanup_page_mappings",
-    """
-    movabs {special}, {PGC_special}
-    and {special}, qword ptr [{_} + {XEN_PAGE_INFO_COUNT_INFO}]
-    jne {_}
-    """,
+    To(BRANCH),
+    lambda way, x: [
+        way.decided(u64(way.argument(0) + x.XEN_PAGE_INFO_COUNT_INFO) & x.PGC_special == 0),
+    ],
+    given={"XEN_PAGE_INFO_COUNT_INFO": COUNT},
 )
 
-# The lock bit goes together with one reference: the addend is -(1 | PGT_locked).
-UNLOCK = Witness(
-    "page_unlock",
-    """
-    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
-    ...
-    movabs {addend}, {PGT_locked:complement}
-    ...
-    lea {new}, [{old} + {addend}]
-    ...
-    lock cmpxchg qword ptr [rdi], {new}
-    """,
-    """
-    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
-    lea {word}, [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
-    movabs {addend}, {PGT_locked:complement}
-    ...
-    lea {new}, [{old} + {addend}]
-    mov {_}, {old}
-    lock cmpxchg qword ptr [{word}], {new}
-    """,
+OWNER = Claim(
+    "cleanup_page_mappings",
+    To(CALL, "iommu_legacy_unmap"),
+    lambda way, x: [
+        way.computed(u32(way.argument(0) + x.XEN_PAGE_INFO_OWNER)),
+        way.computed(u32(way.argument(0) + x.XEN_PAGE_INFO_OWNER) << x.XEN_PAGE_SHIFT),
+        way.passed(0) == owner(way.argument(0), x),
+    ],
 )
 
-OWNER = Witness(
+# A reference is given to whom the page belongs.
+GET_PAGE = Claim(
     "get_page",
-    """
-    mov e{owner}, dword ptr [rbx + {XEN_PAGE_INFO_OWNER}]
-    test e{owner}, e{owner}
-    je {_}
-    movabs {map}, {XEN_DIRECTMAP}
-    shl r{owner}, {XEN_PAGE_SHIFT}
-    lea {domain}, [r{owner} + {map}]
-    cmp {_}, {domain}
-    """,
-    """
-    mov e{owner}, dword ptr [rbx + {XEN_PAGE_INFO_OWNER}]
-    test e{owner}, e{owner}
-    je {_}
-    movabs {map}, {XEN_DIRECTMAP}
-    mov {copy}d, e{owner}
-    mov r{owner}, {copy}
-    shl r{owner}, {XEN_PAGE_SHIFT}
-    add r{owner}, {map}
-    cmp {_}, r{owner}
-    """,
-    """
-    mov e{owner}, dword ptr [rbx + {XEN_PAGE_INFO_OWNER}]
-    test e{owner}, e{owner}
-    je {_}
-    movabs {map}, {XEN_DIRECTMAP}
-    mov {copy}d, e{owner}
-    mov r{owner}, {copy}
-    shl r{owner}, {XEN_PAGE_SHIFT}
-    lea {domain}, [r{owner} + {map}]
-    cmp {_}, {domain}
-    """,
-)
-
-COUNT = Witness(
-    "put_page",
-    """
-    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_COUNT_INFO}]
-    lea {count}, [rdi + {XEN_PAGE_INFO_COUNT_INFO}]
-    lea {new}, [{old} - 1]
-    mov rax, {old}
-    lock cmpxchg qword ptr [{count}], {new}
-    """,
+    To(RETURN),
+    lambda way, x: [
+        way.decided(owner(way.argument(0), x) == way.argument(1)),
+        low(way.result, 8) == 1,
+    ],
+    given={"XEN_PAGE_INFO_OWNER": OWNER, "XEN_PAGE_SHIFT": OWNER, "XEN_DIRECTMAP": OWNER},
 )
 
 ONE_MORE_TYPE_REFERENCE = Witness(
@@ -229,34 +189,11 @@ ONE_MORE_TYPE_REFERENCE = Witness(
     """,
 )
 
-SAME_TYPE = Witness(
+SAME_TYPE = Claim(
     "_get_page_type",
-    """
-    movabs {mask}, {PGT_type_mask}
-    ...
-    mov {wanted}, rsi
-    ...
-    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
-    ...
-    mov {type}, {old}
-    mov {_}, {old}
-    and {type}, {mask}
-    ...
-    cmp {wanted}, {type}
-    jne {_}
-    """,
-    """
-    mov {wanted}, rsi
-    ...
-    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
-    ...
-    movabs {type}, {PGT_type_mask}
-    mov {_}, {old}
-    and {type}, {old}
-    ...
-    cmp {wanted}, {type}
-    jne {_}
-    """,
+    To(EXCHANGE),
+    lambda way, x: [way.decided(type_info(way.argument(0), x) & x.PGT_type_mask == way.argument(1))],
+    given={"XEN_PAGE_INFO_TYPE_INFO": UNLOCK},
 )
 
 VALIDATED_TESTED = Witness(
@@ -290,39 +227,24 @@ ENTRY_L4 = Witness(
     "movabs rsi, {PGT_l3_page_table}\n...\ncall get_page_and_type_from_mfn",
 )
 CR3 = Witness("new_guest_cr3", "movabs rsi, {PGT_l4_page_table}\ncall get_page_and_type_from_mfn")
-DESCRIPTORS = Witness(
+DESCRIPTORS = Claim(
     "_get_page_type",
-    """
-    movabs {type}, {PGT_seg_desc_page}
-    cmp {_}, {type}
-    jne {_}
-    mov rdi, {_}
-    call validate_segdesc_page
-    """,
-    """
-    movabs {type}, {PGT_seg_desc_page}
-    cmp {_}, {type}
-    jne {_}
-    mov rdi, {_}
-    mov qword ptr [rsp], {_}
-    call validate_segdesc_page
-    """,
+    To(CALL, "validate_segdesc_page"),
+    lambda way, x: [
+        way.decided(way.argument(1) & x.PGT_type_mask == x.PGT_seg_desc_page),
+        way.passed(0) == way.argument(0),
+    ],
+    given={"PGT_type_mask": SAME_TYPE},
 )
 
 # A reference that is held already is not taken again.
-PARTIAL = Witness(
+PARTIAL = Claim(
     "get_page_and_type_from_mfn",
-    """
-    test {_}, {PTF_partial_set}
-    jne {_}
-    call __mfn_valid
-    """,
-    """
-    test {_}, {PTF_partial_set}
-    jne {_}
-    mov {_}, ecx
-    call __mfn_valid
-    """,
+    To(CALL, "__mfn_valid"),
+    lambda way, x: [
+        way.decided(way.argument(3) & x.PTF_partial_set == 0),
+        way.passed(0) == way.argument(0),
+    ],
 )
 
 # Frame number to PDX, and the bound on frame numbers.
@@ -368,87 +290,69 @@ PAGING_MODE = Witness(
     """,
 )
 
-# mod_l1_entry(): a new entry gets the bits of the guest's kernel or user, and is then compared
-# with the old one; either of the two comes first.
-ADJUST = Witness(
+# mod_l1_entry(): a new entry gets the bits of the guest's kernel or user, and is then compared with the old
+# one. Bit 2 of an entry is the user's.
+ADJUST = Claim(
     "mod_l1_entry",
-    *(
-        f"""
-        test {{_}}, 4
-        jne {{_}}
-        movabs {{bits}}, {{XEN_L1_KERNEL_BITS}}
-        or {{new}}, {{bits}}
-        ...
-        mov {{user}}, {{new}}
-        or {{user}}, {{#}}
-        and {{_}}, 0x1000
-        cmove {{new}}, {{user}}
-        movabs {{mask}}, {{XEN_L1_REVALIDATED}}
-        mov {{changed}}, {first}
-        xor {{changed}}, {second}
-        test {{changed}}, {{mask}}
-        je {{_}}
-        """
-        for first, second in (("{_}", "{new}"), ("{new}", "{_}"))
-    ),
-    """
-    and {_}, 4
-    jne {_}
-    movabs {bits}, {XEN_L1_KERNEL_BITS}
-    or {new}, {bits}
-    movabs {mask}, {XEN_L1_REVALIDATED}
-    mov {changed}, {_}
-    xor {changed}, {new}
-    test {changed}, {mask}
-    je {_}
-    """,
+    To(CALL, "get_page_from_l1e"),
+    lambda way, x: [
+        way.decided(way.argument(1) & 4 == 0),
+        way.passed(0) == way.argument(1) | x.XEN_L1_KERNEL_BITS,
+        way.decided((way.passed(0) ^ u64(way.argument(0))) & x.XEN_L1_REVALIDATED != 0),
+    ],
 )
 
-# The bits of the user are for an entry that does not have those of the kernel: bit 52 of an entry,
-# bit 12 of its flags.
-ADJUST_USER = Witness(
+# The bits of the user are for an entry that does not have those of the kernel: bit 52.
+ADJUST_USER = Claim(
     "mod_l1_entry",
-    """
-    mov {user}, {new}
-    or {user}, {XEN_L1_USER_BITS}
-    and {_}, 0x1000
-    cmove {new}, {user}
-    """,
-    """
-    bt {new}, 0x34
-    jb {_}
-    or {new}, {XEN_L1_USER_BITS}
-    jmp {_}
-    """,
+    To(CALL, "get_page_from_l1e"),
+    lambda way, x: [
+        way.decided(way.argument(1) & 4 != 0),
+        z3.Implies(
+            (way.argument(1) >> 52) & 1 == 0,
+            way.passed(0) == way.argument(1) | x.XEN_L1_USER_BITS,
+        ),
+        way.decided((way.passed(0) ^ u64(way.argument(0))) & x.XEN_L1_REVALIDATED != 0),
+    ],
 )
 
 # What the toolstack gets about a domain begins with its id.
-DOMAIN_INFO = Witness(
+DOMAIN_INFO = Claim(
     "getdomaininfo",
-    """
-    mov {d}, rdi
-    ...
-    movzx eax, word ptr [{d}{XEN_DOMAIN_ID:plus}]
-    ...
-    mov word ptr [rsi], ax
-    """,
-    """
-    mov {d}, rdi
-    ...
-    rep stosq qword ptr [rdi], rax
-    movzx eax, word ptr [{d}{XEN_DOMAIN_ID:plus}]
-    ...
-    mov word ptr [rsi], ax
-    """,
+    To(STORE),
+    lambda way, x: [
+        way.size == 2,
+        way.address == way.argument(1),
+        way.value == u16(way.argument(0) + x.XEN_DOMAIN_ID),
+    ],
 )
 
 # The ids above it are those of Xen's own domains, which have nothing to set up here.
-REAL_DOMAIN = Witness(
+REAL_DOMAIN = Claim(
     "iommu_domain_init",
-    """
-    cmp word ptr [{d}{XEN_DOMAIN_ID:plus}], {XEN_DOMID_LAST}
-    ja {_}
-    """,
+    To(BRANCH),
+    lambda way, x: [way.decided(z3.ULE(u16(way.argument(0) + x.XEN_DOMAIN_ID), x.XEN_DOMID_LAST))],
+    given={"XEN_DOMAIN_ID": DOMAIN_INFO},
+)
+
+# Scrubbing a frame maps and unmaps it.
+CLEARED = Claim(
+    "clear_domain_page",
+    To(CALL, "unmap_domain_page"),
+    lambda way, _: [
+        way.called("map_domain_page").arguments[0] == way.argument(0),
+        way.passed(0) == way.called("map_domain_page").result,
+    ],
+)
+
+# The entry for an address: in the table whose frame is given back, 8 bytes each.
+GUEST_L1E = Claim(
+    "map_guest_l1e",
+    To(RETURN),
+    lambda way, _: [
+        way.result == way.called("map_domain_page").result + ((way.argument(0) >> 12) & 0x1FF) * 8,
+        way.stored(8, way.argument(1), way.called("map_domain_page").arguments[0]),
+    ],
 )
 
 LOCK = Witness(
@@ -462,44 +366,45 @@ LOCK = Witness(
     """,
 )
 
-VALUES: dict[str, tuple[Witness, ...]] = {
-    "XEN_STACK_MASK": (PREEMPTION,),
-    "XEN_STACK_CURRENT": (PREEMPTION,),
-    "XEN_STACK_PROCESSOR_ID": (PREEMPTION,),
-    "XEN_VCPU_DOMAIN": (PREEMPTION,),
+# The passages. Of the claims each stands for all items that it reads.
+VALUES: dict[str, tuple[Proof, ...]] = {
     "XEN_VCPU_OLD_GUEST_TABLE": (OLD_TABLE,),
-    "XEN_IRQ_STAT_SHIFT": (PREEMPTION,),
-    "XEN_DOMAIN_ID": (DOMAIN_INFO, REAL_DOMAIN),
-    "XEN_DOMID_LAST": (REAL_DOMAIN,),
-    "XEN_DOMAIN_OPTIONS": (PREEMPTION, CLEANUP, RETYPE, HAS_IOMMU),
-    "XEN_DOMAIN_OPTION_HVM": (PREEMPTION, CLEANUP, RETYPE),
+    "XEN_DOMAIN_OPTIONS": (HAS_IOMMU,),
     "XEN_DOMAIN_OPTION_IOMMU": (HAS_IOMMU,),
-    "XEN_DOMAIN_NEED_SYNC": (CLEANUP, RETYPE),
     "XEN_DOMAIN_PAGING_MODE": (PAGING_MODE,),
-    "XEN_DIRECTMAP": (OWNER,),
-    "XEN_PAGE_SHIFT": (OWNER,),
-    "XEN_L1_KERNEL_BITS": (ADJUST,),
-    "XEN_L1_USER_BITS": (ADJUST_USER,),
-    "XEN_L1_REVALIDATED": (ADJUST,),
-    "XEN_FRAME_TABLE": (PAGE_TO_PDX,),
-    "XEN_PAGE_INFO_SIZE": (PAGE_TO_PDX,),
-    "XEN_PAGE_INFO_COUNT_INFO": (COUNT,),
-    "XEN_PAGE_INFO_TYPE_INFO": (PAGE_TO_PDX, WRITABLE, ONE_MORE_TYPE_REFERENCE),
-    "XEN_PAGE_INFO_OWNER": (OWNER,),
-    "PGC_special": (SPECIAL,),
-    "PGT_locked": (UNLOCK,),
-    "PGT_type_mask": (SAME_TYPE,),
+    "XEN_PAGE_INFO_TYPE_INFO": (ONE_MORE_TYPE_REFERENCE,),
     "PGT_l1_page_table": (ENTRY_L2,),
     "PGT_l2_page_table": (ENTRY_L3,),
     "PGT_l3_page_table": (ENTRY_L4,),
     "PGT_l4_page_table": (CR3,),
-    "PGT_seg_desc_page": (DESCRIPTORS,),
-    "PGT_writable_page": (WRITABLE,),
     "PGT_validated": (VALIDATED_TESTED, VALIDATED_SET),
     "PGT_count_mask": (ONE_MORE_TYPE_REFERENCE,),
-    "PTF_partial_set": (PARTIAL,),
-    "IOMMUF_rw": (RETYPE, ORDER_BITS),
+    "IOMMUF_rw": (ORDER_BITS,),
 }
+
+CLAIMS = (
+    GET_PAGE,
+    PREEMPTION,
+    PAUSED,
+    CLEANUP,
+    RETYPE,
+    PAGE_TO_PDX,
+    WRITABLE,
+    SPECIAL,
+    OWNER,
+    UNLOCK,
+    COUNT,
+    SAME_TYPE,
+    DESCRIPTORS,
+    PARTIAL,
+    ADJUST,
+    ADJUST_USER,
+    DOMAIN_INFO,
+    REAL_DOMAIN,
+)
+for _claim in CLAIMS:
+    for _item in sorted(_claim.items):
+        VALUES[_item] = (*VALUES.get(_item, ()), _claim)
 
 # Field of struct page_info to the value that says where it is.
 PAGE_INFO_FIELDS = {
@@ -519,7 +424,7 @@ class Declared:
     """
 
     declaration: str
-    witnesses: tuple[Witness, ...]
+    witnesses: tuple[Proof, ...]
     size: int | None = None  # of a variable
 
 
@@ -552,15 +457,7 @@ SYMBOLS: dict[str, Declared] = {
     ),
     "get_page": Declared(
         "bool get_page(struct page_info *page, const struct domain *d)",
-        (
-            OWNER,
-            Witness(
-                "get_page",
-                "mov {d}, rsi\n...\nmov {page}, rdi",
-                "mov {page}, rdi\nmov {d}, rsi",
-            ),
-            Witness("get_page", "mov eax, 1\npop {_}\npop {_}\njmp __x86_return_thunk"),
-        ),
+        (GET_PAGE,),
     ),
     "put_page": Declared("void put_page(struct page_info *page)", (COUNT,)),
     "get_page_type": Declared(
@@ -583,64 +480,15 @@ SYMBOLS: dict[str, Declared] = {
     ),
     "map_domain_page": Declared(
         "void *map_domain_page(u64 mfn)",
-        (
-            Witness(
-                "do_mmu_update",
-                "mov rdi, {_}\ncall map_domain_page\nmov qword ptr [rsp + {#}], rax",
-                """
-                mov rdi, {frame}
-                call map_domain_page
-                mov qword ptr [rsp + {#}], {frame}
-                mov {_}, qword ptr [rsp + {#}]
-                mov qword ptr [rsp + {#}], rax
-                """,
-                """
-                mov rdi, qword ptr [rsp + {#}]
-                mov dword ptr [rsp + {slot}], {kept}
-                call map_domain_page
-                mov {kept}, dword ptr [rsp + {slot}]
-                mov qword ptr [rsp + {#}], rax
-                """,
-            ),
-        ),
+        (CLEARED, GUEST_L1E),
     ),
     "unmap_domain_page": Declared(
         "void unmap_domain_page(const void *va)",
-        (
-            Witness(
-                "do_mmu_update",
-                "mov rdi, rax\ncall unmap_domain_page",
-                "test rdi, rdi\nje {_}\n...\ncall unmap_domain_page",
-            ),
-        ),
+        (CLEARED,),
     ),
     "map_guest_l1e": Declared(
         "u64 *map_guest_l1e(unsigned long va, u64 *mfn)",
-        (
-            Witness(
-                "__do_update_va_mapping",
-                """
-                mov rdi, qword ptr [rsp]
-                lea rsi, [rsp + {#}]
-                call map_guest_l1e
-                mov {_}, rax
-                test rax, rax
-                je {_}
-                mov rdi, qword ptr [rsp + {#}]
-                """,
-                """
-                mov rdi, qword ptr [rsp]
-                lea rsi, [rsp + {slot}]
-                call map_guest_l1e
-                mov {_}, rax
-                test rax, rax
-                je {_}
-                movabs {_}, {#}
-                mov rdi, qword ptr [rsp + {slot}]
-                """,
-            ),
-            Witness("map_guest_l1e", "mov qword ptr [rsi], rdi\ncall map_domain_page\nadd rax, {_}"),
-        ),
+        (GUEST_L1E,),
     ),
     "paging_invlpg": Declared(
         "void paging_invlpg(struct vcpu *v, unsigned long va)",
@@ -757,19 +605,7 @@ SYMBOLS: dict[str, Declared] = {
     "domain_pause_except_self": Declared(
         "int domain_pause_except_self(struct domain *d)",
         (
-            Witness(
-                "domain_pause_except_self",
-                """
-                mov {d}, rdi
-                mov {stack}, rsp
-                or {stack}, {XEN_STACK_MASK}
-                mov {current}, qword ptr [{stack} - {XEN_STACK_CURRENT}]
-                cmp qword ptr [{current} + {XEN_VCPU_DOMAIN}], rdi
-                je {_}
-                mov esi, 1
-                call _domain_pause
-                """,
-            ),
+            PAUSED,
             Witness(
                 "domain_pause_except_self",
                 """

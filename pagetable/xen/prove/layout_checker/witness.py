@@ -13,7 +13,8 @@ A witness names a function and gives the passage in Intel syntax, one instructio
 
 The hypervisor was compiled by a compiler that allocates registers as it likes; the passage says
 only how data flows. Where two builds were compiled to different instructions for the same source, a
-witness has a passage for each: one of them must be there, with all of its values.
+witness has a passage for each: one of them must be there, with all of its values. An item that needs that
+is better shown by a claim (claim.py).
 """
 
 from __future__ import annotations

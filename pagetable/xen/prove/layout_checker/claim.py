@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""A claim: how values flow on some way through a function of the stock hypervisor.
+
+A passage (witness.py) is text, and a compiler that allocates registers, orders instructions or tests a bit
+otherwise writes another text for the same source. A claim is about what the processor computes (ways.py):
+
+    Claim("page_unlock", To(EXCHANGE), lambda way, x: [
+        way.address == way.argument(0) + x.XEN_PAGE_INFO_TYPE_INFO,
+        way.value == u64(way.argument(0) + x.XEN_PAGE_INFO_TYPE_INFO) - 1 - x.PGT_locked,
+    ])
+
+says that one of the ways through page_unlock leads to an exchange of memory at that address for that value.
+A demand that is a term of z3 has to hold for all values of arguments and memory. `way.decided(C)` wants that
+the way took a branch whose condition is C, no weaker and no stronger: this one, if the way leads to a branch.
+
+Invariants:
+
+  - A claim holds with the values of the hypervisor, and with no other value of any of its items; the tests
+    change each bit of each.
+  - A claim that names an item shows it: `items` are those that its demands have read.
+  - If a claim does not hold, one of its items is refused, by it or by the proof of what is `given`: so each
+    claim is asked for all of its items (proofs.py).
+
+Not covered: that all ways do what one does, and in which order two reads of one place come.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias, cast
+
+import z3
+
+from .hypervisor import Hypervisor
+from .known_functions import place
+from .report import Refused
+from .ways import (
+    BRANCH,
+    MOST_KEPT,
+    STORE,
+    TIMEOUT,
+    UNKNOWN,
+    Event,
+    Walker,
+    Way,
+    argument,
+    loaded,
+    places,
+    stack_end,
+)
+from .witness import Witness
+
+BEYOND = "beyond"
+MOST_TRIED = 40  # ways on which another value is looked for
+
+
+def u8(address: z3.BitVecRef) -> z3.BitVecRef:
+    """The byte at an address."""
+    return loaded(address, 1)
+
+
+def u16(address: z3.BitVecRef) -> z3.BitVecRef:
+    """The 16 bits at an address."""
+    return loaded(address, 2)
+
+
+def u32(address: z3.BitVecRef) -> z3.BitVecRef:
+    """The 32 bits at an address."""
+    return loaded(address, 4)
+
+
+def u64(address: z3.BitVecRef) -> z3.BitVecRef:
+    """The 64 bits at an address."""
+    return loaded(address, 8)
+
+
+def low(term: z3.BitVecRef, bits: int = 32) -> z3.BitVecRef:
+    """The low bits of a value, the others cleared."""
+    return z3.ZeroExt(64 - bits, z3.Extract(bits - 1, 0, term))
+
+
+def flags32(address: z3.BitVecRef) -> z3.BitVecRef:
+    """The 32 bits at an address, as flags: what a mask has above them would be of something unknown."""
+    return z3.Concat(z3.BitVec(BEYOND, 32), z3.Extract(31, 0, u32(address)))
+
+
+def log2(value: z3.BitVecRef) -> z3.BitVecRef:
+    """The logarithm of a value; of one that is no power of two, nothing that is computed anywhere."""
+    if not z3.is_bv_value(value):
+        return value
+    number = value.as_long()
+    if number <= 0 or number & (number - 1):
+        return z3.BitVec("no power of two", 64)
+    return z3.BitVecVal(number.bit_length() - 1, 64)
+
+
+class NotHere(Exception):
+    """The way has nothing of what is asked for."""
+
+
+class Values:
+    """The values of the items; one that has none stands for any."""
+
+    def __init__(self, values: dict[str, int]) -> None:
+        self._values = values
+        self.read: set[str] = set()
+
+    def __getattr__(self, item: str) -> z3.BitVecRef:
+        self.read.add(item)
+        if item in self._values:
+            return z3.BitVecVal(self._values[item], 64)
+        return z3.BitVec(UNKNOWN + item, 64)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """That the way took a branch under this condition."""
+
+    condition: z3.BoolRef
+
+
+@dataclass(frozen=True)
+class Computed:
+    """That something on the way computed this value."""
+
+    term: z3.BitVecRef
+
+
+Demand: TypeAlias = z3.BoolRef | bool | Decided | Computed
+
+
+class Here:
+    """What a claim can ask about a way, and about the event at its end."""
+
+    decided = Decided
+    computed = Computed
+
+    def __init__(self, way: Way, address_of: Callable[[str], int]) -> None:
+        self.way = way
+        self._address_of = address_of
+
+    argument = staticmethod(argument)
+    """What the function was called with."""
+
+    def passed(self, index: int) -> z3.BitVecRef:
+        """What the call at the end of the way is given."""
+        return self.way.event.arguments[index]
+
+    @property
+    def address(self) -> z3.BitVecRef:
+        """Where the store or exchange at the end of the way writes."""
+        return _there(self.way.event.address)
+
+    @property
+    def value(self) -> z3.BitVecRef:
+        """What the store or exchange at the end of the way writes."""
+        return _there(self.way.event.value)
+
+    @property
+    def size(self) -> int:
+        """How many bytes it writes."""
+        return self.way.event.size
+
+    @property
+    def locked(self) -> bool:
+        """Whether no other CPU comes between."""
+        return self.way.event.locked
+
+    @property
+    def result(self) -> z3.BitVecRef:
+        """What the function gives back at the end of the way, or the call."""
+        return _there(self.way.event.result)
+
+    def current(self, x: Values) -> z3.BitVecRef:
+        """The running vcpu."""
+        return u64(stack_end(x.XEN_STACK_MASK) - x.XEN_STACK_CURRENT)
+
+    def cpu(self, x: Values) -> z3.BitVecRef:
+        """The number of this CPU."""
+        return u32(stack_end(x.XEN_STACK_MASK) - x.XEN_STACK_PROCESSOR_ID)
+
+    def called(self, name: str, last: bool = False) -> Event:
+        """The first call of a function before the end of the way, or the last."""
+        target = self._address_of(name)
+        found = [e for e in self.way.events[:-1] if e.kind == "call" and e.target == target]
+        if not found:
+            raise NotHere
+        return found[-1 if last else 0]
+
+    def stored(self, size: int, address: z3.BitVecRef, value: z3.BitVecRef) -> bool:
+        """Whether something was stored before the end of the way."""
+        return any(
+            e.kind == STORE
+            and e.size == size
+            and holds(_there(e.address) == address)
+            and value.eq(_there(e.value))
+            for e in self.way.events[:-1]
+        )
+
+    def variable(self, name: str) -> z3.BitVecRef:
+        """The address of a variable of the hypervisor."""
+        return z3.BitVecVal(self._address_of(name), 64)
+
+
+class Anywhere(Here):
+    """A way on which everything is, to see what a claim reads."""
+
+    def __init__(self) -> None:
+        terms = [z3.BitVec(f"some {n}", 64) for n in range(10)]
+        event = Event("", 0, 0, tuple(terms[:6]), terms[6], terms[7], terms[8], left=((0, terms[9]),))
+        super().__init__(Way((), (event, event), ()), lambda _: 0)
+
+    def called(self, name: str, last: bool = False) -> Event:
+        """Everything is called."""
+        return self.way.event
+
+
+@dataclass(frozen=True)
+class To:
+    """To which events the ways lead that a claim is about."""
+
+    kind: str
+    callee: str = ""
+
+
+class Ways:
+    """The ways through a function that were found so far, and what was found out about them."""
+
+    def __init__(self, found: Iterator[Way], walker: Walker) -> None:
+        self.made_of = walker.made_of
+        self._rest = found
+        self._found: list[Way] = []
+        self.walker = walker
+        self.verdicts: dict[object, list[tuple[dict[str, int | None], bool]]] = {}
+
+    def __iter__(self) -> Iterator[Way]:
+        for index in itertools.count():
+            if index == len(self._found):
+                if (way := next(self._rest, None)) is None:
+                    return
+                self._found.append(way)
+            yield self._found[index]
+
+
+class Claim:
+    """A function and how values flow in it. It is asked as a passage (witness.py) is."""
+
+    def __init__(
+        self,
+        function: str,
+        to: To,
+        shows: Callable[[Here, Values], list[Demand]],
+        behind: To | None = None,
+        given: dict[str, Claim | Witness] | None = None,
+    ) -> None:
+        """With `behind` the ways begin at the instruction that does that, and nothing is known there.
+
+        Items that are `given` are shown by other proofs, each of which is one of its item's.
+        """
+        self.function = function
+        self.to = to
+        self.shows = shows
+        self.behind = behind
+        self.given = given or {}
+
+    @cached_property
+    def items(self) -> set[str]:
+        """The items whose values are shown."""
+        values = Values({})
+        self.shows(Anywhere(), values)
+        return values.read
+
+    def seen(self, hypervisor: Hypervisor, values: dict[str, int]) -> bool:
+        """Whether the function has a way on which the values flow so; an item that has none is any."""
+        return any(self._seen(hypervisor, ways, values) for ways in self._ways(hypervisor))
+
+    def _seen(
+        self, hypervisor: Hypervisor, ways: Ways, values: dict[str, int], count: int | None = None
+    ) -> bool:
+        """Whether one of the ways meets so many of the demands, or all."""
+        key = self, count, tuple((item, values.get(item)) for item in sorted(self.items))
+        known = ways.verdicts.setdefault(key, [])
+        for names, verdict in known:
+            if all(address(hypervisor, name) == at for name, at in names.items()):
+                return verdict
+        asked: dict[str, int | None] = {}
+
+        def address_of(name: str) -> int:
+            found = asked[name] = address(hypervisor, name)
+            if found is None:
+                raise NotHere
+            return found
+
+        verdict = any(self._holds(Here(way, address_of), way, values, count) for way in ways)
+        known.append((asked, verdict))
+        return verdict
+
+    def _holds(self, here: Here, way: Way, values: dict[str, int], count: int | None = None) -> bool:
+        try:
+            return all(met(way, demand) for demand in self.shows(here, Values(values))[:count])
+        except NotHere:
+            return False
+        except z3.Z3Exception as error:
+            raise Refused(f"{self.function}: {str(error).splitlines()[0]}") from error
+
+    def _ways(self, hypervisor: Hypervisor) -> Iterator[Ways]:
+        symbol = place(hypervisor, self.function)
+        callee = hypervisor.symbol(self.to.callee).address if self.to.callee else None
+        if not self.behind:
+            yield ways_from(hypervisor, symbol.name, symbol.address, self.to.kind, callee)
+            return
+        first = hypervisor.symbol(self.behind.callee).address if self.behind.callee else None
+        for start in Walker(hypervisor, symbol).places_of(self.behind.kind, first):
+            yield ways_from(hypervisor, symbol.name, start, self.to.kind, callee)
+
+    def values_of(self, hypervisor: Hypervisor, item: str, others: dict[str, int]) -> set[int]:
+        """The values of an item with which it holds, of those that instructions have as offsets."""
+        if item not in self.items:
+            return set()
+        key = self, item, tuple((name, others.get(name)) for name in sorted(self.items - {item}))
+        made_of = tuple(ways.made_of for ways in self._ways(hypervisor))
+        known = hypervisor.ways.get(key)
+        if not known or known[0] != made_of:
+            hypervisor.ways[key] = known = made_of, set(self._found(hypervisor, item, others))
+        return cast(set[int], known[1])
+
+    def _found(self, hypervisor: Hypervisor, item: str, others: dict[str, int]) -> Iterator[int]:
+        """Values of an item with which it holds on the first ways on which it does with any value."""
+        rest = {name: value for name, value in others.items() if name != item}
+
+        def address_of(name: str) -> int:
+            found = address(hypervisor, name)
+            if found is None:
+                raise NotHere
+            return found
+
+        for ways in self._ways(hypervisor):
+            near = (way for way in ways if self._holds(Here(way, address_of), way, rest))
+            first = [Here(way, address_of) for way in itertools.islice(near, MOST_TRIED)]
+            for number in ways.walker.offsets() if first else ():
+                if any(self._holds(here, here.way, {**rest, item: number}) for here in first):
+                    yield number
+
+    def demand(self, hypervisor: Hypervisor, values: dict[str, int], item: str) -> None:
+        """Refuse unless the function shows the value of this item, or another is to blame."""
+        blamed = self.blamed(hypervisor, values)
+        if blamed is None:
+            raise Refused(f"{self.function} has no way on which it would be seen")
+        if item in blamed:
+            value = f"{values[item]:#x}" if item in values else "it"
+            raise Refused(f"{self.function} does not use {value}")
+
+    def blamed(self, hypervisor: Hypervisor, values: dict[str, int]) -> set[str] | None:
+        """The items that are wrong: those that the first demand brings in which no way meets.
+
+        None of them, if what another claim shows of what is given is wrong; None, if it is no item's fault.
+        """
+        if self.seen(hypervisor, values):
+            return set()
+        known: set[str] = set()
+        for count, items in enumerate(self._items_of_demands, 1):
+            if any(self._seen(hypervisor, ways, values, count) for ways in self._ways(hypervisor)):
+                known |= items
+                continue
+            for item in sorted(items & self.given.keys()):
+                if wrong(self.given[item], hypervisor, values, item):
+                    return set()
+            return (items - known - self.given.keys()) or items or None
+        return None
+
+    @cached_property
+    def _items_of_demands(self) -> list[set[str]]:
+        demands = self.shows(Anywhere(), Values({}))
+        names = [places(z3.simplify(term_of(d))) if not isinstance(d, bool) else () for d in demands]
+        return [{n.removeprefix(UNKNOWN) for n in each if n.startswith(UNKNOWN)} for each in names]
+
+
+def wrong(proof: Claim | Witness, hypervisor: Hypervisor, values: dict[str, int], item: str) -> bool:
+    """Whether a proof refuses an item under its own name."""
+    if isinstance(proof, Claim):
+        return item in (proof.blamed(hypervisor, values) or ())
+    return item not in values or not proof.seen(hypervisor, {item: values[item]})
+
+
+# -- what is kept ---------------------------------------------------------------------------------
+
+
+def ways_from(hypervisor: Hypervisor, name: str, start: int, kind: str, callee: int | None) -> Ways:
+    """The ways through a function from an address on, kept for as long as its bytes are the same."""
+    walker = Walker(hypervisor, hypervisor.symbol(name))
+    key = start, kind, callee
+    known = hypervisor.ways.get(key)
+    if not known or known[0] != walker.made_of:
+        found = Ways(walker.ways(start, kind, callee), walker)
+        hypervisor.ways[key] = known = walker.made_of, found
+    return cast(Ways, known[1])
+
+
+def address(hypervisor: Hypervisor, name: str) -> int | None:
+    """Where a symbol is, or the only clone of a function."""
+    symbols = hypervisor.symbols.get(name, [])
+    if len(symbols) == 1:
+        return symbols[0].address
+    try:
+        return place(hypervisor, name).address
+    except Refused:
+        return None
+
+
+# -- what holds -----------------------------------------------------------------------------------
+
+# By the numbers that z3 gives terms, and the terms, which keep their numbers.
+_holding: dict[int, tuple[z3.ExprRef, bool]] = {}
+
+
+def met(way: Way, demand: Demand) -> bool:
+    """Whether a way meets a demand. One that depends on an item without a value is met."""
+    if isinstance(demand, bool):
+        return demand
+    wanted = z3.simplify(term_of(demand))
+    if any(name.startswith(UNKNOWN) for name in places(wanted)):
+        return True
+    if isinstance(demand, Decided):
+        taken = way.conditions[-1:] if way.event.kind == BRANCH else way.conditions
+        near = [c for c in taken if places(c) and places(c) <= places(wanted)]
+        return any(c.eq(wanted) for c in near) or any(holds(c == wanted) for c in near)
+    if isinstance(demand, Computed):
+        return any(c.eq(wanted) for c in way.computed)
+    return holds(wanted)
+
+
+def term_of(demand: z3.BoolRef | Decided | Computed) -> z3.ExprRef:
+    """What a demand says, as a term."""
+    if isinstance(demand, Decided):
+        return demand.condition
+    return demand.term if isinstance(demand, Computed) else demand
+
+
+def holds(claim: z3.BoolRef) -> bool:
+    """Whether something is true whatever the arguments and memory are."""
+    claim = z3.simplify(claim)
+    if z3.is_true(claim) or z3.is_false(claim):
+        return bool(z3.is_true(claim))
+    known = _holding.get(claim.get_id())
+    if known:
+        return known[1]
+    if len(_holding) > MOST_KEPT:
+        _holding.clear()
+    solver = z3.SolverFor("QF_AUFBV")
+    solver.set("timeout", TIMEOUT)
+    solver.add(z3.Not(claim))
+    verdict = bool(solver.check() == z3.unsat)
+    _holding[claim.get_id()] = claim, verdict
+    return verdict
+
+
+def _there(term: z3.BitVecRef | None) -> z3.BitVecRef:
+    if term is None:
+        raise NotHere
+    return term
