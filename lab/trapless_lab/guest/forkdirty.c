@@ -16,7 +16,9 @@
  *
  *   fork_dirty pages=N fork=NS exit=NS redirty=NS copied=NS n=ROUNDS
  *
- * Each is an interval of that name (interval.h).
+ * Each is an interval of that name (interval.h). With --only OPERATION that one alone is
+ * between markers, and no warm-up is; with --clean no page is written after the warm-up, so
+ * that "fork" and "exit" are those of a parent whose pages are all protected already.
  *
  * The memory begins where a page table does, so that the number of tables is
  * the same in every run, and it has no huge pages. One round of each kind is a
@@ -31,7 +33,10 @@
 
 #define TABLE_SPAN (2UL << 20) /* memory that one page table maps */
 
-static const char usage_text[] = "usage: forkdirty [--rounds N] PAGES\n";
+static const char usage_text[] = "usage: forkdirty [--rounds N] [--only OPERATION] [--clean] PAGES\n";
+
+static const char *only;
+static bool clean;
 
 struct spent {
 	uint64_t fork;
@@ -55,27 +60,43 @@ static char *map(unsigned long pages)
 	return (char *)start;
 }
 
+static bool is_between_markers(const char *name)
+{
+	return !only || (!interval_warm_up && !strcmp(only, name));
+}
+
+static uint64_t start(const char *name)
+{
+	return is_between_markers(name) ? interval_start() : now_ns();
+}
+
+static uint64_t stop(uint64_t begun, const char *name)
+{
+	return is_between_markers(name) ? interval_stop(begun, name) : now_ns() - begun;
+}
+
 static uint64_t dirty(char *memory, unsigned long pages, const char *name)
 {
-	uint64_t begun = interval_start();
+	uint64_t begun = start(name);
 
 	for (unsigned long i = 0; i < pages; i++)
 		++*(volatile char *)(memory + i * PAGE);
-	return interval_stop(begun, name);
+	return stop(begun, name);
 }
 
 static void alone(char *memory, unsigned long pages, struct spent *spent)
 {
-	uint64_t begun = interval_start();
+	uint64_t begun = start("fork");
 	pid_t pid = start_child();
 
 	if (!pid)
 		_exit(0);
-	spent->fork += interval_stop(begun, "fork");
-	begun = interval_start();
+	spent->fork += stop(begun, "fork");
+	begun = start("exit");
 	wait_child(pid);
-	spent->exit += interval_stop(begun, "exit");
-	spent->redirty += dirty(memory, pages, "redirty");
+	spent->exit += stop(begun, "exit");
+	if (!clean)
+		spent->redirty += dirty(memory, pages, "redirty");
 }
 
 static void shared(char *memory, unsigned long pages, struct spent *spent)
@@ -101,6 +122,8 @@ int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
 		{ "rounds", required_argument, NULL, 'n' },
+		{ "only", required_argument, NULL, 'o' },
+		{ "clean", no_argument, NULL, 'c' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
@@ -109,10 +132,16 @@ int main(int argc, char **argv)
 	char *memory;
 	int c;
 
-	while ((c = getopt_long(argc, argv, "n:h", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "n:o:ch", longs, NULL)) != -1) {
 		switch (c) {
 		case 'n':
 			rounds = number(optarg, "--rounds");
+			break;
+		case 'o':
+			only = optarg;
+			break;
+		case 'c':
+			clean = true;
 			break;
 		case 'h':
 			fputs(usage_text, stdout);
@@ -129,12 +158,13 @@ int main(int argc, char **argv)
 	interval_warm_up = true;
 	dirty(memory, pages, "first");
 	alone(memory, pages, &spent);
-	shared(memory, pages, &spent);
+	if (!clean)
+		shared(memory, pages, &spent);
 	memset(&spent, 0, sizeof(spent));
 	interval_warm_up = false;
 	for (unsigned long i = 0; i < rounds; i++)
 		alone(memory, pages, &spent);
-	for (unsigned long i = 0; i < rounds; i++)
+	for (unsigned long i = 0; i < rounds && !clean; i++)
 		shared(memory, pages, &spent);
 	printf("fork_dirty pages=%lu fork=%llu exit=%llu redirty=%llu copied=%llu n=%lu\n", pages,
 	       (unsigned long long)(spent.fork / rounds), (unsigned long long)(spent.exit / rounds),
