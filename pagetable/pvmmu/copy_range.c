@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * copy_page_range(), by which fork copies an area: the hook that four parts share.
- * Each does its work before the stock function; one has to do more after it.
+ * copy_page_range(), by which fork copies an area: the hook that five parts share.
+ * Each does its work before the stock function; one has to do more after it, and one
+ * calls it for what it has left.
  *
  * Invariants:
  *
@@ -76,7 +77,11 @@ int pvmmu_copy_range(struct vm_area_struct *dst, struct vm_area_struct *src)
 		pvmmu_fork_protect(src, &copies);
 	if (on & PVMMU_FORK_TEXT)
 		pvmmu_fork_text(dst, src);
-	rc = stock(dst, src);
+	/* Only what is protected is copied there. */
+	if ((on & PVMMU_FORK) && (on & PVMMU_FORK_ENTRIES))
+		rc = pvmmu_fork_entries(dst, src, stock);
+	else
+		rc = stock(dst, src);
 	pvmmu_fork_copy_end(&copies);
 	pvmmu_leave();
 	return rc;

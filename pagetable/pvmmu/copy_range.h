@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What is done as fork copies an area from a parent to its child (copy_range.c), by
- * parts that share the hook: fork.c, fork_text.c, fork_copy.c, fork_hints.c.
+ * parts that share the hook: fork.c, fork_entries.c, fork_text.c, fork_copy.c,
+ * fork_hints.c.
  */
 #ifndef PVMMU_COPY_RANGE_H
 #define PVMMU_COPY_RANGE_H
 
 #include <linux/mm.h>
+
+#include "pvmmu.h"
 
 /* Pages of an area that the child gets copies of, at most: of those that are guessed, */
 #define FORK_HINTS	8
@@ -36,6 +39,18 @@ static inline bool is_copied_in_fork(unsigned long address,
 	return false;
 }
 
+/* Return: whether any of them is in a range. */
+static inline bool has_copies(unsigned long start, unsigned long end,
+			      const struct fork_copies *copies)
+{
+	unsigned int i;
+
+	for (i = 0; i < copies->count; i++)
+		if (copies->address[i] >= start && copies->address[i] < end)
+			return true;
+	return false;
+}
+
 /* fork.c */
 void pvmmu_fork_protect(struct vm_area_struct *src, const struct fork_copies *copies);
 
@@ -43,6 +58,10 @@ void pvmmu_fork_protect(struct vm_area_struct *src, const struct fork_copies *co
 void pvmmu_fork_copy_begin(struct vm_area_struct *src, unsigned int parts,
 			   struct fork_copies *copies);
 void pvmmu_fork_copy_end(const struct fork_copies *copies);
+
+/* fork_entries.c */
+int pvmmu_fork_entries(struct vm_area_struct *dst, struct vm_area_struct *src,
+		       copy_range_t *stock);
 
 /* fork_hints.c */
 unsigned int pvmmu_fork_hints(struct vm_area_struct *vma, unsigned long *address);

@@ -34,6 +34,7 @@
 #include "pvmmu.h"
 #include "series_mmu.h"
 #include "stock_symbols.h"
+#include "table.h"
 
 static series_lock_table_t *stock_lock_table;
 
@@ -59,6 +60,7 @@ static void protect_entry(struct batch *batch, const pte_t *ptep)
 static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
 			  unsigned long end, const struct fork_copies *copies)
 {
+	bool some = has_copies(addr, end, copies);
 	struct batch batch;
 	spinlock_t *ptl;
 	pte_t *first, *ptep;
@@ -72,7 +74,8 @@ static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
 
 	batch_start(&batch, first);
 	for (ptep = first; addr != end; ptep++, addr += PAGE_SIZE)
-		if (is_writable(*ptep) && !is_copied_in_fork(addr, copies))
+		if (is_writable(*ptep) &&
+		    !(some && is_copied_in_fork(addr, copies)))
 			protect_entry(&batch, ptep);
 	batch_flush(&batch);
 out:
@@ -85,24 +88,9 @@ static void protect_area(struct vm_area_struct *vma, const struct fork_copies *c
 	unsigned long addr = vma->vm_start, next;
 
 	for (; addr != vma->vm_end; addr = next) {
-		pgd_t *pgd = pgd_offset(mm, addr);
-		p4d_t *p4d;
-		pud_t *pud;
-		pmd_t *pmd;
+		pmd_t *pmd = present_pmd_until(mm, addr, vma->vm_end, &next);
 
-		next = pgd_addr_end(addr, vma->vm_end);
-		if (pgd_none(*pgd) || pgd_bad(*pgd))
-			continue;
-		p4d = p4d_offset(pgd, addr);
-		if (p4d_none(*p4d) || p4d_bad(*p4d))
-			continue;
-		next = pud_addr_end(addr, vma->vm_end);
-		pud = pud_offset(p4d, addr);
-		if (pud_none(*pud) || pud_bad(*pud))
-			continue;
-		next = pmd_addr_end(addr, vma->vm_end);
-		pmd = pmd_offset(pud, addr);
-		if (pmd_none(*pmd) || pmd_bad(*pmd))
+		if (!pmd)
 			continue;
 		protect_table(mm, pmd, addr, next, copies);
 		cond_resched();

@@ -50,6 +50,8 @@ static const struct known_function known[] = {
 	{ "fault_around", "pmd_install", 0x3271865e9fb8a761 },
 	{ "fork", "copy_page_range", 0xe2b2829c31970386 },
 	{ "fork_copy", "copy_page_range", 0xe2b2829c31970386 },
+	{ "fork_entries", "copy_page_range", 0xe2b2829c31970386 },
+	{ "fork_entries", "vm_normal_page", 0xa6a3a89ba69977c7 },
 	{ "fork_text", "copy_page_range", 0xe2b2829c31970386 },
 	{ "fork_text", "dup_mmap", 0x979234927eb5f777 },
 	{ "clear_flush", "ptep_clear_flush", 0x426bf036de0bd87d },
@@ -114,6 +116,8 @@ static const struct known_function known[] = {
 	{ "fork", "copy_page_range", 0xdc9c049381ae11e8 },	/* gcc 12 */
 	{ "fork_copy", "copy_page_range", 0xf1a36ea6134d7a08 },
 	{ "fork_copy", "copy_page_range", 0xdc9c049381ae11e8 },	/* gcc 12 */
+	{ "fork_entries", "copy_page_range", 0xf1a36ea6134d7a08 },
+	{ "fork_entries", "copy_page_range", 0xdc9c049381ae11e8 },	/* gcc 12 */
 	{ "fork_text", "copy_page_range", 0xf1a36ea6134d7a08 },
 	{ "fork_text", "copy_page_range", 0xdc9c049381ae11e8 },	/* gcc 12 */
 	{ "fork_text", "copy_process", 0x906c03a321ee597c },

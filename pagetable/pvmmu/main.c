@@ -55,6 +55,7 @@ struct pvmmu_switch pvmmu_switches[] = {
 	IN_FORK("fork_copy", PVMMU_FORK_COPY),
 	IN_FORK("fork_hints", PVMMU_FORK_HINTS),
 	IN_FORK("fork_text", PVMMU_FORK_TEXT),
+	IN_FORK("fork_entries", PVMMU_FORK_ENTRIES),
 	HOOKED("clear_flush", &pvmmu_hook_clear_flush),
 	HOOKED("reuse_around", &pvmmu_hook_set_access_flags),
 	HOOKED("mremap", &pvmmu_hook_move_tables),
@@ -169,6 +170,8 @@ static int __init pvmmu_init(void)
 		rc = pvmmu_fork_copy_resolve();
 	if (!rc)
 		rc = pvmmu_fork_text_resolve();
+	if (!rc)
+		rc = pvmmu_fork_entries_resolve();
 	if (!rc)
 		rc = pvmmu_fault_around_resolve();
 	if (!rc)

@@ -20,12 +20,13 @@
  *   fault_around.c  all entries of a fault-around: one hypercall, on Linux 6.1
  *   fault_around_folios.c   the same on Linux 6.12
  *   series_mmu.h    what differs between series of Linux
- *   copy_range.c    the hook that four parts of fork share
+ *   copy_range.c    the hook that five parts of fork share
  *   inside.c        tasks that sleep inside a hook
  *   fork_copy.c     pages that a child writes at once: copied in fork
  *   fork_hints.c    the same, of pages that were copied after earlier forks
  *   fork_text.c     code that a child executes at once: mapped in fork
  *   fork.c          write protection of the parent: many entries a hypercall
+ *   fork_entries.c  entries of anonymous memory: copied without conversions
  *   reuse_around.c  write permission for the neighbours of an exclusive page
  *   permission.h    whether an entry allows writing
  *   mremap.c        entries that move: many a hypercall
@@ -131,6 +132,7 @@ int pvmmu_clear_flush_resolve(void);
 #define PVMMU_FORK_COPY		BIT(1)
 #define PVMMU_FORK_TEXT		BIT(2)
 #define PVMMU_FORK_HINTS	BIT(3)
+#define PVMMU_FORK_ENTRIES	BIT(4)
 typedef int copy_range_t(struct vm_area_struct *dst, struct vm_area_struct *src);
 int pvmmu_copy_range_enable(struct pvmmu_switch *part);
 void pvmmu_copy_range_disable(struct pvmmu_switch *part);
@@ -147,6 +149,9 @@ int pvmmu_fork_resolve(void);
 
 /* fork_copy.c */
 int pvmmu_fork_copy_resolve(void);
+
+/* fork_entries.c */
+int pvmmu_fork_entries_resolve(void);
 
 /* fork_hints.c */
 void pvmmu_fork_hint(struct vm_area_struct *vma, unsigned long address, pte_t pte);

@@ -56,6 +56,15 @@ static inline void series_dup_file_rmap(struct page *page)
 	page_dup_file_rmap(page, false);
 }
 
+/*
+ * fork maps a page of anonymous memory in the child, too. Return: 0, or an error if the
+ * page may be pinned.
+ */
+static inline int series_try_dup_anon_rmap(struct page *page, struct vm_area_struct *src)
+{
+	return page_try_dup_anon_rmap(page, false, src);
+}
+
 /* Return: which of an address space's counts a page of a file belongs to. */
 static inline int series_file_counter(struct page *page)
 {
@@ -118,6 +127,11 @@ static inline spinlock_t *series_table_lock(struct page *table)
 static inline void series_dup_file_rmap(struct page *page)
 {
 	folio_dup_file_rmap_pte(page_folio(page), page);
+}
+
+static inline int series_try_dup_anon_rmap(struct page *page, struct vm_area_struct *src)
+{
+	return folio_try_dup_anon_rmap_pte(page_folio(page), page, src);
 }
 
 static inline int series_file_counter(struct page *page)

@@ -13,7 +13,7 @@ from trapless_lab.pagetable.parts import PVMMU, PVMMU_SWITCHES
 
 GUEST_SWITCHES = (
     *("walk", "pin", "exit_mmap", "context_switch", "set_pte", "fault_around"),
-    *("fork", "fork_copy", "fork_hints", "fork_text", "clear_flush"),
+    *("fork", "fork_copy", "fork_hints", "fork_text", "fork_entries", "clear_flush"),
     *("reuse_around", "mremap", "zap", "thunks"),
 )
 XEN_SWITCHES = ("xen_zero_runs", "xen_l1_update", "xen_table_refs")
