@@ -38,9 +38,23 @@ LONGEST_WAY = 32  # instructions
 ELF = b"\x7fELF"
 # Undefined, as ud2 is. Xen 4.22 marks bugs by it, and capstone does not know it.
 UDB = 0xD6
+# Capstone 4, which Debian 12 has, does not know shadow stacks either: of those, what Xen has in alternatives.
+SHADOW_STACK = re.compile(rb"\xf3(\x48?)\x0f(\x1e[\xc8-\xcf]|\xae[\xe8-\xef])")
+REGISTERS = ("ax", "cx", "dx", "bx", "sp", "bp", "si", "di")
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
 KINDS = {1: "variable", 2: "function", 4: "file"}
 BINDINGS = ("local", "global")
+
+
+def unknown_to_capstone(code: bytes) -> tuple[int, str, str] | None:
+    """Size, mnemonic and operands of an instruction that some releases of capstone do not know."""
+    if code[:1] == bytes([UDB]):
+        return 1, "ud2", ""
+    if not (found := SHADOW_STACK.match(code)):
+        return None
+    wide, (operation, register) = found[1], found[2]
+    mnemonic = ("rdssp" if operation == 0x1E else "incssp") + ("q" if wide else "d")
+    return found.end(), mnemonic, ("r" if wide else "e") + REGISTERS[register & 7]
 
 
 @dataclass(frozen=True)
@@ -342,9 +356,11 @@ class Hypervisor:
                 end = at + length
                 text = f"{mnemonic} {self._symbolic(operands, end)}".rstrip()
                 instructions.append(Instruction(at, length, mnemonic.split()[-1], operands, text))
-            if end < address + size and code[end - address] == UDB:
-                instructions.append(Instruction(end, 1, "ud2", "", "ud2"))
-                end += 1
+            if unknown := unknown_to_capstone(code[end - address :]):
+                length, mnemonic, operands = unknown
+                text = f"{mnemonic} {operands}".rstrip()
+                instructions.append(Instruction(end, length, mnemonic, operands, text))
+                end += length
             if end == start:
                 break
         if end != address + size:
