@@ -34,7 +34,7 @@ from zero_run_finder.flow import RETURN_THUNK, branch_target
 from zero_run_finder.registers import ARGUMENTS, CALLER_SAVED, GENERAL, PARTS
 from zero_run_finder.symbolic import MEMORY, Machine, State, Store, Value, memory_named, number, simple
 
-from .hypervisor import UDB, Hypervisor, Symbol
+from .hypervisor import Hypervisor, Symbol
 from .report import Refused
 
 MOST_VISITS = 12  # of an instruction, by ways that are no longer than the next
@@ -225,13 +225,8 @@ class Walker(Machine):
         if address not in self._instructions:
             if not self._inside(address):
                 return None
-            code = self.hypervisor.read(address, 1)
-            with_room = min(
-                15, max(s.address + s.size - address for s in self._extents if within(s, address))
-            )
-            if code[0] == UDB:
-                return None
-            code = self.hypervisor.read(address, with_room)
+            room = max(s.address + s.size - address for s in self._extents if within(s, address))
+            code = self.hypervisor.read(address, min(15, room))
             found = next(self._disassembler.disasm(code, address, 1), None)
             if found is None:
                 return None
