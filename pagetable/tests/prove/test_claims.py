@@ -12,6 +12,7 @@ many. A claim is about a place and a value, not about a function.
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -192,6 +193,31 @@ def test_a_decision_that_is_turned_round_is_refused(function: str, text: str, cl
     flipped[1 if flipped[0] == 0x0F else 0] ^= 1
     build.poke(jump.address, bytes(flipped))
     assert claim.seen(installed(), HEADER.values) and not claim.seen(build, HEADER.values)
+
+
+# -- what is kept between builds --------------------------------------------------------------------
+
+
+def test_ways_of_the_same_bytes_are_found_once() -> None:
+    build = Variant()
+    build.poke(build.symbol("page_unlock").address, b"\x06" * 8)
+    (kept,), (of_variant,), (poked,) = (
+        list(c._ways(b))
+        for c, b in ((proofs.PREEMPTION, installed()), (proofs.PREEMPTION, build), (proofs.UNLOCK, build))
+    )
+    assert kept is of_variant
+    assert poked is not next(proofs.UNLOCK._ways(installed()))
+
+
+def test_a_name_that_is_elsewhere_is_asked_for_anew() -> None:
+    """Of a function with the same bytes, whose ways are kept."""
+    assert proofs.PREEMPTION.seen(installed(), HEADER.values)
+    build = Variant()
+    (symbol,) = build.symbols["irq_stat"]
+    build.symbols["irq_stat"] = [replace(symbol, address=symbol.address + 64)]
+    assert not proofs.PREEMPTION.seen(build, HEADER.values)
+    build.symbols["irq_stat"] = [symbol]
+    assert proofs.PREEMPTION.seen(build, HEADER.values)
 
 
 # -- what is not understood -----------------------------------------------------------------------

@@ -29,8 +29,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeAlias, cast
+from functools import cached_property, lru_cache, partial
+from typing import TypeAlias, TypeVar, cast
 
 import z3
 
@@ -43,6 +43,7 @@ from .ways import (
     STORE,
     TIMEOUT,
     UNKNOWN,
+    Code,
     Event,
     Walker,
     Way,
@@ -55,6 +56,9 @@ from .witness import Witness
 
 BEYOND = "beyond"
 MOST_TRIED = 40  # ways on which another value is looked for
+MOST_FUNCTIONS = 200  # of which ways are kept
+
+Answer = TypeVar("Answer")
 
 
 def u8(address: z3.BitVecRef) -> z3.BitVecRef:
@@ -227,14 +231,36 @@ class To:
 
 
 class Ways:
-    """The ways through a function that were found so far, and what was found out about them."""
+    """The ways through a function that were found so far, and what was found out about them.
+
+    They depend on nothing but the function's code, what was found out on addresses of names as well.
+    """
 
     def __init__(self, found: Iterator[Way], walker: Walker) -> None:
-        self.made_of = walker.made_of
         self._rest = found
         self._found: list[Way] = []
         self.walker = walker
-        self.verdicts: dict[object, list[tuple[dict[str, int | None], bool]]] = {}
+        self._answers: dict[object, list[tuple[dict[str, int | None], object]]] = {}
+
+    def answer(
+        self, question: object, hypervisor: Hypervisor, find: Callable[[Callable[[str], int]], Answer]
+    ) -> Answer:
+        """What `find` gives, called only if the names it asks for are not where they were the last time."""
+        known = self._answers.setdefault(question, [])
+        for names, found in known:
+            if all(address(hypervisor, name) == at for name, at in names.items()):
+                return cast(Answer, found)
+        asked: dict[str, int | None] = {}
+
+        def address_of(name: str) -> int:
+            at = asked[name] = address(hypervisor, name)
+            if at is None:
+                raise NotHere
+            return at
+
+        answer = find(address_of)
+        known.append((asked, answer))
+        return answer
 
     def __iter__(self) -> Iterator[Way]:
         for index in itertools.count():
@@ -281,22 +307,12 @@ class Claim:
         self, hypervisor: Hypervisor, ways: Ways, values: dict[str, int], count: int | None = None
     ) -> bool:
         """Whether one of the ways meets so many of the demands, or all."""
-        key = self, count, tuple((item, values.get(item)) for item in sorted(self.items))
-        known = ways.verdicts.setdefault(key, [])
-        for names, verdict in known:
-            if all(address(hypervisor, name) == at for name, at in names.items()):
-                return verdict
-        asked: dict[str, int | None] = {}
-
-        def address_of(name: str) -> int:
-            found = asked[name] = address(hypervisor, name)
-            if found is None:
-                raise NotHere
-            return found
-
-        verdict = any(self._holds(Here(way, address_of), way, values, count) for way in ways)
-        known.append((asked, verdict))
-        return verdict
+        question = self, count, tuple((item, values.get(item)) for item in sorted(self.items))
+        return ways.answer(
+            question,
+            hypervisor,
+            lambda address_of: any(self._holds(Here(way, address_of), way, values, count) for way in ways),
+        )
 
     def _holds(self, here: Here, way: Way, values: dict[str, int], count: int | None = None) -> bool:
         try:
@@ -308,41 +324,37 @@ class Claim:
 
     def _ways(self, hypervisor: Hypervisor) -> Iterator[Ways]:
         symbol = place(hypervisor, self.function)
+        code = Code.of(hypervisor, hypervisor.symbol(symbol.name))
         callee = hypervisor.symbol(self.to.callee).address if self.to.callee else None
         if not self.behind:
-            yield ways_from(hypervisor, symbol.name, symbol.address, self.to.kind, callee)
+            yield ways_from(code, symbol.address, self.to.kind, callee)
             return
         first = hypervisor.symbol(self.behind.callee).address if self.behind.callee else None
-        for start in Walker(hypervisor, symbol).places_of(self.behind.kind, first):
-            yield ways_from(hypervisor, symbol.name, start, self.to.kind, callee)
+        for start in places_of(code, self.behind.kind, first):
+            yield ways_from(code, start, self.to.kind, callee)
 
     def values_of(self, hypervisor: Hypervisor, item: str, others: dict[str, int]) -> set[int]:
         """The values of an item with which it holds, of those that instructions have as offsets."""
         if item not in self.items:
             return set()
-        key = self, item, tuple((name, others.get(name)) for name in sorted(self.items - {item}))
-        made_of = tuple(ways.made_of for ways in self._ways(hypervisor))
-        known = hypervisor.ways.get(key)
-        if not known or known[0] != made_of:
-            hypervisor.ways[key] = known = made_of, set(self._found(hypervisor, item, others))
-        return cast(set[int], known[1])
-
-    def _found(self, hypervisor: Hypervisor, item: str, others: dict[str, int]) -> Iterator[int]:
-        """Values of an item with which it holds on the first ways on which it does with any value."""
-        rest = {name: value for name, value in others.items() if name != item}
-
-        def address_of(name: str) -> int:
-            found = address(hypervisor, name)
-            if found is None:
-                raise NotHere
-            return found
-
+        rest = {name: others[name] for name in sorted(self.items - {item}) if name in others}
+        question = self, item, tuple(rest.items())
+        found: set[int] = set()
         for ways in self._ways(hypervisor):
-            near = (way for way in ways if self._holds(Here(way, address_of), way, rest))
-            first = [Here(way, address_of) for way in itertools.islice(near, MOST_TRIED)]
-            for number in ways.walker.offsets() if first else ():
-                if any(self._holds(here, here.way, {**rest, item: number}) for here in first):
-                    yield number
+            found |= ways.answer(question, hypervisor, partial(self._values_on, ways, item, rest))
+        return found
+
+    def _values_on(
+        self, ways: Ways, item: str, rest: dict[str, int], address_of: Callable[[str], int]
+    ) -> frozenset[int]:
+        """Values of an item with which it holds on the first ways on which it does with any value."""
+        near = (way for way in ways if self._holds(Here(way, address_of), way, rest))
+        first = [Here(way, address_of) for way in itertools.islice(near, MOST_TRIED)]
+        return frozenset(
+            number
+            for number in (ways.walker.offsets() if first else ())
+            if any(self._holds(here, here.way, {**rest, item: number}) for here in first)
+        )
 
     def demand(self, hypervisor: Hypervisor, values: dict[str, int], item: str) -> None:
         """Refuse unless the function shows the value of this item, or another is to blame."""
@@ -388,15 +400,24 @@ def wrong(proof: Claim | Witness, hypervisor: Hypervisor, values: dict[str, int]
 # -- what is kept ---------------------------------------------------------------------------------
 
 
-def ways_from(hypervisor: Hypervisor, name: str, start: int, kind: str, callee: int | None) -> Ways:
-    """The ways through a function from an address on, kept for as long as its bytes are the same."""
-    walker = Walker(hypervisor, hypervisor.symbol(name))
-    key = start, kind, callee
-    known = hypervisor.ways.get(key)
-    if not known or known[0] != walker.made_of:
-        found = Ways(walker.ways(start, kind, callee), walker)
-        hypervisor.ways[key] = known = walker.made_of, found
-    return cast(Ways, known[1])
+@lru_cache(maxsize=MOST_FUNCTIONS)
+def ways_from(code: Code, start: int, kind: str, callee: int | None) -> Ways:
+    """The ways through a function from an address on, found once for all builds that have the same bytes."""
+    walker = Walker(code)
+    return Ways(walker.ways(start, kind, callee), walker)
+
+
+@lru_cache(maxsize=MOST_FUNCTIONS)
+def places_of(code: Code, kind: str, callee: int | None) -> list[int]:
+    """The instructions of a function at which an event of a kind is."""
+    return Walker(code).places_of(kind, callee)
+
+
+def forget() -> None:
+    """Forget all that was found on ways, for who wants to see it found again."""
+    ways_from.cache_clear()
+    places_of.cache_clear()
+    _holding.clear()
 
 
 def address(hypervisor: Hypervisor, name: str) -> int | None:

@@ -198,8 +198,6 @@ class Hypervisor:
         self.digests: dict[int, Any] = {}
         # Of clobbers.py: what a function's graph was made of, and the graph.
         self.graphs: dict[int, Any] = {}
-        # Of claim.py: what the ways from an address depend on, and the ways.
-        self.ways: dict[Any, Any] = {}
         for name, attribute in vars(Hypervisor).items():
             if isinstance(attribute, cached_property):
                 self.__dict__.pop(name, None)

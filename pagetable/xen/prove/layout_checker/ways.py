@@ -40,6 +40,7 @@ from .report import Refused
 MOST_VISITS = 12  # of an instruction, by ways that are no longer than the next
 MOST_STEPS = 6_000
 MOST_KEPT = 20_000  # terms
+LONGEST_INSTRUCTION = 15  # bytes
 TIMEOUT = 5_000  # ms
 WORD = 64
 UNKNOWN = "any value of "  # and the name of an item: a claim without a value for it
@@ -114,23 +115,40 @@ class Way:
         return self.events[-1]
 
 
+@dataclass(frozen=True)
+class Code:
+    """All that the ways through a function depend on: where its parts are, and their bytes."""
+
+    parts: tuple[tuple[Symbol, bytes], ...]
+    return_thunks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, hypervisor: Hypervisor, symbol: Symbol) -> Code:
+        """The code of a function of a hypervisor."""
+        symbols = (symbol, *cold_parts(hypervisor, symbol))
+        thunks = hypervisor.symbols.get(RETURN_THUNK, ())
+        return cls(
+            tuple((part, hypervisor.read(part.address, part.size)) for part in symbols),
+            tuple(thunk.address for thunk in thunks),
+        )
+
+    def at(self, address: int) -> bytes | None:
+        """The bytes of an instruction at an address, and behind it; none outside the function."""
+        for part, content in self.parts:
+            if within(part, address):
+                return content[address - part.address :][:LONGEST_INSTRUCTION]
+        return None
+
+
 class Walker(Machine):
     """Follows the ways through one function."""
 
-    def __init__(self, hypervisor: Hypervisor, symbol: Symbol) -> None:
+    def __init__(self, code: Code) -> None:
         super().__init__([])
-        self.hypervisor = hypervisor
-        self.symbol = symbol
+        self.code = code
         self._instructions: dict[int, capstone.CsInsn] = {}
-        self._extents = [symbol, *cold_parts(hypervisor, symbol)]
         self._disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
         self._disassembler.detail = True
-
-    @property
-    def made_of(self) -> tuple[object, ...]:
-        """What the ways depend on."""
-        extents = ((s, self.hypervisor.read(s.address, s.size)) for s in self._extents)
-        return *extents, *self.hypervisor.symbols.get(RETURN_THUNK, ())
 
     def offsets(self) -> list[int]:
         """The offsets that instructions have."""
@@ -164,9 +182,9 @@ class Walker(Machine):
     def places_of(self, kind: str, callee: int | None = None) -> list[int]:
         """The instructions of the function at which an event of a kind is."""
         found = []
-        for extent in self._extents:
-            address = extent.address
-            while (instruction := self._at(address)) is not None and within(extent, address):
+        for part, _ in self.code.parts:
+            address = part.address
+            while (instruction := self._at(address)) is not None and within(part, address):
                 if self._may_be(instruction, kind, callee):
                     found.append(address)
                 address += instruction.size
@@ -223,18 +241,15 @@ class Walker(Machine):
     def _at(self, address: int) -> capstone.CsInsn | None:
         """The instruction at an address of this function."""
         if address not in self._instructions:
-            if not self._inside(address):
-                return None
-            room = max(s.address + s.size - address for s in self._extents if within(s, address))
-            code = self.hypervisor.read(address, min(15, room))
-            found = next(self._disassembler.disasm(code, address, 1), None)
+            code = self.code.at(address)
+            found = next(self._disassembler.disasm(code, address, 1), None) if code else None
             if found is None:
                 return None
             self._instructions[address] = found
         return self._instructions[address]
 
     def _inside(self, address: int) -> bool:
-        return any(within(symbol, address) for symbol in self._extents)
+        return any(within(part, address) for part, _ in self.code.parts)
 
     # -- one instruction ------------------------------------------------------------------------
 
@@ -252,7 +267,7 @@ class Walker(Machine):
                 return []
             if self._inside(target):
                 return [replace(step, address=target)]
-            if self.hypervisor.function_at(target) == RETURN_THUNK:
+            if target in self.code.return_thunks:
                 return [self._return(step, instruction)]
             called = self._call(replace(step, address=instruction.address), target)
             return [called, self._return(called, instruction)]
