@@ -291,7 +291,7 @@ static void forked_tracker(void)
 	int fd;
 
 	prepare();
-	memset(memory, 1, 8 * PAGE);
+	memory = small_pages(8); /* or one write would be of all of a huge page */
 	fd = watching(getpid(), memory, 8);
 	for (int closes = 0; closes < 2; closes++) {
 		pid_t pid = start_child();
@@ -372,7 +372,7 @@ static void unload_refused(void)
 	int fd;
 
 	prepare();
-	memset(memory, 1, 8 * PAGE);
+	memory = small_pages(8); /* or one write would be of all of a huge page */
 	fd = watching(getpid(), memory, 8);
 	refused((int)syscall(SYS_delete_module, MODULE, O_NONBLOCK), EWOULDBLOCK, 0, "unloading");
 	still_tells(fd);
