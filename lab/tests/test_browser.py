@@ -68,6 +68,13 @@ def test_an_invalid_run_is_named(changed: dict[str, Life], complaint: str) -> No
     assert failed(**changed) == [complaint]
 
 
+def test_a_quick_run_is_judged_without_the_group_that_it_leaves_out() -> None:
+    found = {"stock": STOCK, "pre": PRE}
+    assert all(check.holds for check in browser.checks(found, TABS))
+    rows = {group: browser.row(group, one) for group, one in found.items()}
+    assert [target.name.partition(":")[0] for target in browser.targets(rows)] == ["pre"]
+
+
 def test_a_stock_that_does_not_flush_is_named() -> None:
     assert "stock flushes" in failed(stock=life(1, None, None, None, None, None))
 

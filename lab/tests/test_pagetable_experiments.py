@@ -69,7 +69,7 @@ def test_everything_is_loaded_after_stock_was_measured() -> None:
     context = replay.quick("process-latency")
     process_latency.process_latency(context)
     vendors = [m.name for m, _ in context.booted if m.cpu != "qemu64"]
-    assert vendors == ["bare", "xen-strict", "bare", "xen-strict"]
+    assert vendors == ["bare", "xen-strict"], "one of two: it is a quick run"
     booted = {machine.name: names for machine, names in context.booted if machine.cpu == "qemu64"}
     assert list(booted) == ["bare", "xen-strict", "xen-relaxed"]
     loads = [step.name for step in pagetable.load_steps(pagetable.everything(STRICT))]
@@ -126,20 +126,20 @@ def test_process_latency() -> None:
     found = process_latency.process_latency(replay.quick("process-latency", plots=(album := Album())))
     assert found.holds
     assert set(album.drawn) == {"process-latency.png", "process-latency-crossings.png"}
-    assert {"bare", "stock", "boosted", "relaxed_boosted", "epyc_bare", "skylake_boosted"} <= set(found.keys)
+    assert {"bare", "stock", "boosted", "relaxed_boosted", "epyc_bare", "epyc_boosted"} <= set(found.keys)
     rows = {row["measure"]: row for row in found.rows}
     for row in [rows[m] for measure in workload.MODES for m in (measure, f"{measure}, epyc")]:
         assert row["bare"] < row["boosted"] < row["stock"]
         left = 100 * (row["boosted"] - row["bare"]) / (row["stock"] - row["bare"])
         assert row["tax_left_percent"] == pytest.approx(left, abs=0.1)
-    assert len(found.targets) == 3 * (2 + 4) + 4 * 2
+    assert len(found.targets) == 3 * (2 + 3) + 3 * 2
     assert "RDTSC" in found.method
 
 
 def test_process_latency_counts_crossings_and_flushes() -> None:
     found = process_latency.process_latency(replay.quick("process-latency"))
     entries, flushes = found.keys["xen_entries"], found.keys["tlb_flushes"]
-    for column in ("stock", "boosted", "epyc_stock", "skylake_boosted"):
+    for column in ("stock", "boosted", "epyc_stock", "epyc_boosted"):
         counted = found.keys["counted"][column]["fork_exit"]
         kinds = sum(counted[kind] for kind in crossings.KINDS)
         assert entries[column]["fork_exit"] == pytest.approx(kinds, abs=0.05)
@@ -147,7 +147,7 @@ def test_process_latency_counts_crossings_and_flushes() -> None:
     assert entries["bare"] == dict.fromkeys(workload.MODES, 0)
     assert entries["boosted"]["fork_exit"] < 0.7 * entries["stock"]["fork_exit"]
     modelled = [row for row in found.rows if "model" in row["measure"]]
-    assert len(modelled) == 3 * 3 * len(prices.PROCESSORS)
+    assert len(modelled) == 3 * 2 * len(prices.PROCESSORS)
     assert all(row["bare"] < row["boosted"] < row["stock"] for row in modelled)
 
 

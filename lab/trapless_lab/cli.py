@@ -124,7 +124,9 @@ def _known(_ctx: click.Context, _param: click.Parameter, name: str) -> experimen
 
 @main.command()
 @click.argument("chosen", metavar="NAME", callback=_known)
-@click.option("--quick", is_flag=True, help="Fewer repetitions: the same checks, rougher numbers.")
+@click.option(
+    "--quick", is_flag=True, help="Fewer repetitions and variants: the same checks, rougher numbers."
+)
 @click.option(
     "--json", "json_path", metavar="FILE", type=click.Path(path_type=Path), help="Write the result."
 )
@@ -275,7 +277,9 @@ def demo(parts: list[Part], logs: bool) -> None:
 
 
 @main.command("report")
-@click.option("--quick", is_flag=True, help="Fewer repetitions: the same checks, rougher numbers.")
+@click.option(
+    "--quick", is_flag=True, help="Fewer repetitions and variants: the same checks, rougher numbers."
+)
 @click.option(
     "--only",
     multiple=True,

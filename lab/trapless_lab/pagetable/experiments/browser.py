@@ -271,7 +271,7 @@ def checks(found: Mapping[str, Life], tabs: int) -> list[Check]:
     """Check the lives."""
     rows = {group: row(group, one) for group, one in found.items()}
     opened = {group: [name for name, _ in one.events].count("opened") for group, one in found.items()}
-    boosted = [rows[group] for group in FLUSHES_LEFT_PERCENT]
+    boosted = [rows[group] for group in FLUSHES_LEFT_PERCENT if group in rows]
     left = {
         one["group"]: 100 * one["last_round_flushes"] / rows["stock"]["last_round_flushes"] for one in boosted
     }
@@ -292,11 +292,11 @@ def checks(found: Mapping[str, Life], tabs: int) -> list[Check]:
         ),
         Check(
             "the pool spares flushes",
-            all(left[group] < limit for group, limit in FLUSHES_LEFT_PERCENT.items()),
+            all(percent < FLUSHES_LEFT_PERCENT[group] for group, percent in left.items()),
             "; ".join(
-                f"{group}: {left[group]:.1f} % of stock's in the last round are left, less than {limit} % "
-                f"expected"
-                for group, limit in FLUSHES_LEFT_PERCENT.items()
+                f"{group}: {percent:.1f} % of stock's in the last round are left, less than "
+                f"{FLUSHES_LEFT_PERCENT[group]} % expected"
+                for group, percent in left.items()
             ),
         ),
         Check(
@@ -313,6 +313,15 @@ def checks(found: Mapping[str, Life], tabs: int) -> list[Check]:
                 for one in boosted
             ),
         ),
+    ]
+
+
+def targets(rows: Mapping[str, Row]) -> list[Target]:
+    """Return the draft's pages, which a browser of today is not expected to stay within."""
+    return [
+        Target(f"{group}: most pages held, the draft's", rows[group]["most_held"], pages)
+        for group, pages in PAPER_PAGES.items()
+        if group in rows
     ]
 
 
@@ -344,7 +353,10 @@ def _points(xs: Sequence[float | None], ys: Sequence[float | None]) -> tuple[lis
     minutes=20,
 )
 def pagetable_browser(context: Context) -> Result:
-    """Let a Firefox live stock, with PiBooster enabled before, and while its tabs are open."""
+    """Let a Firefox live stock, with PiBooster enabled before, and while its tabs are open.
+
+    The last is not in a quick run: each life is minutes.
+    """
     tabs, rounds, after_s, idle_s = (
         (QUICK_TABS, QUICK_ROUNDS, QUICK_AFTER_S, QUICK_IDLE_S)
         if context.quick
@@ -359,6 +371,8 @@ def pagetable_browser(context: Context) -> Result:
         "pre": (pagetable.load_steps(parts), idle),
         "dyn": (pagetable.load_steps([rest_off]), pagetable.load_steps(boost)),
     }
+    if context.quick:
+        groups = {group: steps for group, steps in groups.items() if group != "dyn"}
     found = {}
     for group, (before, between) in groups.items():
         script = _script(tabs, rounds, 1 if group == "stock" else after_s, before, between)
@@ -399,8 +413,5 @@ def pagetable_browser(context: Context) -> Result:
                 "draft's 250",
             )
         ],
-        targets=[
-            Target(f"{group}: most pages held, the draft's", by_group[group]["most_held"], pages)
-            for group, pages in PAPER_PAGES.items()
-        ],
+        targets=targets(by_group),
     )

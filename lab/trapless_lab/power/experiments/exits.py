@@ -62,12 +62,13 @@ CLOSE = 1.05
 
 # What a context switch costs depends on where its pages happen to lie: so many placements are measured.
 SWITCHES = tuple(name for name in PAPER if name.startswith("ctx_"))
-PLACEMENTS = 5
+PLACEMENTS, QUICK_PLACEMENTS = 5, 3
 
 METHOD = (
     f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction; the guest's memory is one huge page of "
     f"64 MiB or 4 KB pages, alike in every mode; a switch is the median of {PLACEMENTS} runs in one guest, "
-    "whose pages lie elsewhere each time, and its spread; boot is from the VMM's start to the end of a "
+    f"{QUICK_PLACEMENTS} if quick, whose pages lie elsewhere each time, and its spread; boot is from the "
+    "VMM's start to the end of a "
     "start-up of 100 commands, and the exits are of a guest that does no more; sh is a program that only "
     "runs a command; the keys have ticks of the 400 MHz timebase, for all repetitions"
 )
@@ -99,11 +100,13 @@ def column(results: Mapping[str, Measured], exits: Mapping[str, int]) -> dict[st
     }
 
 
-def take(context: Context, mode: str, arguments: str, backing: str = HUGE) -> Console:
+def take(context: Context, mode: str, backing: str = HUGE) -> Console:
     """Run one mode: a guest that only boots, and one that runs every workload."""
+    arguments = f"scale={'quick' if context.quick else 'full'}"
+    placements = QUICK_PLACEMENTS if context.quick else PLACEMENTS
     label = mode if backing == HUGE else f"{mode}-small"
     how = How(context.progress, context.keep / label if context.keep else None)
-    every = ",".join(("all", *(SWITCHES * (PLACEMENTS - 1))))
+    every = ",".join(("all", *(SWITCHES * (placements - 1))))
     if mode == "bare":
         return power.bare(f"run={every} {arguments}", how=how)
     vms = [
@@ -203,11 +206,8 @@ def columns(consoles: Mapping[str, Console], exits: Mapping[str, Mapping[str, in
 )
 def power_exits(context: Context) -> Result:
     """Measure bare metal, base KVM, in-place translation and Linux's own paravirt."""
-    arguments = f"scale={'quick' if context.quick else 'full'}"
-    bare = take(context, "bare", arguments)
-    hosts = {
-        backing: {mode: take(context, mode, arguments, backing) for mode in GUESTS} for backing in BACKINGS
-    }
+    bare = take(context, "bare")
+    hosts = {backing: {mode: take(context, mode, backing) for mode in GUESTS} for backing in BACKINGS}
     labels = {HUGE: "{}", SMALL: "{}-small"}
     tables: dict[str, dict[str, Console]] = {}
     exits: dict[str, dict[str, dict[str, int]]] = {}
