@@ -172,7 +172,7 @@ fn explain(command: &str, errno: Option<i32>, tries: u32) -> String {
             "a function of this Xen differs from what the payload expects; xl dmesg says which"
         }
         ("revert", Some(libc::EBUSY)) => {
-            "pages are still semi-writable, or Xen could not stop all CPUs; xl dmesg says which"
+            "pages are semi-writable or held, or Xen could not stop all CPUs; xl dmesg says which"
         }
         (_, Some(libc::EBUSY | libc::EAGAIN)) => {
             "Xen could not stop all CPUs in time; try again when the host is less busy"
