@@ -56,7 +56,7 @@ from .witness import Witness
 
 BEYOND = "beyond"
 MOST_TRIED = 40  # ways on which another value is looked for
-MOST_FUNCTIONS = 200  # of which ways are kept
+MOST_WAYS = 200  # sets of them that are kept
 
 Answer = TypeVar("Answer")
 
@@ -233,7 +233,9 @@ class To:
 class Ways:
     """The ways through a function that were found so far, and what was found out about them.
 
-    They depend on nothing but the function's code, what was found out on addresses of names as well.
+    Invariant: the ways depend on the function's code alone, and serve every build that has the same. What
+    was found out about them also depends on where names are: each answer is kept with the addresses that it
+    has used, and serves while these are the same.
     """
 
     def __init__(self, found: Iterator[Way], walker: Walker) -> None:
@@ -324,7 +326,7 @@ class Claim:
 
     def _ways(self, hypervisor: Hypervisor) -> Iterator[Ways]:
         symbol = place(hypervisor, self.function)
-        code = Code.of(hypervisor, hypervisor.symbol(symbol.name))
+        code = Code.of(hypervisor, symbol)
         callee = hypervisor.symbol(self.to.callee).address if self.to.callee else None
         if not self.behind:
             yield ways_from(code, symbol.address, self.to.kind, callee)
@@ -400,24 +402,17 @@ def wrong(proof: Claim | Witness, hypervisor: Hypervisor, values: dict[str, int]
 # -- what is kept ---------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=MOST_FUNCTIONS)
+@lru_cache(maxsize=MOST_WAYS)
 def ways_from(code: Code, start: int, kind: str, callee: int | None) -> Ways:
     """The ways through a function from an address on, found once for all builds that have the same bytes."""
     walker = Walker(code)
     return Ways(walker.ways(start, kind, callee), walker)
 
 
-@lru_cache(maxsize=MOST_FUNCTIONS)
+@lru_cache(maxsize=MOST_WAYS)
 def places_of(code: Code, kind: str, callee: int | None) -> list[int]:
     """The instructions of a function at which an event of a kind is."""
     return Walker(code).places_of(kind, callee)
-
-
-def forget() -> None:
-    """Forget all that was found on ways, for who wants to see it found again."""
-    ways_from.cache_clear()
-    places_of.cache_clear()
-    _holding.clear()
 
 
 def address(hypervisor: Hypervisor, name: str) -> int | None:
