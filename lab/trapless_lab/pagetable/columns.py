@@ -32,6 +32,9 @@ _STRICT_OF = {name: STRICT.with_cpu(cpu) for name, cpu in PROCESSORS.items()}
 VENDORS = [machine for name in PROCESSORS for machine in (_BARE_OF[name], _STRICT_OF[name])]
 """Bare metal and a strict dom0 on each processor."""
 
+ONE_VENDOR = [_BARE_OF["epyc"], _STRICT_OF["epyc"]]
+"""Those on one of them, for a quick run."""
+
 TWO_CPUS = MACHINES["xen-strict-smp"].with_turns()
 """Not for times: the clock of two CPUs is the host's."""
 

@@ -16,7 +16,7 @@ from ...machines.pair import PAIRS
 from ...machines.script import Step
 from .. import columns, crossings, prices
 from .. import parts as pagetable
-from ..columns import BARE, PVH, RELAXED, STRICT, TWO_CPUS, VENDORS, Column
+from ..columns import BARE, ONE_VENDOR, PVH, RELAXED, STRICT, TWO_CPUS, VENDORS, Column
 from ..crossings import Crossings, Figures
 
 # Even: on Xen every other loop costs 2 % more than the one before it, whatever is loaded, and the median of
@@ -173,7 +173,7 @@ def process_latency(context: Context) -> Result:
     A quick run has two processors, and no PVH dom0.
     """
     processes, repeats = (QUICK_PROCESSES, QUICK_REPEATS) if context.quick else (PROCESSES, REPEATS)
-    machines = [BARE, STRICT, RELAXED, *(VENDORS[:2] if context.quick else [*VENDORS, PVH])]
+    machines = [BARE, STRICT, RELAXED, *(ONE_VENDOR if context.quick else [*VENDORS, PVH])]
     found = columns.take(context, machines, _steps(processes, repeats))
     taken = columns.values(found, lambda column: _instructions(column, repeats))
     medians = {name: {m: int(median(column[m])) for m in MODES} for name, column in taken.items()}
