@@ -33,7 +33,7 @@ PAGES = {"0", "64", "256", "1024", "4096"}
 WITH_COUNTS: dict[str, set[str]] = {
     key: set() for key in ("xen_entries", "tlb_flushes", "counted", "iotlb_flushes")
 }
-# Top-level key -> the keys in it; none where it is a plain value.
+# Of a quick run: top-level key -> the keys in it; none where it is a plain value.
 KEYS: dict[str, dict[str, set[str]]] = {
     "dirty-boehm": {
         **{"spml": set(), "tracker_of_proc": {"dbit", "epml"}, "spml_tracker_of_proc": set()},
@@ -53,8 +53,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
     },
     "pagetable-bare": {"stock": PROCESSES, "cached": PROCESSES},
     "pagetable-browser": {
-        **{"stock": set(), "pre": set(), "dyn": set()},
-        **{"events": set(), "curves": {"stock", "pre", "dyn"}},
+        **{"stock": set(), "pre": set(), "events": set(), "curves": {"stock", "pre"}},
     },
     "pagetable-compute": {"stock": KERNELS, "piboost": KERNELS, "boosted": KERNELS},
     "pagetable-io": {"stock": MOVED, "piboost": MOVED, "boosted": MOVED},
@@ -76,7 +75,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
             "flushes",
             "seconds",
         }
-        for group in pagetable_size.GROUPS
+        for group in pagetable_size.QUICK_GROUPS
     },
     "pagetable-types": {
         **{setting: {*TYPES, "seconds", "flushes"} for setting in ("idle", "busy", "control")},
@@ -88,9 +87,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
     "process-latency": {
         **{"bare": PROCESSES, "stock": PROCESSES, "boosted": PROCESSES},
         **{"relaxed_stock": PROCESSES, "relaxed_boosted": PROCESSES},
-        **{
-            f"{cpu}_{name}": PROCESSES for cpu in ("epyc", "skylake") for name in ("bare", "stock", "boosted")
-        },
+        **{f"epyc_{name}": PROCESSES for name in ("bare", "stock", "boosted")},
         **WITH_COUNTS,
     },
     "linux-series": {name: set(linux_series.MEASURES) for name in ("stock", *linux_series.PATCHES)},
@@ -100,8 +97,8 @@ KEYS: dict[str, dict[str, set[str]]] = {
         **WITH_COUNTS,
     },
     "power-exits": {
-        **dict.fromkeys(("bare", "base", "inplace", "pv", "base_fast", "pv_fast"), EXITS),
-        **{"small_pages": {"bare", "base", "inplace", "pv", "base_fast", "pv_fast"}, "sources": set()},
+        **dict.fromkeys(("bare", "base", "inplace", "pv", "pv_fast"), EXITS),
+        **{"small_pages": {"bare", "base", "inplace", "pv", "pv_fast"}, "sources": set()},
     },
     "power-benchmarks": {
         "exits": {*power_benchmarks.WORKLOADS, power_benchmarks.NOTHING},
@@ -145,7 +142,7 @@ WHY_LONG = {
     **dict.fromkeys(("fork-dirty", "pagetable-latency", "dirty-guest-spml", "domu-latency"), LARGE),
     **dict.fromkeys(("fork-big", "toolstack"), LARGE),
     **dict.fromkeys(("dirty-boehm", "dirty-criu", "dirty-criu-native"), LARGE),
-    "pagetable-browser": "a browser of 250 MB, three times",
+    "pagetable-browser": "a browser of 250 MB, twice",
     **dict.fromkeys(("pagetable-types", "pagetable-size", "pagetable-iotlb-model"), LARGE),
     **dict.fromkeys(("power-benchmarks", "power-replay"), LARGE),
     "linux-series": "its kernels are compiled for make check-long",
