@@ -23,11 +23,14 @@
 
 #include <crypto/sha2.h>
 
+#include <linux/bsearch.h>
 #include <linux/ftrace.h>
 #include <linux/jump_label.h>
 #include <linux/kallsyms.h>
-#include <linux/static_call_types.h>
+#include <linux/mm.h>
 #include <linux/slab.h>
+#include <linux/sort.h>
+#include <linux/static_call_types.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
 
@@ -70,10 +73,43 @@ struct text_reader {
 	const struct jump_entry *jumps, *jumps_end;
 	const struct static_call_site *calls, *calls_end;
 	unsigned long text, end;	/* of the kernel's image */
+	unsigned long *switched;	/* places of jumps and calls, in order */
+	size_t switched_count;
 	struct sha256_state sha;
 	unsigned long start, size;	/* of the function */
 	char name[KSYM_NAME_LEN];
 };
+
+static inline int compare_places(const void *one, const void *other)
+{
+	const unsigned long *a = one, *b = other;
+
+	return *a < *b ? -1 : *a > *b;
+}
+
+/* The kernel's own tables of what it can rewrite are not sorted by place. */
+static inline int find_switched(struct text_reader *reader)
+{
+	size_t most = (reader->jumps_end - reader->jumps) +
+		      (reader->calls_end - reader->calls);
+	const struct static_call_site *call;
+	const struct jump_entry *jump;
+	unsigned long *place;
+
+	reader->switched = kvmalloc_array(most, sizeof(*reader->switched),
+					  GFP_KERNEL);
+	if (!reader->switched)
+		return -ENOMEM;
+	place = reader->switched;
+	for (jump = reader->jumps; jump < reader->jumps_end; jump++)
+		*place++ = jump_entry_code(jump);
+	for (call = reader->calls; call < reader->calls_end; call++)
+		*place++ = (unsigned long)&call->addr + call->addr;
+	reader->switched_count = place - reader->switched;
+	sort(reader->switched, reader->switched_count, sizeof(*place),
+	     compare_places, NULL);
+	return 0;
+}
 
 static inline int text_reader_init(struct text_reader *reader)
 {
@@ -89,8 +125,9 @@ static inline int text_reader_init(struct text_reader *reader)
 		{ "_text", &reader->text },
 		{ "_end", &reader->end },
 	};
+	int rc = stock_symbols_resolve(symbols, ARRAY_SIZE(symbols));
 
-	return stock_symbols_resolve(symbols, ARRAY_SIZE(symbols));
+	return rc ?: find_switched(reader);
 }
 
 static inline void digest_bytes(struct text_reader *reader, const void *bytes,
@@ -126,16 +163,8 @@ static inline const char *name_of(struct text_reader *reader,
 static inline bool is_switched(const struct text_reader *reader,
 			       unsigned long address)
 {
-	const struct static_call_site *call;
-	const struct jump_entry *jump;
-
-	for (jump = reader->jumps; jump < reader->jumps_end; jump++)
-		if (jump_entry_code(jump) == address)
-			return true;
-	for (call = reader->calls; call < reader->calls_end; call++)
-		if ((unsigned long)&call->addr + call->addr == address)
-			return true;
-	return false;
+	return bsearch(&address, reader->switched, reader->switched_count,
+		       sizeof(address), compare_places);
 }
 
 /* An instruction that does nothing, or nothing but keep speculation in bounds. */
@@ -356,6 +385,8 @@ static inline int known_functions_check(const struct known_function *list,
 		unknown[*left].found = found;
 		(*left)++;
 	}
+	if (reader)
+		kvfree(reader->switched);
 	kfree(reader);
 	return rc;
 }
