@@ -138,6 +138,21 @@ def test_flushes_belong_to_the_sample_after_them() -> None:
     assert len(browser.life(transcript(SAMPLES, [1000, 7, 3, 1])).samples) == 3
 
 
+def test_of_two_lives_in_a_machine_each_has_its_own() -> None:
+    first, second = transcript(SAMPLES, [1000, 7, 3]), transcript(SAMPLES.replace("9", "8"), [50, 6, 2])
+    prepare = StepResult(Step("prepare", ""), b"", 0, 0.0)
+    results, buckets = [prepare], [Bucket("begin", 0, Counts(pages=5))]
+    for group, own in (("stock", first), ("pre", second)):
+        since = len(results)
+        results += [replace(r, step=replace(r.step, name=f"{group}: {r.step.name}")) for r in own.results]
+        buckets += [Bucket("begin", since, Counts())]
+        buckets += [replace(bucket, step=since + (bucket.step or 0)) for bucket in own.buckets]
+        buckets += [Bucket("begin", len(results) - 1, Counts()), Bucket("end", None, Counts(pages=9))]
+    both = Transcript(MACHINE, tuple(results), tuple(buckets), "")
+    assert browser.life(browser.one_of(both, "stock")) == browser.life(first)
+    assert browser.life(browser.one_of(both, "pre")) == browser.life(second)
+
+
 @pytest.mark.parametrize(("samples", "ticks"), [("", [1, 2]), (SAMPLES, [1, 2]), (SAMPLES, [1, 2, 3, 4, 5])])
 def test_samples_without_their_ticks_are_an_error(samples: str, ticks: list[int]) -> None:
     with pytest.raises(LabError, match="samples and wrote"):

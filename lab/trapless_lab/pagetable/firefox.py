@@ -32,12 +32,15 @@ _PREFERENCES = "".join(
     )
 )
 
-PREPARE = f"""ip link set lo up && mkdir -p /dev/shm /tmp/home /tmp/profile || exit 1
-mount -t tmpfs tmpfs /dev/shm || exit 1
-cp /lib/trapless/user.js /tmp/profile/
+PREPARE = f"""ip link set lo up && mkdir -p /dev/shm && mount -t tmpfs tmpfs /dev/shm || exit 1
 echo '<script>kept = new Uint8Array({_MIB_A_TAB << 20}).fill(1)</script>a page' >{PAGE}
 mkfifo /tmp/done"""
 """Once in a machine."""
+
+PROFILE = (
+    "rm -rf /tmp/home /tmp/profile && mkdir /tmp/home /tmp/profile && cp /lib/trapless/user.js /tmp/profile/"
+)
+"""Before each start: nothing is left of the last one."""
 
 START = (
     "(HOME=/tmp/home LANG=C MOZ_CRASHREPORTER_DISABLE=1 "

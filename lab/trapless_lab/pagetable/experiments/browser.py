@@ -38,7 +38,7 @@ from .. import parts as pagetable
 MACHINE = replace(MACHINES["xen-strict"], memory_mib=3072).with_icount()
 
 SAMPLE_MS = 500
-TABS, QUICK_TABS = 5, 3
+TABS, QUICK_TABS = 5, 2
 ROUNDS, QUICK_ROUNDS = 2, 1
 PAUSE_MS = 1000
 # The default policy lets go of half of what was needed in a quarter of an hour.
@@ -46,6 +46,9 @@ AFTER_S, QUICK_AFTER_S = 1800, 420
 # The draft's idle system comes to rest ten minutes after log-in.
 IDLE_S, QUICK_IDLE_S = 600, 120
 REST_S = 60
+
+# The groups of each machine, one after the other; a quick run has the first machine.
+TOGETHER = (("stock", "pre"), ("dyn",))
 
 _STOP = "/tmp/stop"
 _SAMPLES = "/tmp/samples"
@@ -144,7 +147,7 @@ def _script(
     drive = f"marionette --tabs {tabs} --url file://{firefox.PAGE} --pause {PAUSE_MS}"
     return [
         *before,
-        Step("prepare", firefox.PREPARE),
+        Step("profile", f"rm -f {_STOP}; {firefox.PROFILE}"),
         Step("sample", f"sampled {SAMPLE_MS} {_STOP} {_watched()} >{_SAMPLES} &"),
         Step("start", firefox.START),
         Step("first tabs", f"{drive} --keep", timeout_s=3600),
@@ -171,8 +174,27 @@ def _flushes(transcript: Transcript) -> Iterator[int]:
         since += total([bucket]).flushes
 
 
-def life(transcript: Transcript, enabled_by: str | None = None) -> Life:
-    """Read a run; ``enabled_by``: the step that enabled the pool meanwhile."""
+def one_of(transcript: Transcript, group: str) -> Transcript:
+    """Return what of a machine's run is one group's, its steps by their own names."""
+    prefix = f"{group}: "
+    own = [at for at, result in enumerate(transcript.results) if result.step.name.startswith(prefix)]
+    first, last = own[0], own[-1]
+    places = [at for at, bucket in enumerate(transcript.buckets) if bucket.step in (first, last)]
+    return replace(
+        transcript,
+        results=tuple(
+            replace(result, step=replace(result.step, name=result.step.name.removeprefix(prefix)))
+            for result in transcript.results[first : last + 1]
+        ),
+        buckets=tuple(
+            replace(bucket, step=None if bucket.step is None else bucket.step - first)
+            for bucket in transcript.buckets[places[0] : places[-1] + 1]
+        ),
+    )
+
+
+def life(transcript: Transcript, enabled_meanwhile: bool = False) -> Life:
+    """Read a run; ``enabled_meanwhile``: it began without the pool."""
     taken = _SAMPLE.findall(transcript["samples"].output)
     flushes = list(_flushes(transcript))
     # The file may lack the sample whose tick was the last.
@@ -196,7 +218,7 @@ def life(transcript: Transcript, enabled_by: str | None = None) -> Life:
         for name, at in zip(("left idle", "used again"), transcript[_IDLE].output.split(), strict=True):
             events.append((name, float(at) - first / 1e9))
     events.append(("ended", float(transcript["ended"].output) - first / 1e9))
-    if enabled_by is not None:
+    if enabled_meanwhile:
         known = [sample.at_s for sample in samples if sample.held is not None]
         events.append(("enabled", known[0] if known else samples[-1].at_s))
     return Life(samples, sorted(events, key=lambda event: event[1]))
@@ -355,7 +377,7 @@ def _points(xs: Sequence[float | None], ys: Sequence[float | None]) -> tuple[lis
 def pagetable_browser(context: Context) -> Result:
     """Let a Firefox live stock, with PiBooster enabled before, and while its tabs are open.
 
-    The last is not in a quick run: each life is minutes.
+    Each life begins with a new profile. The last is not in a quick run: it is minutes.
     """
     tabs, rounds, after_s, idle_s = (
         (QUICK_TABS, QUICK_ROUNDS, QUICK_AFTER_S, QUICK_IDLE_S)
@@ -371,13 +393,16 @@ def pagetable_browser(context: Context) -> Result:
         "pre": (pagetable.load_steps(parts), idle),
         "dyn": (pagetable.load_steps([rest_off]), pagetable.load_steps(boost)),
     }
-    if context.quick:
-        groups = {group: steps for group, steps in groups.items() if group != "dyn"}
     found = {}
-    for group, (before, between) in groups.items():
-        script = _script(tabs, rounds, 1 if group == "stock" else after_s, before, between)
-        transcript = context.run(group, MACHINE, script, files)
-        found[group] = life(transcript, pagetable.LOAD_MODULE if group == "dyn" else None)
+    for machine in TOGETHER[: 1 if context.quick else None]:
+        script = [Step("prepare", firefox.PREPARE)]
+        for group in machine:
+            before, between = groups[group]
+            steps = _script(tabs, rounds, 1 if group == "stock" else after_s, before, between)
+            script += [replace(step, name=f"{group}: {step.name}") for step in steps]
+        transcript = context.run(" and ".join(machine), MACHINE, script, files)
+        for group in machine:
+            found[group] = life(one_of(transcript, group), enabled_meanwhile=group == "dyn")
     rows = [row(group, one) for group, one in found.items()]
     by_group = {one["group"]: one for one in rows}
     curves = {group: curve(one) for group, one in found.items()}

@@ -88,8 +88,8 @@ GROUPS = {
 """The pool with its defaults; with its ready tables limited to the paper's number, by the paper's threshold;
 and with all its tables limited to that. Processes run before the browser or beside it."""
 
-QUICK_GROUPS = [group for group, how in GROUPS.items() if how.beside]
-"""Of a quick run: those in which more tables are in use at once."""
+QUICK_GROUPS = [f"{name}, beside" for name in _SETTINGS if name != "default"]
+"""Of a quick run: what is limited, while more tables are in use at once."""
 
 PAPER = [
     {"group": "pre", "pages": 176, "pte": 145, "pmd": 26, "pgd": 5},

@@ -64,6 +64,12 @@ CLOSE = 1.05
 # What a context switch costs depends on where its pages happen to lie: so many placements are measured.
 SWITCHES = tuple(name for name in PAPER if name.startswith("ctx_"))
 PLACEMENTS, QUICK_PLACEMENTS = 5, 3
+# What a guest runs, in this order; TEXT, a sum of the kernel's own text, only where its pages are small.
+WORKLOADS = (
+    *("boot", "getppid", "syscall", "stat", "fstat", "open_close", "signal_install", "signal_catch"),
+    *("fork", "exec", "sh", "echo_spawn", "find", "pipe", *SWITCHES),
+)
+TEXT = "textsum"
 
 METHOD = (
     f"QEMU -icount, {NS_PER_INSTRUCTION} ns an instruction; the guest's memory is one huge page of "
@@ -107,7 +113,8 @@ def take(context: Context, mode: str, backing: str = HUGE) -> Console:
     placements = QUICK_PLACEMENTS if context.quick else PLACEMENTS
     label = mode if backing == HUGE else f"{mode}-small"
     how = How(context.progress, context.keep / label if context.keep else None)
-    every = ",".join(("all", *(SWITCHES * (placements - 1))))
+    text = () if backing == HUGE and mode != "bare" else (TEXT,)
+    every = ",".join((*WORKLOADS, *text, *(SWITCHES * (placements - 1))))
     if mode == "bare":
         return power.bare(f"run={every} {arguments}", how=how)
     vms = [
@@ -224,8 +231,9 @@ def power_exits(context: Context) -> Result:
             for mode, console in consoles.items()
         }
         for mode, console in tables[backing].items():
-            if missing := [one for one in (*PAPER, "getppid", *bare.results) if one not in console.results]:
-                raise LabError(f"{mode} lacks {', '.join(dict.fromkeys(missing))}")
+            wanted = (*WORKLOADS, *([TEXT] if backing == SMALL else []))
+            if missing := [one for one in wanted if one not in console.results]:
+                raise LabError(f"{mode} lacks {', '.join(missing)}")
     taken = {mode: console.results for mode, console in tables[HUGE].items()}
     if context.plots:
         _draw(context, exits[HUGE])
@@ -236,7 +244,7 @@ def power_exits(context: Context) -> Result:
             row(name, consoles, backing)
             for backing, consoles in tables.items()
             for name in bare.results
-            if name != "textsum" or backing == SMALL
+            if name != TEXT or backing == SMALL
         ],
         paper=[
             dict(zip(("workload", "bare", "base", "in_place", "paravirt"), (name, *figures), strict=True))
