@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """A run that QEMU's emulation hangs is repeated from its boot, and no other. A shell stands for QEMU."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +24,12 @@ printf '{whole}' >{steps}
 HALF = WHOLE.partition(f"\n@{NONCE} 2.00 end 0001")[0].replace("this boot", "a boot that hung")
 
 
-def boot(folder: Path, hangs: int, cpus: int = 2) -> tuple[StepLog, int]:
+def boot(folder: Path, hangs: int, cpus: int = 2, steps: Sequence[Step] = STEPS) -> tuple[StepLog, int]:
     """Return what was logged, and how often the machine was booted."""
     outputs, boots = runner._outputs(MACHINES["bare"], folder), folder / "boots"
     half, whole = (text.replace("\n", "\\n") for text in (HALF, WHOLE))
     script = EMULATOR.format(boots=boots, hangs=hangs, steps=outputs.steps, half=half, whole=whole)
-    log = StepLog(STEPS, NONCE)
+    log = StepLog(steps, NONCE)
     machine = replace(MACHINES["bare"], cpus=cpus)
     try:
         # The monitor's arguments become the shell's.
@@ -49,6 +50,14 @@ def test_a_run_that_is_stuck_begins_anew(tmp_path: Path) -> None:
     log, booted = boot(tmp_path, hangs=2)
     assert booted == 3
     assert [result.output.strip() for result in log.results] == ["of this boot"] * 2
+
+
+def test_a_run_whose_inner_guest_does_not_boot_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_INNER_BOOT_S", 0.2)
+    inner = [STEPS[0], replace(STEPS[1], boots="of this boot")]
+    assert boot(tmp_path, hangs=1, cpus=1, steps=inner)[1] == 2
 
 
 @pytest.mark.usefixtures("stuck")

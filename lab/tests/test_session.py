@@ -130,6 +130,28 @@ def test_a_silent_boot_is_given_up_early(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("printed", "kind", "message"),
+    [
+        (b"[    0.2] loading", session.EmulatorError, r'inner guest did not boot in 0.2 s, step "inner"'),
+        (b"inner: begin\n", session.GuestError, r'timed out after 1 s waiting for step "inner"'),
+    ],
+)
+def test_an_inner_guest_that_does_not_boot_is_the_emulators_fault(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    printed: bytes,
+    kind: type[session.GuestError],
+    message: str,
+) -> None:
+    monkeypatch.setattr(session, "_INNER_BOOT_S", 0.2)
+    log = b"\n@%b 1.00 begin 0000\n%b" % (NONCE.encode(), printed)
+    inner = Step("inner", "vmm", timeout_s=1, boots="inner: begin")
+    with pytest.raises(session.GuestError, match=message) as info:
+        watch(tmp_path, ["sleep", "60"], steps_log=log, steps=[inner])
+    assert info.type is kind
+
+
 class Answer(Monitor):
     """A monitor that always gives the same answer."""
 

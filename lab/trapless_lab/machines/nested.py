@@ -27,7 +27,8 @@ _VMM = "trapless-vmm"
 _COMMAND_LINE = "console=ttyS0 reboot=k panic=-1 loglevel=5 noxsave"
 
 # Without ACPI there is no power-off: the reset ends the inner machine.
-_INIT = """#!/bin/busybox sh
+_BOOTED = "inner: begin"
+_INIT = f"""#!/bin/busybox sh
 export PATH=/bin
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sysfs /sys
@@ -35,12 +36,12 @@ export PATH=/bin
 mount -t tmpfs tmpfs /tmp
 exec </dev/null >/dev/console 2>&1
 stty -F /dev/console -onlcr
-echo "inner: begin"
+echo "{_BOOTED}"
 sh /script
 echo "inner: end $?"
 reboot -f
 """
-_OUTPUT = re.compile(r"^inner: begin\n(.*)^inner: end (\d+)\n", re.MULTILINE | re.DOTALL)
+_OUTPUT = re.compile(rf"^{_BOOTED}\n(.*)^inner: end (\d+)\n", re.MULTILINE | re.DOTALL)
 
 
 def machine(name: str = "bare") -> Machine:
@@ -70,7 +71,7 @@ class Inner:
             f"--memory {self.memory} --cpus {self.cpus} --counts "
             f"--cmdline '{_COMMAND_LINE}'"
         )
-        return Step(self.name, command, timeout_s=timeout_s)
+        return Step(self.name, command, timeout_s=timeout_s, boots=_BOOTED)
 
 
 def vmm_files(vmm: Path | None = None) -> Tree:

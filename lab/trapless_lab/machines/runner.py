@@ -160,10 +160,11 @@ def _follow(
     machine: Machine, argv: Sequence[str], log: Log, outputs: qemu.Outputs, progress: Progress
 ) -> session.Session:
     """Run the machine to its end. With several CPUs QEMU's emulation of stock Xen and Linux sometimes hangs
-    before the first step, or executes a breakpoint that is gone (monitor.py), then or later; such a run is
-    repeated from its boot, a few times at most. Nothing else that fails after the boot is ever repeated.
+    before the first step, or executes a breakpoint that is gone (monitor.py), then or later; and sometimes
+    the boot of an inner guest hangs (session.py). Such a run is repeated from its boot, a few times at
+    most. Nothing else that fails after the boot is ever repeated.
     """
-    left = _BOOTS if machine.cpus > 1 else 1
+    left = _BOOTS if machine.cpus > 1 or any(step.boots for step in log.steps) else 1
     is_asked = machine.cpus > 1 and machine.pc and machine.emulator == "qemu"
     while True:
         for file in (outputs.console, outputs.steps, outputs.trace):
@@ -183,7 +184,7 @@ def _follow(
                     log,
                     outputs,
                     progress,
-                    silence_s=_SILENCE_S if left > 1 else None,
+                    silence_s=_SILENCE_S if left > 1 and machine.cpus > 1 else None,
                     boot_s=bochs.BOOT_TIMEOUT_S if machine.emulator == "bochs" else None,
                     monitor=asked,
                 )

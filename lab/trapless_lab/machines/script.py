@@ -15,7 +15,8 @@ from .initramfs import File
 
 @dataclass(frozen=True)
 class Step:
-    """A shell command with a name; ``expect=None`` accepts every exit code.
+    """A shell command with a name; ``expect=None`` accepts every exit code, and ``boots`` is what a machine
+    that it runs inside this one prints when it has booted.
 
     Steps run one after another, each in a shell of its own; what a step starts in the background lives on,
     and should have its output redirected.
@@ -25,6 +26,7 @@ class Step:
     command: str
     timeout_s: float = 120
     expect: int | None = 0
+    boots: str | None = None
 
 
 @dataclass(frozen=True)
