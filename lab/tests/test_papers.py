@@ -474,6 +474,19 @@ def test_it_goes_on_where_it_was_stopped(checkout: Path, monkeypatch: pytest.Mon
     assert json.loads((kept_in / "pears.json").read_text())["commit"] == "beef"
 
 
+def test_what_takes_too_long_is_in_full_reports_only(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = catalogue.experiments()
+    long = {**known, "pears": replace(known["pears"], in_quick_report=False)}
+    monkeypatch.setattr(catalogue, "experiments", lambda: long)
+    code, shown = report("--quick", "-j1", "-o", str(checkout / "quick"))
+    assert code == 0 and "1 of 1 experiments" in shown
+    assert (checkout / "ran").read_text().split() == ["apples"]
+    assert "pears: left out of a quick report" in (checkout / "quick/report.html").read_text()
+    code, shown = report("-j1", "-o", str(checkout / "full"))
+    assert code == 0 and "2 of 2 experiments" in shown
+    assert "left out" not in (checkout / "full/report.html").read_text()
+
+
 def test_two_do_not_share_a_folder(checkout: Path) -> None:
     target = str(checkout / "out")
     with output.alone(checkout / "results/report/quick", "a test"):

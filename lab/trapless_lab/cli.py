@@ -333,6 +333,7 @@ def make_report(
         measured.rewrite(tables.read_text(), {})  # fails before the run if a table or a row is unknown
     rows = documented.rows((root / "docs" / "papers.md").read_text())
     known = catalogue.experiments()
+    left_out = [name for name in names if quick and not known[name].in_quick_report]
     now = sources.version(root, [known[name] for name in names])
     if given:
         found = kept.load(folder, names)
@@ -340,11 +341,13 @@ def make_report(
         with output.alone(folder, "another report keeps its results there"):
             found = kept.load(folder, names)
             wanted = [
-                known[name] for name in names if name not in found or not found[name].usable(now, quick=quick)
+                known[name]
+                for name in names
+                if name not in left_out and (name not in found or not found[name].usable(now, quick=quick))
             ]
             with overall.for_terminal(jobs) as shown:
                 found |= making.make(wanted, found, making.Order(folder, now, quick), shown, jobs)
-    made = page.build(papers, rows, found, now, quick=quick)
+    made = page.build(papers, rows, found, now, quick=quick, left_out=left_out)
     page.write(made, target)
     for one in found.values():
         kept.save(target / page.RESULTS, one, packed=True)

@@ -145,6 +145,8 @@ class Experiment:
     """Those that it runs on."""
     alone: bool = False
     """Whether it measures this host's own time, so that nothing should run beside it."""
+    in_quick_report: bool = True
+    """Whether a quick report has it, too: not if it takes minutes however little it is to measure."""
 
 
 _registry: dict[str, Experiment] = {}
@@ -159,13 +161,16 @@ def experiment(
     minutes: int,
     pairs: Iterable[str] = (pair.DEFAULT.name,),
     alone: bool = False,
+    in_quick_report: bool = True,
 ) -> Callable[[Callable[[Context], Result]], Callable[[Context], Result]]:
     """Register the decorated function."""
 
     def register(run: Callable[[Context], Result]) -> Callable[[Context], Result]:
         if name in _registry:
             raise ValueError(f"two experiments are called {name}")
-        _registry[name] = Experiment(name, accelerator, title, reproduces, minutes, run, tuple(pairs), alone)
+        _registry[name] = Experiment(
+            name, accelerator, title, reproduces, minutes, run, tuple(pairs), alone, in_quick_report
+        )
         return run
 
     return register

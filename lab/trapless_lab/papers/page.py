@@ -9,7 +9,7 @@ failed or missing is called so at each table that it made, and is never counted 
 import base64
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -183,6 +183,31 @@ def number(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.5g}" if abs(value) >= 10 else f"{value:.4g}"
 
 
+@dataclass(frozen=True)
+class Judge:
+    """What there is, and what was asked for."""
+
+    kept: Mapping[str, Kept]
+    sources: Sources
+    quick: bool
+    left_out: Collection[str]
+
+    def trouble(self, name: str) -> str:
+        """Return why a result is not what was asked for, or nothing."""
+        found = self.kept.get(name)
+        if name in self.left_out:
+            return "left out of a quick report"
+        if found is None:
+            return "not run"
+        if found.result is None:
+            return f"FAILED: {found.failure.splitlines()[0] if found.failure else 'no reason is known'}"
+        if not found.fresh(self.sources):
+            return f"STALE: made by other sources ({found.commit}), not by those of this page"
+        if found.quick != self.quick:
+            return "made by a quick run" if found.quick else "made by a full run"
+        return ""
+
+
 def build(
     papers: Iterable[Paper],
     documented: Sequence[Row],
@@ -190,14 +215,13 @@ def build(
     sources: Sources,
     *,
     quick: bool,
+    left_out: Collection[str] = (),
 ) -> Page:
-    """Return the page of some papers' items."""
+    """Return the page of some papers' items; what is left out is no failure."""
     papers = tuple(papers)
-    parts = [
-        Part(paper, [_entry(item, documented, kept, sources, quick=quick) for item in paper.items])
-        for paper in papers
-    ]
-    names = experiments(papers)
+    judge = Judge(kept, sources, quick, left_out)
+    parts = [Part(paper, [_entry(item, documented, judge) for item in paper.items]) for paper in papers]
+    names = [name for name in experiments(papers) if name not in left_out]
     pictures = {
         name: picture
         for part in parts
@@ -205,7 +229,7 @@ def build(
         for shown in entry.views
         for name, picture in shown.pictures.items()
     }
-    verdicts = [_verdict(name, kept.get(name), sources, quick=quick) for name in names]
+    verdicts = [_verdict(name, judge) for name in names]
     return Page(quick, parts, verdicts, sources.commit, pictures)
 
 
@@ -214,11 +238,9 @@ def experiments(papers: Iterable[Paper]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for paper in papers for item in paper.items for name in item.experiments))
 
 
-def _entry(
-    item: Item, documented: Sequence[Row], kept: Mapping[str, Kept], sources: Sources, *, quick: bool
-) -> Entry:
-    views = [_shown(item, at, view, kept.get(view.experiment)) for at, view in enumerate(item.views, 1)]
-    made = [_made(name, kept.get(name), sources, quick=quick) for name in item.experiments]
+def _entry(item: Item, documented: Sequence[Row], judge: Judge) -> Entry:
+    views = [_shown(item, at, view, judge.kept.get(view.experiment)) for at, view in enumerate(item.views, 1)]
+    made = [_made(name, judge) for name in item.experiments]
     return Entry(item, _stated([row for row in documented if item.anchor in row.anchors]), views, made)
 
 
@@ -290,21 +312,8 @@ def _listing(view: Listing, result: Mapping[str, Any]) -> Table:
     return Table([headings[at] for at in used], [[number(row[at]) for at in used] for row in rows])
 
 
-def _trouble(name: str, found: Kept | None, sources: Sources, *, quick: bool) -> str:
-    """Return why a result is not what was asked for, or nothing."""
-    if found is None:
-        return "not run"
-    if found.result is None:
-        return f"FAILED: {found.failure.splitlines()[0] if found.failure else 'no reason is known'}"
-    if not found.fresh(sources):
-        return f"STALE: made by other sources ({found.commit}), not by those of this page"
-    if found.quick != quick:
-        return "made by a quick run" if found.quick else "made by a full run"
-    return ""
-
-
-def _made(name: str, found: Kept | None, sources: Sources, *, quick: bool) -> Made:
-    trouble = _trouble(name, found, sources, quick=quick)
+def _made(name: str, judge: Judge) -> Made:
+    found, trouble = judge.kept.get(name), judge.trouble(name)
     if found is None or found.result is None:
         return Made(name, f"trapless-lab run {name}", "", trouble)
     ran = f"{found.began[:10]}, {found.seconds:.0f} s, sources {found.commit} (digest {found.digest})"
@@ -326,8 +335,8 @@ def _machine(facts: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, (machines, versions)))
 
 
-def _verdict(name: str, found: Kept | None, sources: Sources, *, quick: bool) -> Verdict:
-    trouble = _trouble(name, found, sources, quick=quick)
+def _verdict(name: str, judge: Judge) -> Verdict:
+    found, trouble = judge.kept.get(name), judge.trouble(name)
     result = (found.result if found else None) or {}
     checks, targets = result.get("checks", ()), result.get("targets", ())
     return Verdict(

@@ -373,6 +373,8 @@ def _points(xs: Sequence[float | None], ys: Sequence[float | None]) -> tuple[lis
     title="The life of a browser",
     reproduces="PiBooster, section 5.1, and the draft's Figures 7 and 8: Firefox, the pool's size over time",
     minutes=20,
+    # It is three minutes of a processor until a Firefox has started.
+    in_quick_report=False,
 )
 def pagetable_browser(context: Context) -> Result:
     """Let a Firefox live stock, with PiBooster enabled before, and while its tabs are open.
