@@ -3,6 +3,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -478,13 +479,20 @@ def test_what_takes_too_long_is_in_full_reports_only(checkout: Path, monkeypatch
     known = catalogue.experiments()
     long = {**known, "pears": replace(known["pears"], in_quick_report=False)}
     monkeypatch.setattr(catalogue, "experiments", lambda: long)
-    code, shown = report("--quick", "-j1", "-o", str(checkout / "quick"))
-    assert code == 0 and "1 of 1 experiments" in shown
-    assert (checkout / "ran").read_text().split() == ["apples"]
-    assert "pears: left out of a quick report" in (checkout / "quick/report.html").read_text()
-    code, shown = report("-j1", "-o", str(checkout / "full"))
+    target = checkout / "out"
+    code, shown = report("-j1", "-o", str(target))
     assert code == 0 and "2 of 2 experiments" in shown
-    assert "left out" not in (checkout / "full/report.html").read_text()
+    assert "left out" not in (target / "report.html").read_text()
+    pictures = len(list((target / page.FIGURES).iterdir()))
+    # An older result of it is not shown as one of this report.
+    shutil.copytree(checkout / "results/report/full", checkout / "results/report/quick")
+    code, shown = report("--quick", "-j1", "-o", str(target))
+    assert code == 0 and "1 of 1 experiments" in shown
+    assert (checkout / "ran").read_text().split() == ["pears", "apples", "apples"]
+    text = (target / "report.html").read_text()
+    assert "pears: left out of a quick report" in text and "sizes, without pears." in text
+    assert len(list((target / page.FIGURES).iterdir())) < pictures
+    assert [path.name for path in (target / page.RESULTS).iterdir()] == ["apples.json.gz"]
 
 
 def test_two_do_not_share_a_folder(checkout: Path) -> None:

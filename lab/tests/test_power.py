@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Power machines without a boot: their command lines and scripts, and a recorded run."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from trapless_lab.power.experiments import exits as power_exits
 from trapless_lab.power.machine import MODES, Vm
 from trapless_lab.progress import Progress
 
+ROOT = Path(__file__).parents[2]
 Forge = Callable[[str, str], str]
 """Mode and console -> the console to use instead."""
 
@@ -58,6 +60,14 @@ def test_the_recorded_run_holds(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rows["ctx_2p0k"]["inplace_spread"].count(" to ") == 1
 
 
+def test_every_workload_that_is_measured_is_named() -> None:
+    # What the others have are checks.
+    sources = {path.stem: path.read_text() for path in (ROOT / "power/guest").glob("*.c")}
+    lists = [text for name, text in sources.items() if name not in ("modules", "memory", "huge_pages")]
+    there = {name for text in lists for name in re.findall(r'^\t\{ "(\w+)", run_', text, re.MULTILINE)}
+    assert there == {*power_exits.WORKLOADS, power_exits.TEXT}
+
+
 def test_of_repeated_workloads_the_median_counts() -> None:
     console = Console("".join(f"result ctx {ticks} 10\n" for ticks in (80, 8000, 88, 96, 16)))
     assert [one.ticks for one in console.samples["ctx"]] == [80, 8000, 88, 96, 16]
@@ -80,6 +90,12 @@ def test_failures_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         old = "inplace-boot.statistics| dec_exits:"
         return text.replace(old, old + "9999999") if mode == "inplace" else text
 
+    def without_text(where: str) -> Forge:
+        return lambda mode, text: text.replace("result textsum ", "no ") if mode == where else text
+
+    assert failing(run(monkeypatch, without_text("base"))) == []
+    with pytest.raises(LabError, match="base lacks textsum"):
+        run(monkeypatch, without_text("base-small"))
     assert failing(run(monkeypatch, emulating)) == ["no FPU"]
     assert failing(run(monkeypatch, slower)) == ["in place is faster"]
     assert failing(run(monkeypatch, exiting)) == ["fewer exits"]

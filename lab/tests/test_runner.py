@@ -24,10 +24,12 @@ printf '{whole}' >{steps}
 HALF = WHOLE.partition(f"\n@{NONCE} 2.00 end 0001")[0].replace("this boot", "a boot that hung")
 
 
-def boot(folder: Path, hangs: int, cpus: int = 2, steps: Sequence[Step] = STEPS) -> tuple[StepLog, int]:
+def boot(
+    folder: Path, hangs: int, cpus: int = 2, steps: Sequence[Step] = STEPS, half: str = HALF
+) -> tuple[StepLog, int]:
     """Return what was logged, and how often the machine was booted."""
     outputs, boots = runner._outputs(MACHINES["bare"], folder), folder / "boots"
-    half, whole = (text.replace("\n", "\\n") for text in (HALF, WHOLE))
+    half, whole = (text.replace("\n", "\\n") for text in (half, WHOLE))
     script = EMULATOR.format(boots=boots, hangs=hangs, steps=outputs.steps, half=half, whole=whole)
     log = StepLog(steps, NONCE)
     machine = replace(MACHINES["bare"], cpus=cpus)
@@ -52,12 +54,20 @@ def test_a_run_that_is_stuck_begins_anew(tmp_path: Path) -> None:
     assert [result.output.strip() for result in log.results] == ["of this boot"] * 2
 
 
-def test_a_run_whose_inner_guest_does_not_boot_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+INNER = [Step("inner", "true", timeout_s=2, boots="of this boot"), Step("two", "true")]
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_a_run_whose_inner_guest_does_not_boot_begins_anew_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpus: int
 ) -> None:
-    monkeypatch.setattr(session, "_INNER_BOOT_S", 0.2)
-    inner = [STEPS[0], replace(STEPS[1], boots="of this boot")]
-    assert boot(tmp_path, hangs=1, cpus=1, steps=inner)[1] == 2
+    monkeypatch.setattr(runner, "_INNER_BOOT_S", 0.2)
+    begun = HALF.partition(f"\n@{NONCE} 2.00 end 0000")[0]
+    log, booted = boot(tmp_path, hangs=1, cpus=cpus, steps=INNER, half=begun)
+    assert booted == 2 and log.finished
+    with pytest.raises(session.GuestError, match='timed out after 2 s waiting for step "inner"') as info:
+        boot(tmp_path, hangs=99, cpus=cpus, steps=INNER, half=begun)
+    assert info.type is session.GuestError
 
 
 @pytest.mark.usefixtures("stuck")

@@ -35,12 +35,15 @@ def watch(
     steps: list[Step] = STEPS,
     silence_s: float = 60,
     monitor: Monitor | None = None,
+    inner_boot_s: float | None = None,
 ) -> list[str]:
     outputs = Outputs(*(directory / name for name in ("console", "steps", "trace", "qemu")))
     outputs.console.write_bytes((DATA / console).read_bytes())
     outputs.steps.write_bytes((DATA / "xen-steps.log").read_bytes() if steps_log is None else steps_log)
     progress = Recorder()
-    watched = session.Session("m", StepLog(steps, NONCE), outputs, progress, silence_s, monitor=monitor)
+    watched = session.Session(
+        "m", StepLog(steps, NONCE), outputs, progress, silence_s, monitor=monitor, inner_boot_s=inner_boot_s
+    )
     with session.process(argv, outputs.complaints) as process:
         watched.follow(process)
     return progress.finished_steps
@@ -133,7 +136,8 @@ def test_a_silent_boot_is_given_up_early(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("printed", "kind", "message"),
     [
-        (b"[    0.2] loading", session.EmulatorError, r'inner guest did not boot in 0.2 s, step "inner"'),
+        (b"[    0.2] loading", session.InnerBootError, 'no boot inside after 0.2 s waiting for step "inner"'),
+        (b"", session.GuestError, r'timed out after 1 s waiting for step "inner"'),
         (b"inner: begin\n", session.GuestError, r'timed out after 1 s waiting for step "inner"'),
     ],
 )
@@ -144,12 +148,25 @@ def test_an_inner_guest_that_does_not_boot_is_the_emulators_fault(
     kind: type[session.GuestError],
     message: str,
 ) -> None:
-    monkeypatch.setattr(session, "_INNER_BOOT_S", 0.2)
     log = b"\n@%b 1.00 begin 0000\n%b" % (NONCE.encode(), printed)
     inner = Step("inner", "vmm", timeout_s=1, boots="inner: begin")
     with pytest.raises(session.GuestError, match=message) as info:
-        watch(tmp_path, ["sleep", "60"], steps_log=log, steps=[inner])
+        watch(tmp_path, ["sleep", "60"], steps_log=log, steps=[inner], inner_boot_s=0.2)
     assert info.type is kind
+
+
+def test_after_another_step_it_is_a_failure(tmp_path: Path) -> None:
+    log = b"\n@%b 1.00 begin 0000\n\n@%b 1.00 end 0000 0\n\n@%b 1.00 begin 0001\n[    0.2] loading"
+    steps = [Step("insmod", "insmod x"), Step("inner", "vmm", timeout_s=1, boots="inner: begin")]
+    with pytest.raises(session.GuestError, match='timed out after 1 s waiting for step "inner"') as info:
+        watch(
+            tmp_path,
+            ["sleep", "60"],
+            steps_log=log.replace(b"%b", NONCE.encode()),
+            steps=steps,
+            inner_boot_s=0.2,
+        )
+    assert info.type is session.GuestError
 
 
 class Answer(Monitor):

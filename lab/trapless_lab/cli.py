@@ -347,10 +347,13 @@ def make_report(
             ]
             with overall.for_terminal(jobs) as shown:
                 found |= making.make(wanted, found, making.Order(folder, now, quick), shown, jobs)
+    found = {name: one for name, one in found.items() if name not in left_out}
     made = page.build(papers, rows, found, now, quick=quick, left_out=left_out)
     page.write(made, target)
     for one in found.values():
         kept.save(target / page.RESULTS, one, packed=True)
+    for name in left_out:
+        kept.place(target / page.RESULTS, name, packed=True).unlink(missing_ok=True)
     if tables:
         output.write(tables, measured.rewrite(tables.read_text(), found).encode())
     console = Console(soft_wrap=True, highlight=False)

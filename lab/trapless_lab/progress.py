@@ -19,7 +19,7 @@ class Progress:
         """A machine starts, with so many steps to run."""
 
     def again(self, reason: str) -> None:
-        """The machine did not start, and is started again."""
+        """The run failed by its emulator, and begins anew."""
 
     def started(self, step: str) -> None:
         """A step started."""

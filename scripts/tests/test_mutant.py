@@ -76,3 +76,87 @@ def test_missing_inputs_are_named(tree: Path, arguments: list[str]) -> None:
     result = mutant(tree, *arguments)
     assert result.returncode == 2
     assert result.stderr
+
+
+# The objects of a kernel module with a mistake
+
+COMMAND = "cmd_{build}/flush.o := gcc -c -o {build}/flush.o {build}/flush.c\ndeps := {root}/dirty/found.h\n"
+HEADER_PATCH = """\
+Forgets what was found.
+--- a/dirty/found.h
++++ b/dirty/found.h
+@@ -1 +1 @@
+-int found;
++int lost;
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    """Return a repository with a module that was built, and the copy of its sources with a mistake."""
+    (tmp_path / "scripts").mkdir()
+    for name in ("mutant", "mutant-objects"):
+        shutil.copy(SCRIPT.with_name(name), tmp_path / "scripts")
+    (tmp_path / "dirty/tests/mutants").mkdir(parents=True)
+    (tmp_path / "dirty/found.h").write_text("int found;\n")
+    (tmp_path / "dirty/tests/mutants/forgets.patch").write_text(HEADER_PATCH)
+    subprocess.run(
+        [tmp_path / "scripts/mutant", "dirty", "build/forgets/source", "forgets"],
+        check=True,
+    )
+    # Later than the copy: the case in which times alone would keep the mistake out.
+    product = tmp_path / "build/module"
+    product.mkdir()
+    (product / "flush.c").touch()
+    (product / "flush.o").write_text("an object")
+    (product / "left-out.c").touch()
+    (product / ".flush.o.cmd").write_text(COMMAND.format(build=product, root=tmp_path))
+    return tmp_path
+
+
+def objects(module: Path, product: str = "build/module") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [module / "scripts/mutant-objects", product, "build/forgets"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_objects_come_with_the_names_of_the_copy(module: Path) -> None:
+    assert objects(module).returncode == 0
+    build = module / "build/forgets"
+    assert (build / "flush.o").read_text() == "an object"
+    assert (build / ".flush.o.cmd").read_text() == COMMAND.format(build=build, root=build / "source")
+    assert not (build / "left-out.o").exists()
+
+
+def test_what_the_mistake_changes_is_younger_than_every_object(module: Path) -> None:
+    build = module / "build/forgets"
+    changed = build / "source/dirty/found.h"
+    assert changed.read_text() == "int lost;\n"
+    assert changed.stat().st_mtime_ns <= (module / "build/module/flush.o").stat().st_mtime_ns
+    assert objects(module).returncode == 0
+    assert changed.stat().st_mtime_ns > (build / "flush.o").stat().st_mtime_ns
+
+
+def test_what_was_compiled_stays_until_the_copy_is_another(module: Path) -> None:
+    objects(module)
+    build = module / "build/forgets"
+    (build / "flush.o").write_text("compiled")
+    objects(module)
+    assert (build / "flush.o").read_text() == "compiled"
+    (build / "source/.mutant").touch()
+    objects(module)
+    assert (build / "flush.o").read_text() == "an object"
+
+
+def test_without_a_product_nothing_is_given(module: Path) -> None:
+    assert objects(module, "build/none").returncode == 0
+    assert not (module / "build/forgets/flush.o").exists()
+
+
+def test_objects_need_a_copy(module: Path) -> None:
+    shutil.rmtree(module / "build/forgets/source")
+    result = objects(module)
+    assert result.returncode == 2 and "is not what scripts/mutant makes" in result.stderr

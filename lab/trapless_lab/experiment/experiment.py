@@ -146,7 +146,7 @@ class Experiment:
     alone: bool = False
     """Whether it measures this host's own time, so that nothing should run beside it."""
     in_quick_report: bool = True
-    """Whether a quick report has it, too: not if it takes minutes however little it is to measure."""
+    """Whether a quick report has it. False for one that takes minutes even if it measures little."""
 
 
 _registry: dict[str, Experiment] = {}

@@ -31,12 +31,6 @@ _TAIL_LINES = 25
 # of it at a late initcall. Once a step has begun or a module is in, it is no excuse any more.
 _STALE_BREAKPOINT = re.compile(rb"\bint3: 0000 \[#1\]")
 _NO_MODULES = re.compile(rb"Modules linked in:\s*$", re.MULTILINE)
-# On QEMU 7.2's emulation of AMD's virtualisation an interrupt sometimes gets into an inner guest that has
-# its interrupts off. Seen in a boot that hung, one of some hundreds: a tick's handler, at
-# __update_load_avg_se with IF clear, was interrupted by the next tick, which waited for the lock of the run
-# queue that the handler held. Nothing of ours injects interrupts, so it is an excuse until the inner guest
-# runs its script. A boot takes 10 s, or a minute beside others.
-_INNER_BOOT_S = 150.0
 # How long nothing is logged before the monitor is asked, and again. It takes seconds to answer.
 _ASKED_AFTER_S = 30.0
 # How long a crash may go on printing before its log is shown.
@@ -48,7 +42,11 @@ class GuestError(LabError):
 
 
 class EmulatorError(GuestError):
-    """A machine stopped for what QEMU's emulation of several CPUs does, and no processor."""
+    """A machine stopped for what its emulation does, and no processor."""
+
+
+class InnerBootError(EmulatorError):
+    """The machine inside a machine did not boot."""
 
 
 class _Tail:
@@ -106,10 +104,13 @@ class Session:
         silence_s: float | None = None,
         boot_s: float | None = None,
         monitor: Monitor | None = None,
+        inner_boot_s: float | None = None,
     ) -> None:
         """Watch ``machine``; a boot hangs if there is no output on the console for ``silence_s`` seconds, or
-        no step after ``boot_s`` seconds. ``monitor`` is asked whether it hangs later.
+        no step after ``boot_s`` seconds, that of a machine inside it after ``inner_boot_s``. ``monitor`` is
+        asked whether it hangs later.
         """
+        self._inner_boot_s = inner_boot_s
         self._monitor = monitor
         self._machine = machine
         self._boot_s = BOOT_TIMEOUT_S if boot_s is None else boot_s
@@ -154,9 +155,9 @@ class Session:
             if time.monotonic() - since > limit:
                 kind = EmulatorError if self._booting else GuestError
                 self._fail(f"timed out after {limit:g} s waiting for {waiting_for}", kind)
-            if time.monotonic() - since > _INNER_BOOT_S and self._inner_boots:
+            if self._inner_boot_s and time.monotonic() - since > self._inner_boot_s and self._inner_boots:
                 self._fail(
-                    f"its inner guest did not boot in {_INNER_BOOT_S:g} s, {waiting_for}", EmulatorError
+                    f"no boot inside after {self._inner_boot_s:g} s waiting for {waiting_for}", InnerBootError
                 )
             if self._booting and time.monotonic() - heard > self._silence_s:
                 self._fail(f"silent for {self._silence_s:g} s while waiting for {waiting_for}", EmulatorError)
@@ -174,8 +175,11 @@ class Session:
 
     @property
     def _inner_boots(self) -> bool:
-        running = self._log.running
-        return bool(running and running.boots and running.boots not in self._log.partial)
+        """Whether the first step has started a machine that prints, but has not booted."""
+        running, printed = self._log.running, self._log.partial.strip()
+        return bool(running and running.boots and not self._log.results) and bool(
+            printed and running and running.boots and running.boots not in printed
+        )
 
     @property
     def _stale_breakpoint(self) -> bool:

@@ -40,7 +40,7 @@ mkfifo /tmp/done"""
 PROFILE = (
     "rm -rf /tmp/home /tmp/profile && mkdir /tmp/home /tmp/profile && cp /lib/trapless/user.js /tmp/profile/"
 )
-"""Before each start: nothing is left of the last one."""
+"""Before each start: a new profile and an empty home."""
 
 START = (
     "(HOME=/tmp/home LANG=C MOZ_CRASHREPORTER_DISABLE=1 "

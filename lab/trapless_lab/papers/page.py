@@ -108,6 +108,7 @@ class Page:
     verdicts: Sequence[Verdict]
     commit: str
     pictures: Mapping[str, Picture]
+    left_out: Collection[str] = ()
 
     @property
     def good(self) -> bool:
@@ -195,10 +196,8 @@ class Judge:
     def trouble(self, name: str) -> str:
         """Return why a result is not what was asked for, or nothing."""
         found = self.kept.get(name)
-        if name in self.left_out:
-            return "left out of a quick report"
         if found is None:
-            return "not run"
+            return "left out of a quick report" if name in self.left_out else "not run"
         if found.result is None:
             return f"FAILED: {found.failure.splitlines()[0] if found.failure else 'no reason is known'}"
         if not found.fresh(self.sources):
@@ -217,7 +216,7 @@ def build(
     quick: bool,
     left_out: Collection[str] = (),
 ) -> Page:
-    """Return the page of some papers' items; what is left out is no failure."""
+    """Return the page of some papers' items; that nothing is kept of what is left out is no failure."""
     papers = tuple(papers)
     judge = Judge(kept, sources, quick, left_out)
     parts = [Part(paper, [_entry(item, documented, judge) for item in paper.items]) for paper in papers]
@@ -230,7 +229,7 @@ def build(
         for name, picture in shown.pictures.items()
     }
     verdicts = [_verdict(name, judge) for name in names]
-    return Page(quick, parts, verdicts, sources.commit, pictures)
+    return Page(quick, parts, verdicts, sources.commit, pictures, left_out)
 
 
 def experiments(papers: Iterable[Paper]) -> tuple[str, ...]:
@@ -379,8 +378,13 @@ def render(page: Page) -> dict[str, bytes]:
 
 
 def write(page: Page, folder: Path) -> None:
-    """Write the report into a folder, with one for the results that were drawn."""
+    """Write the report into a folder, with one for the results that were drawn, and remove the figures of an
+    earlier report.
+    """
     for name in (FIGURES, RESULTS):
         output.require_folder(folder / name)
     for name, content in render(page).items():
         output.write(folder / name, content)
+    for old in (folder / FIGURES).glob("*.svg"):
+        if old.name not in page.pictures:
+            old.unlink()

@@ -6,6 +6,8 @@ Figures 7 and 8 of PiBooster's draft, as measured, and its idle setting (section
 Invariant: a sampler in the guest that makes no process reads the pool's own counters at a steady pace of the
 guest's clock, and writes a tick into QEMU's trace each time: so flushes, which QEMU's IOMMU counts, are those
 between two samples. A group counts only if the browser opened and closed all its tabs and ended by itself.
+Two groups may be in one machine, one after the other; what the second finds of the first is what the kernel
+keeps of a program that has ended, for the profile is new.
 """
 
 import re
@@ -47,7 +49,7 @@ AFTER_S, QUICK_AFTER_S = 1800, 420
 IDLE_S, QUICK_IDLE_S = 600, 120
 REST_S = 60
 
-# The groups of each machine, one after the other; a quick run has the first machine.
+# The groups of each machine, one after the other; a quick run boots only the first machine.
 TOGETHER = (("stock", "pre"), ("dyn",))
 
 _STOP = "/tmp/stop"
@@ -373,13 +375,13 @@ def _points(xs: Sequence[float | None], ys: Sequence[float | None]) -> tuple[lis
     title="The life of a browser",
     reproduces="PiBooster, section 5.1, and the draft's Figures 7 and 8: Firefox, the pool's size over time",
     minutes=20,
-    # It is three minutes of a processor until a Firefox has started.
+    # Starting Firefox takes three minutes of a processor.
     in_quick_report=False,
 )
 def pagetable_browser(context: Context) -> Result:
     """Let a Firefox live stock, with PiBooster enabled before, and while its tabs are open.
 
-    Each life begins with a new profile. The last is not in a quick run: it is minutes.
+    Each life begins with a new profile. A quick run has the first two lives.
     """
     tabs, rounds, after_s, idle_s = (
         (QUICK_TABS, QUICK_ROUNDS, QUICK_AFTER_S, QUICK_IDLE_S)

@@ -89,7 +89,7 @@ GROUPS = {
 and with all its tables limited to that. Processes run before the browser or beside it."""
 
 QUICK_GROUPS = [f"{name}, beside" for name in _SETTINGS if name != "default"]
-"""Of a quick run: what is limited, while more tables are in use at once."""
+"""Of a quick run: the two limited pools, with the browser beside the processes."""
 
 PAPER = [
     {"group": "pre", "pages": 176, "pte": 145, "pmd": 26, "pgd": 5},
@@ -213,7 +213,9 @@ def _checks(found: dict[str, Held], sessions: int, quick: bool) -> list[Check]:
     minutes=15,
 )
 def pagetable_size(context: Context) -> Result:
-    """Let processes come and go and a browser open its tabs, the pool as it comes and held to 180 pages."""
+    """Let processes come and go and a browser open its tabs; the pool with its defaults, and limited to 180
+    pages in two ways. A quick run has the limited ones.
+    """
     sessions = 1 if context.quick else SESSIONS
     processes = PROCESSES_A_SESSION // 10 if context.quick else PROCESSES_A_SESSION
     groups = QUICK_GROUPS if context.quick else list(GROUPS)
