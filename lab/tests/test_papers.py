@@ -484,6 +484,7 @@ def test_what_takes_too_long_is_in_full_reports_only(checkout: Path, monkeypatch
     assert code == 0 and "2 of 2 experiments" in shown
     assert "left out" not in (target / "report.html").read_text()
     pictures = len(list((target / page.FIGURES).iterdir()))
+    (target / page.FIGURES / "of-the-user.svg").touch()
     # An older result of it is not shown as one of this report.
     shutil.copytree(checkout / "results/report/full", checkout / "results/report/quick")
     code, shown = report("--quick", "-j1", "-o", str(target))
@@ -491,8 +492,13 @@ def test_what_takes_too_long_is_in_full_reports_only(checkout: Path, monkeypatch
     assert (checkout / "ran").read_text().split() == ["pears", "apples", "apples"]
     text = (target / "report.html").read_text()
     assert "pears: left out of a quick report" in text and "sizes, without pears." in text
-    assert len(list((target / page.FIGURES).iterdir())) < pictures
+    left = [path.name for path in (target / page.FIGURES).iterdir()]
+    assert len(left) - 1 < pictures and "of-the-user.svg" in left
     assert [path.name for path in (target / page.RESULTS).iterdir()] == ["apples.json.gz"]
+    # Results that are given are not removed, wherever they are.
+    assert report("-j1", "-o", str(target))[0] == 0
+    report("--quick", "--from", str(target / page.RESULTS), "-o", str(target))
+    assert len(list((target / page.RESULTS).iterdir())) == 2
 
 
 def test_two_do_not_share_a_folder(checkout: Path) -> None:

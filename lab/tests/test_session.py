@@ -142,11 +142,7 @@ def test_a_silent_boot_is_given_up_early(tmp_path: Path) -> None:
     ],
 )
 def test_an_inner_guest_that_does_not_boot_is_the_emulators_fault(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    printed: bytes,
-    kind: type[session.GuestError],
-    message: str,
+    tmp_path: Path, printed: bytes, kind: type[session.GuestError], message: str
 ) -> None:
     log = b"\n@%b 1.00 begin 0000\n%b" % (NONCE.encode(), printed)
     inner = Step("inner", "vmm", timeout_s=1, boots="inner: begin")

@@ -352,8 +352,9 @@ def make_report(
     page.write(made, target)
     for one in found.values():
         kept.save(target / page.RESULTS, one, packed=True)
-    for name in left_out:
-        kept.place(target / page.RESULTS, name, packed=True).unlink(missing_ok=True)
+    if not given:  # which may be that very folder
+        for name in left_out:
+            kept.place(target / page.RESULTS, name, packed=True).unlink(missing_ok=True)
     if tables:
         output.write(tables, measured.rewrite(tables.read_text(), found).encode())
     console = Console(soft_wrap=True, highlight=False)

@@ -176,10 +176,11 @@ class Session:
     @property
     def _inner_boots(self) -> bool:
         """Whether the first step has started a machine that prints, but has not booted."""
-        running, printed = self._log.running, self._log.partial.strip()
-        return bool(running and running.boots and not self._log.results) and bool(
-            printed and running and running.boots and running.boots not in printed
-        )
+        running = self._log.running
+        if running is None or running.boots is None or self._log.results:
+            return False
+        printed = self._log.partial.strip()
+        return bool(printed) and running.boots not in printed
 
     @property
     def _stale_breakpoint(self) -> bool:

@@ -31,6 +31,10 @@ _WIDEST = 12
 NOTHING = "–"  # noqa: RUF001
 
 
+# The name of a picture; see _shown().
+_FIGURE = re.compile(r".+-\d+-(theirs|ours)\.svg")
+
+
 @dataclass(frozen=True)
 class Table:
     """A table in words and numbers as they are read."""
@@ -379,12 +383,12 @@ def render(page: Page) -> dict[str, bytes]:
 
 def write(page: Page, folder: Path) -> None:
     """Write the report into a folder, with one for the results that were drawn, and remove the figures of an
-    earlier report.
+    earlier report. Other files of these folders are not touched.
     """
     for name in (FIGURES, RESULTS):
         output.require_folder(folder / name)
     for name, content in render(page).items():
         output.write(folder / name, content)
-    for old in (folder / FIGURES).glob("*.svg"):
-        if old.name not in page.pictures:
+    for old in (folder / FIGURES).iterdir():
+        if _FIGURE.fullmatch(old.name) and old.name not in page.pictures:
             old.unlink()

@@ -417,8 +417,9 @@ def pagetable_browser(context: Context) -> Result:
         method=f"Debian's firefox-esr, headless, driven through Marionette: {tabs} tabs opened; "
         f"{idle_s} s idle (not dyn); {tabs} more, closed, {rounds} times; quit; with the pool {after_s} s of "
         f"idle time. A sample each {SAMPLE_MS} ms of the guest's time; flushes in QEMU's VT-d trace between "
-        "samples. PiBooster alone: pre from before the start, dyn from when the first tabs are open. "
-        "processes: with threads. "
+        "samples. PiBooster alone: pre from before the start, in the machine in which stock was before; dyn "
+        "from when the first tabs are open, in a machine of its own. Each has a new profile. processes: with "
+        "threads. "
         "last_round_flushes: from the driver's second connection, for dyn from the pool's first sample after "
         "it, to the end. icount, 2 ns an instruction",
         rows=rows,
