@@ -10,7 +10,7 @@ Invariants:
 - What the journal has, was run: a line is written, and on disk, only when its batch has ended by itself. A
   batch that was interrupted is run again, with the same seed.
 - One journal is about one version of the sources; the next version gets another folder. So hours of an older
-  product are never counted for a newer one.
+  product are never counted for a newer one. Documents do not count: they say how long the soaks ran.
 - A soak test that failed is not run again until it is asked for by --again, and the exit code is 1 until it
   has passed with that seed.
 """
@@ -150,21 +150,22 @@ def found(repository: Path) -> list[Soak]:
 
 
 def version(repository: Path) -> str:
-    """Return a name for the sources as they are: the commit, and a digest of what is not committed."""
-
-    def git(*arguments: str) -> bytes:
-        return subprocess.run(["git", *arguments], cwd=repository, capture_output=True, check=True).stdout
-
+    """Return a digest of the sources as they are, committed or not, but for documents."""
     try:
-        commit = git("rev-parse", "--short=12", "HEAD").decode().strip()
-        changes = git("diff", "HEAD")
-        for name in git("ls-files", "-z", "--others", "--exclude-standard").split(b"\0"):
-            if name:
-                path = repository / os.fsdecode(name)
-                changes += name + (path.read_bytes() if path.is_file() else b"")
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=repository,
+            capture_output=True,
+            check=True,
+        ).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise click.ClickException(f"the version of the sources is unknown without git: {error}") from error
-    return commit + ("-" + hashlib.sha256(changes).hexdigest()[:8] if changes else "")
+    digest = hashlib.sha256()
+    for name in sorted({os.fsdecode(name) for name in listed.split(b"\0") if name}):
+        path = repository / name
+        if path.is_file() and not name.startswith("docs/") and path.suffix != ".md":
+            digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:12]
 
 
 def run(soak: Soak, seed: int, repository: Path, log: Path, console: Console) -> Batch:
@@ -314,8 +315,9 @@ def _is(soak: Soak, name: str) -> bool:
 def _run_all(journal: Journal, soaks: list[Soak], hours: float, again: bool, repository: Path) -> bool:
     """Run batches until the time is over; return whether the user stopped it before."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, _stop)
     repeat = {soak.name for soak in soaks if again and journal.failed(soak.name)}
     try:
         while True:

@@ -144,7 +144,7 @@ def test_a_failure_ends_that_test_alone_and_is_run_again_with_its_seed_when_aske
     assert seeds(bad)[2] == seeds(bad)[1] and "which passed since" in passed.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_batch_leaves_nothing_behind_and_is_run_again(tree: Tree, number: int) -> None:
     program = tree.add("dirty", "hangs", HANGS)
     soak = subprocess.Popen(
@@ -227,6 +227,14 @@ def test_another_version_of_the_sources_has_a_journal_of_its_own(tree: Tree) -> 
     program.write_text(program.read_text() + "\n")
     assert len(journals()) == 2
     git("commit", "-am", "b")
+    assert len(journals()) == 2, "the same sources"
+    for document in ("README.md", "docs/results.md"):
+        (tree.folder / document).parent.mkdir(exist_ok=True)
+        (tree.folder / document).write_text("It ran for two hours.\n")
+    git("add", ".")
+    git("commit", "-m", "c")
+    assert len(journals()) == 2, "a document says how long they ran"
+    (tree.folder / "new.c").write_text("")
     assert len(journals()) == 3
 
 
