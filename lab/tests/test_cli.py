@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Experiments, their registry, their reports and the command line."""
 
+import errno
 import json
+import os
 import re
+import subprocess
+import sys
 import tempfile
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +22,7 @@ from trapless_lab import catalogue, cli
 from trapless_lab.errors import LabError
 from trapless_lab.experiment import experiment, report
 from trapless_lab.experiment.experiment import Check, Context, Experiment, Result, Target
+from trapless_lab.experiment.plots import Album
 from trapless_lab.machines.machine import MACHINES
 
 
@@ -176,6 +182,87 @@ def test_a_result_that_cannot_be_written_is_still_shown(monkeypatch: pytest.Monk
     assert "holds  enough" in output and "cannot write /dev/full: No space left" in output
 
 
+@pytest.fixture
+def apples(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The command line in a process of its own, whose one experiment, or profile, ends at once."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import test_cli as t\n"
+        "from trapless_lab import catalogue, cli\n"
+        "catalogue.experiments = lambda: {'apples': t.replace(t.fake(t.result()), run=t.drawing)}\n"
+        "cli.main()\n"
+    )
+
+    def run(arguments: str, shell: str = "") -> subprocess.CompletedProcess[str]:
+        command = f"{sys.executable} {program} {arguments} {shell}"
+        return subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("shell", "why"), [(">/dev/full", "No space left on device"), ("| exec true", "Broken pipe")]
+)
+def test_a_result_is_written_although_it_cannot_be_shown(
+    apples: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, shell: str, why: str
+) -> None:
+    ran = apples("run apples --json out.json --plots pictures", shell)
+    assert ran.returncode == 1
+    assert ran.stderr == f"{ONE_VALUE}Error: cannot write standard output: {why}\n"
+    assert json.loads((tmp_path / "out.json").read_text())["experiment"] == "apples"
+    assert (tmp_path / "pictures" / "l.png").exists()
+
+
+@pytest.mark.parametrize("arguments", ["list", "list --json", "machines", "--version", "run --help"])
+def test_a_full_standard_output_is_one_message(
+    apples: Callable[..., subprocess.CompletedProcess[str]], arguments: str
+) -> None:
+    ran = apples(arguments, ">/dev/full")
+    assert ran.returncode == 1
+    assert ran.stderr == "Error: cannot write standard output: No space left on device\n"
+
+
+def test_one_file_for_two_results_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("out")
+    arguments = ["profile", "xen-strict", "--json", str(tmp_path / "out"), "--folded", str(tmp_path / "link")]
+    ran = CliRunner().invoke(cli.main, [*arguments, "--", "true"])
+    assert ran.exit_code == 2 and "two results cannot go to one file" in ran.output
+
+
+def test_standard_output_is_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, output = invoke(monkeypatch, AssertionError("it ran"), "--plots", "-")
+    assert code == 2 and "where a directory is wanted" in output
+
+
+def test_a_path_that_fails_within_a_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, output = invoke(monkeypatch, FileExistsError(errno.EEXIST, "File exists", "logs/stock"))
+    assert (code, output) == (1, "Error: logs/stock: File exists\n")
+
+
+def test_what_was_kept_elsewhere_is_told_also_if_drawing_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Album, "save", lambda *_: 1 / 0)
+    code, output = invoke_drawing(monkeypatch, "--plots", str(tmp_path / "new"), "--json", "/dev/full")
+    (kept,) = tmp_path.glob("trapless-lab.*")
+    assert code == 1 and f"it is in {kept}" in output
+
+
+def test_brackets_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = replace(result(), checks=[Check("[x] of", True, "ok [/x]")], rows=[{"a[b]": "[c]"}])
+    report.show(Console(width=100), fake(odd), odd)
+    shown = capsys.readouterr().out
+    assert "holds  [x] of: ok [/x]" in shown and "a[b]" in shown and "[c]" in shown
+
+
 def test_unwritable_plots_are_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     code, output = invoke(monkeypatch, AssertionError("it ran"), "--plots", "/proc/plots")
     assert code == 1
@@ -237,6 +324,9 @@ def test_a_pair_that_it_does_not_run_on_is_refused(
 
 
 # Plots are tested in test_plots.py; here, that a run saves them, and loses no result by them.
+
+
+ONE_VALUE = "no plot one.png: there is one value only of: sizes\n"
 
 
 def drawing(context: Context) -> Result:

@@ -5,15 +5,17 @@ Invariant: the exit code is 0 only if the command ran to its end and every check
 argument is wrong.
 """
 
+import contextlib
+import errno
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ParamSpec, Self
+from typing import Any, ParamSpec, Self
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from . import __version__, artifacts, catalogue, host, output, overall, progress
@@ -25,21 +27,53 @@ from .experiment.plots import Album
 from .machines import pair
 from .machines.machine import MACHINES, Machine
 from .machines.pair import PAIRS
+from .output import Terminal
 from .pagetable import parts as pagetable
 from .papers import PAPERS, documented, kept, making, measured, page, sources
 from .profiler import flame, profile, profile_report
 
 P = ParamSpec("P")
 
+# What a full disk, a quota, a limit, a broken disk and a reader that has left say.
+_NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+
 
 class _Commands(click.Group):
-    """Turns the lab's errors into one message and exit code 1."""
+    """Turns the lab's errors, and those of files that the user has named, into one message and code 1."""
+
+    def main(self, *arguments: Any, **named: Any) -> Any:
+        try:
+            with _standard_output():
+                return super().main(*arguments, **named)
+        except LabError as error:
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            with _standard_output():
+                return super().invoke(ctx)
         except LabError as error:
             raise click.ClickException(str(error)) from error
+        except OSError as error:
+            if error.filename is None:
+                raise
+            raise click.ClickException(f"{error.filename}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _standard_output() -> Iterator[None]:
+    """Name standard output if it cannot be written."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NOT_WRITABLE:
+            raise
+        output.give_up_standard()
+        raise LabError(f"cannot write standard output: {error.strerror}") from error
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,7 +92,7 @@ def list_experiments(as_json: bool) -> None:
     table = Table("name", "reproduces", "minutes")
     for entry in catalogue.experiments().values():
         table.add_row(entry.name, entry.reproduces, str(entry.minutes))
-    Console().print(table)
+    Terminal().print(table)
 
 
 @main.command()
@@ -75,28 +109,36 @@ def machines() -> None:
             str(machine.cpus),
             str(machine.memory_mib),
         )
-    Console().print(table)
+    Terminal().print(table)
 
 
 def _require_writable(files: Sequence[Path | None], folders: Sequence[Path | None]) -> None:
     """Refuse a path that cannot be written, before a machine runs."""
     if sum(map(output.is_standard, files)) > 1:
         raise click.UsageError("only one result can go to standard output")
-    for file in files:
-        if file is not None:
-            output.require_writable(file)
     for folder in folders:
+        if output.is_standard(folder):
+            raise click.UsageError(f"{folder} is standard output, where a directory is wanted")
         if folder is not None:
             output.require_folder(folder)
+    seen: set[Path] = set()
+    for file in files:
+        if file is None or output.is_standard(file):
+            continue
+        output.require_writable(file)
+        place = file.resolve()
+        if place in seen and (place.is_file() or not place.exists()):
+            raise click.UsageError(f"two results cannot go to one file, {file}")
+        seen.add(place)
 
 
-def _console(*files: Path | None) -> Console:
+def _console(*files: Path | None) -> Terminal:
     """Return the console for a person: standard output, unless a result goes there."""
-    return Console(stderr=any(map(output.is_standard, files)))
+    return Terminal(stderr=any(map(output.is_standard, files)))
 
 
 class _Saving:
-    """Writes each file of a run's, also if another could not be written; then says which could not."""
+    """Shows and writes each result of a run, also if another could not be; then says which could not."""
 
     def __init__(self) -> None:
         self._failed: list[str] = []
@@ -106,13 +148,17 @@ class _Saving:
 
     def __call__(self, write: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
         try:
-            write(*arguments, **named)
+            with _standard_output():
+                write(*arguments, **named)
         except LabError as error:
             self._failed.append(str(error))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._failed:
+        if not self._failed:
+            return
+        if kind is None:
             raise LabError("; ".join(self._failed))
+        click.echo("\n".join(self._failed), err=True)
 
 
 def _known(_ctx: click.Context, _param: click.Parameter, name: str) -> experiment.Experiment:
@@ -171,14 +217,14 @@ def run(
         )
         result = chosen.run(context)
     console = _console(json_path)
-    report.show(console, chosen, result)
     with _Saving() as saving:
+        saving(report.show, console, chosen, result)
         if json_path is not None:
             saving(report.write, json_path, report.as_json(chosen, result))
         if album is not None and plots is not None:
-            for name, why in album.left_out.items():
-                console.print(f"no plot {name}: {why}", highlight=False, soft_wrap=True)
             saving(album.save, plots)
+            for name, why in album.left_out.items():
+                click.echo(f"no plot {name}: {why}", err=True)
     if not result.holds:
         raise SystemExit(1)
 
@@ -245,15 +291,14 @@ def profile_workload(
     )
     with progress.for_terminal() as shown:
         found = profile.take(request, shown, keep)
-    profile_report.show(_console(*files), request, found, per, top)
     with _Saving() as saving:
+        saving(profile_report.show, _console(*files), request, found, per, top)
         if json_path is not None:
             saving(report.write, json_path, profile_report.as_json(request, found, per, host.versions()))
         if folded_path is not None:
             saving(output.write_or_rescue, folded_path, "".join(flame.folded(found)).encode())
         if flame_path is not None:
-            drawn = flame.draw(found, f"{machine.name}: {' '.join(workload)}")
-            saving(output.write_or_rescue, flame_path, drawn)
+            saving(flame.write, flame_path, found, f"{machine.name}: {' '.join(workload)}")
     if not found.holds:
         raise SystemExit(1)
 
@@ -272,7 +317,7 @@ def demo(parts: list[Part], logs: bool) -> None:
     """Show in some minutes what trapless is for, before and after; all parts, or those named."""
     with overall.for_terminal(demonstration.MACHINES_AT_A_TIME) as shown:
         outcomes = demonstration.run(parts, shown)
-    if not demonstration.show(Console(), outcomes, logs=logs):
+    if not demonstration.show(Terminal(), outcomes, logs=logs):
         raise SystemExit(1)
 
 
@@ -328,9 +373,12 @@ def make_report(
     papers = [paper for paper in PAPERS if not only or paper.system in only]
     names = page.experiments(papers)
     folder = given or root / "results" / "report" / ("quick" if quick else "full")
-    _require_writable((tables,), (target, *([] if given else [folder])))
+    _require_writable(
+        (tables, target / page.HTML, target / page.MARKDOWN),
+        (target / page.RESULTS, *([] if given else [folder])),
+    )
     if tables:
-        measured.rewrite(tables.read_text(), {})  # fails before the run if a table or a row is unknown
+        measured.rewrite(_text(tables), {})  # fails before the run if a table or a row is unknown
     rows = documented.rows((root / "docs" / "papers.md").read_text())
     known = catalogue.experiments()
     left_out = [name for name in names if quick and not known[name].in_quick_report]
@@ -349,18 +397,30 @@ def make_report(
                 found |= making.make(wanted, found, making.Order(folder, now, quick), shown, jobs)
     found = {name: one for name, one in found.items() if name not in left_out}
     made = page.build(papers, rows, found, now, quick=quick, left_out=left_out)
-    page.write(made, target)
-    for one in found.values():
-        kept.save(target / page.RESULTS, one, packed=True)
-    if not given:  # which may be that very folder
-        for name in left_out:
-            kept.place(target / page.RESULTS, name, packed=True).unlink(missing_ok=True)
-    if tables:
-        output.write(tables, measured.rewrite(tables.read_text(), found).encode())
-    console = Console(soft_wrap=True, highlight=False)
+    with _Saving() as saving:
+        saving(_show_page, made, target)
+        saving(page.write, made, target)
+        for one in found.values():
+            saving(kept.save, target / page.RESULTS, one, packed=True)
+        if not given:  # which may be that very folder
+            for name in left_out:
+                kept.place(target / page.RESULTS, name, packed=True).unlink(missing_ok=True)
+        if tables:
+            saving(output.write, tables, measured.rewrite(_text(tables), found).encode())
+    if not made.good:
+        raise SystemExit(1)
+
+
+def _show_page(made: page.Page, target: Path) -> None:
+    console = Terminal(soft_wrap=True, highlight=False)
     for heading, lines in made.lists:
         for line in lines:
             console.print(f"{heading}: {line}", markup=False)
     console.print(f"{target / page.HTML}: {made.sentence}", markup=False)
-    if not made.good:
-        raise SystemExit(1)
+
+
+def _text(document: Path) -> str:
+    try:
+        return document.read_text()
+    except UnicodeDecodeError as error:
+        raise LabError(f"{document} is no text in UTF-8: {error}") from error

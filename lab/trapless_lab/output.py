@@ -6,11 +6,13 @@ permissions and, if root writes, its owner. Other files, such as devices and pip
 replaced, and ``-`` is standard output. Links are followed by the kernel, which may refuse to
 (fs.protected_symlinks): root must not write where somebody else's link in /tmp leads. ``require_writable``
 finds a path that cannot be written before anything is run. A result that could not be written all the same is
-kept in the folder for temporary files (``write_or_rescue``). A folder of kept results has one writer at a
-time (``alone``), for each would make what the other is making, and write over it.
+kept in the folder for temporary files (``write_or_rescue``). That standard output cannot be written is an
+OSError like another's (``Terminal``), so that what else was to be written still is. A folder of kept results
+has one writer at a time (``alone``), for each would make what the other is making, and write over it.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -19,9 +21,27 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from rich.console import Console
+
 from .errors import LabError
 
 _STANDARD = (Path("-"), Path("/dev/stdout"))
+
+
+class Terminal(Console):
+    """Where a person reads; rich's own ends the program if a reader, such as head, has left."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what rich caught."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def give_up_standard() -> None:
+    """Write what standard output is still to get to nowhere: it cannot be written."""
+    with contextlib.suppress(OSError, ValueError):  # a test's is no descriptor
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def is_standard(target: Path | None) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
@@ -76,7 +77,7 @@ def _summary(lines: Sequence[BeforeAfter]) -> Table:
         table.add_column(heading, justify="right")
     table.add_column("for comparison")
     for line in lines:
-        table.add_row(line.measure, line.before, line.after, line.reference)
+        table.add_row(*map(escape, (line.measure, line.before, line.after, line.reference)))
     return table
 
 
@@ -84,7 +85,7 @@ def _print_whole(console: Console, table: Table) -> None:
     """Print a table at its own width: a narrow terminal may wrap it, but no figure is cut."""
     anything = console.options.update(max_width=_ANY_WIDTH)
     width = max(console.width, Measurement.get(console, anything, table).maximum)
-    wide = Console(file=console.file, width=width, force_terminal=console.is_terminal)
+    wide = output.Terminal(file=console.file, width=width, force_terminal=console.is_terminal)
     wide.print(table, crop=False)
 
 
@@ -92,7 +93,7 @@ def show_checks(console: Console, checks: Iterable[Check]) -> None:
     """Print one line a check."""
     for check in checks:
         verdict = "[green]holds[/]" if check.holds else "[red]FAILS[/]"
-        console.print(f"{verdict}  {check.name}: {check.text}", highlight=False, soft_wrap=True)
+        console.print(f"{verdict}  {escape(f'{check.name}: {check.text}')}", highlight=False, soft_wrap=True)
 
 
 def target_line(target: Target) -> str:
@@ -100,7 +101,7 @@ def target_line(target: Target) -> str:
     verdict = "[green]reached[/]" if target.reached else "[yellow]MISSED[/]"
     why = f" ({target.reason})" if target.reason and not target.reached else ""
     found, wanted = _cell(target.measured), _cell(target.at_most)
-    return f"{verdict}  target {target.name}: {found}, at most {wanted} wanted{why}"
+    return f"{verdict}  {escape(f'target {target.name}: {found}, at most {wanted} wanted{why}')}"
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:
@@ -108,11 +109,11 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
     cells = [columns, *([_cell(row.get(column, "")) for column in columns] for row in rows)]
     if _WIDEST < len(columns) > len(rows):
         cells = [list(column) for column in zip(*cells, strict=True)]
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title), title_justify="left")
     for i, heading in enumerate(cells[0]):
-        table.add_column(heading, justify="right" if i else "left")
+        table.add_column(escape(heading), justify="right" if i else "left")
     for line in cells[1:]:
-        table.add_row(*line)
+        table.add_row(*map(escape, line))
     return table
 
 

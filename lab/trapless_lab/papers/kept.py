@@ -20,6 +20,9 @@ from .sources import Sources
 
 Json = Mapping[str, Any]
 
+# What every experiment's JSON has, and of which type.
+_PARTS = {"rows": list, "paper": list, "checks": list, "targets": list, "machine": dict}
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -73,6 +76,8 @@ def load(folder: Path, experiments: Iterable[str]) -> dict[str, Kept]:
         try:
             data = path.read_bytes()
             kept = Kept(**json.loads(gzip.decompress(data) if path.suffix == ".gz" else data))
+            if kept.result is not None:
+                _require_result(kept.result)
         except FileNotFoundError:
             continue
         except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
@@ -81,3 +86,10 @@ def load(folder: Path, experiments: Iterable[str]) -> dict[str, Kept]:
             raise LabError(f"{path} is a result of {kept.experiment}; move it away")
         found[experiment] = kept
     return found
+
+
+def _require_result(result: object) -> None:
+    if not isinstance(result, dict):
+        raise TypeError("its result is no object")
+    if missing := [name for name, kind in _PARTS.items() if not isinstance(result.get(name), kind)]:
+        raise TypeError(f"its result lacks {', '.join(missing)}")

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import artifacts, host
+from .. import artifacts, host, output
 from ..errors import LabError
 from .attribution import Profile
 
@@ -36,6 +36,11 @@ def draw(profile: Profile, title: str) -> bytes:
     if drawn.returncode:
         raise LabError(f"inferno-flamegraph failed:\n{drawn.stderr.decode(errors='replace')}")
     return drawn.stdout
+
+
+def write(target: Path, profile: Profile, title: str) -> None:
+    """Draw it into a file, or keep it elsewhere if that cannot be done."""
+    output.write_or_rescue(target, draw(profile, title))
 
 
 def program() -> Path:
