@@ -416,6 +416,80 @@ def test_what_is_not_fresh_is_called_so(tmp_path: Path) -> None:
     assert broken.lacking == ""
 
 
+def shown(view: item.View, found: dict[str, Any]) -> page.Shown:
+    """Return a view of a paper as it is drawn from a result."""
+    paper = Paper("pagetable", "", "", (Item("one", "Figure 1", "", (view,)),))
+    one = Kept(view.experiment, False, "cafe", "cafe", "2026-01-02T03:04:05", 1, 1, {**as_kept(), **found})
+    return page.build([paper], [], {view.experiment: one}, NOW, quick=False).parts[0].entries[0].views[0]
+
+
+def as_kept() -> dict[str, Any]:
+    return as_json(tree("pears", lambda _: result()), result())
+
+
+def test_only_what_is_a_model_is_called_one() -> None:
+    columns = Column("pears", "", "rows[?tree=='{row}'].pears | [0]"), Column("left", "", "x[0]", model=True)
+    plain = Comparison("pears", "", "rows[].tree", columns[:1], "pears")
+    # Beside measurements a model's figures are a key of the result; if all of it is a model, the key is true.
+    for found, view, model in (
+        ({"model": {"a": 1}}, plain, False),
+        ({"model": {"a": 1}}, replace(plain, columns=columns), True),
+        ({"model": True}, plain, True),
+        ({}, plain, False),
+    ):
+        assert shown(view, found).model is model
+
+
+def test_a_column_has_its_own_unit() -> None:
+    columns = (
+        Column("pears", {"old": 7}, "rows[?tree=='{row}'].pears | [0]"),
+        Column("spread", {"old": 3}, "rows[?tree=='{row}'].pears | [0]", unit="%"),
+    )
+    table = shown(Comparison("pears", "", "rows[].tree", columns, "kg", "pounds"), {}).table
+    assert table is not None and list(table.headings) == [
+        *("", "pears: the paper (pounds)", "pears: trapless (kg)"),
+        *("spread: the paper (%)", "spread: trapless (%)"),
+    ]
+
+
+def test_a_listing_says_what_a_person_understands() -> None:
+    view = Listing("pears", "", "rows", {"tree": "tree", "pears": "pears"}, words={"old": "of last year"})
+    table = shown(view, {}).table
+    assert table is not None and [row[0] for row in table.rows] == ["of last year", "new"]
+
+
+def test_a_machine_that_was_booted_again_is_named_once(tmp_path: Path) -> None:
+    bare = {"name": "bare", "cpu": "qemu64", "cpus": 1, "memory_mib": 512, "icount": True}
+    ran = replace(result(), machine={"qemu": "7.2", "machines": [bare, {**bare, "cpus": 2}, bare]})
+    made = pears(tmp_path, pears=ran, apples=result()).parts[0].entries[0].made[0]
+    assert "; bare: qemu64, 1 CPU, 512 MiB, icount (2 times); bare: qemu64, 2 CPUs" in made.text
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("product(x[0], x[2])", 3),
+        ("quotient(x[2], x[1])", 1.5),
+        ("quotient(x[2], `0`)", None),
+        ("product(x[0], nothing)", None),
+        ("rows[].product(pears, `2`)", [20, 6]),
+    ],
+)
+def test_products_and_quotients(expression: str, found: object) -> None:
+    assert read.value(expression, as_kept()) == found
+
+
+def test_what_is_one_quantity_ends_at_one_place() -> None:
+    line = Line("a", ("x", "y"), ((0, 1), (4000, 7)))
+    one = Curves("pears", "", "x", "y", (line,))
+    for view, has in ((one, True), (replace(one, their_x="minutes"), False)):
+        theirs, ours = shown(view, {}).pictures.values()
+        assert b"4,000" in theirs.svg or b"4000" in theirs.svg
+        assert (b"4,000" in ours.svg or b"4000" in ours.svg) is has
+    theirs, ours = shown(replace(one, their_y="minutes"), {"y": [1, 2, 700]}).pictures.values()
+    assert b"600" in ours.svg and b"600" not in theirs.svg and b"minutes" in theirs.svg
+
+
 def test_axes_are_the_same(tmp_path: Path) -> None:
     entry = pears(tmp_path, pears=result(700), apples=result()).parts[0].entries[0]
     theirs, ours = entry.views[1].pictures.values()

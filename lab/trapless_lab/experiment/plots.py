@@ -101,8 +101,11 @@ class Album:
         y: str,
         title: str,
         top: float | None = None,
+        sides: tuple[float, float] | None = None,
     ) -> None:
-        """Draw one line for each name -> (x values, y values); ``top``: where the axis ends."""
+        """Draw one line for each name -> (x values, y values); ``top``: where the axis ends;
+        ``sides``: where the other begins and ends.
+        """
         if all(len(set(xs)) < 2 for xs, _ in series.values()):
             self.left_out[name] = f"there is one value only of: {x}"
             return
@@ -121,6 +124,8 @@ class Album:
                 markersize=width + 4,
             )
         axes.set(xlabel=x, ylabel=y, title=title, ylim=(0, top))
+        if sides is not None:
+            axes.set_xlim(sides)
         self.drawn[name] = self._picture(figure, len(series))
 
     def bars(
