@@ -673,6 +673,50 @@ def test_every_key_is_in_the_committed_report() -> None:
     ] == []
 
 
+def column_of(anchor: str, title: str, name: str) -> tuple[Comparison, Column]:
+    (view,) = (v for one in ITEMS if one.anchor == anchor for v in one.views if v.title == title)
+    assert isinstance(view, Comparison)
+    (column,) = (column for column in view.columns if column.name == name)
+    return view, column
+
+
+def test_times_and_numbers_of_the_slides_formulas_stand_in_their_rows(recorded: dict[str, Any]) -> None:
+    view, spml = column_of("ooh-formulas-spml", "Parts, estimates and measurements", "SPML")
+    theirs = {row: read.theirs(spml, row, {}) for row in read.rows(view, {})}
+    # 18,000 ms of VM exits, not so many of them; and what N counts the slide does not say.
+    assert (theirs["exits"], theirs["N"], theirs["vmread"], theirs["faults"]) == (18_000, 39, 0.00173, None)
+    found = recorded["dirty-guest-spml"]
+    parts = found["formulas"][0]
+    assert read.ours(spml, "exits", found) == parts["a fault"] * parts["faults"]
+    assert read.ours(spml, "faults", found) == parts["faults"] and read.ours(spml, "N", found) is None
+
+
+def test_a_factor_of_no_program_is_given_to_none(recorded: dict[str, Any]) -> None:
+    for name, programs in (("boehm", {"string-match"}), ("criu", {"pca"})):
+        found = recorded[f"dirty-{name}"]
+        for anchor in (f"ooh-tracker-{name}", f"ooh-tracked-{name}"):
+            for one in (one for one in ITEMS if one.anchor == anchor):
+                named = {
+                    row
+                    for view in one.views
+                    if isinstance(view, Comparison) and isinstance(view.rows, str)
+                    for column in view.columns
+                    for row in read.rows(view, found)
+                    if read.theirs(column, row, found) is not None
+                }
+                # The slides name the program that a tracker slows down most, and no other.
+                assert named == {"no program named"} | (programs if "tracked" in anchor else set())
+
+
+def test_how_many_times_faster_follows_from_each_machines_own_share(recorded: dict[str, Any]) -> None:
+    _, column = column_of("ooh-tracker-boehm", "How many times faster EPML's tracker is", "than SPML")
+    found = recorded["dirty-boehm"]
+    share = found["spml_tracker_of_proc"]["gcbench, small"]
+    ours = read.ours(column, "gcbench", found)
+    assert ours == pytest.approx(share / found["tracker_of_proc"]["epml"]["gcbench, small"], rel=0.01)
+    assert read.theirs(column, "no program named", found) == 6 and read.ours(column, "", found) is None
+
+
 def test_a_key_that_is_not_there_is_found() -> None:
     column = Column("pears", "", "rows[?tree=='{row}'].peers | [0]")
     view = Comparison("pears", "", "rows[].tree", (column,), "")
