@@ -24,6 +24,7 @@ from trapless_lab.experiment.experiment import Check, Context, Experiment, Resul
 from trapless_lab.experiment.report import as_json
 from trapless_lab.machines import nested
 from trapless_lab.overall import Overall
+from trapless_lab.pagetable.experiments import latency
 from trapless_lab.papers import PAPERS, documented, item, kept, making, measured, page, read, sources
 from trapless_lab.papers.item import Column, Comparison, Curves, Item, Line, Listing, Paper
 from trapless_lab.papers.kept import Kept
@@ -715,6 +716,57 @@ def test_how_many_times_faster_follows_from_each_machines_own_share(recorded: di
     ours = read.ours(column, "gcbench", found)
     assert ours == pytest.approx(share / found["tracker_of_proc"]["epml"]["gcbench, small"], rel=0.01)
     assert read.theirs(column, "no program named", found) == 6 and read.ours(column, "", found) is None
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, dict[str, Any]]:
+    """The results of the committed report."""
+    found = kept.load(ROOT / "docs/report/results", page.experiments(PAPERS))
+    if not found:
+        pytest.skip("no documents")
+    return {name: dict(one.result) for name, one in found.items() if one.result}
+
+
+def test_the_range_and_deviation_of_netperf_stand_beside_ours(committed: dict[str, dict[str, Any]]) -> None:
+    found = committed["pagetable-io"]
+    (row,) = (one for one in found["rows"] if one["measure"] == "network beside processes, Mbps")
+    for name, state, theirs in (("stock", "stock", 0.021), ("PiBooster alone", "piboost", 0.028)):
+        view, column = column_of("pibooster-table-2", "How far its runs differ", name)
+        assert set(column.theirs) == set(read.rows(view, found)) and not view.chart
+        assert read.theirs(column, "deviation", found) == theirs
+        ours = row[state] * row[f"{state}_stdev_percent"] / 100
+        assert read.ours(column, "deviation", found) == pytest.approx(ours)
+        assert read.ours(column, "least", found) is None
+
+
+def test_a_figure_of_the_papers_own_means_is_drawn() -> None:
+    for level, anchor in (("L1", "pibooster-figure-9"), ("L3", "pibooster-figure-11")):
+        (one,) = (one for one in ITEMS if one.anchor == anchor)
+        (lines,) = (view for view in one.views if isinstance(view, Curves))
+        _, stock = column_of(anchor, f"A table of level {level[1]}", "stock")
+        # The means are those of the table, which the experiment has.
+        means = {"paper": latency.PAPER}
+        drawn = {line.name: line.theirs for line in lines.lines}
+        for direction in ("allocate", "free"):
+            assert drawn[f"stock, {direction}"][0][1] == read.theirs(stock, direction, means)
+            assert drawn[f"Dyn, {direction}"][-1][1] == drawn[f"Pre, {direction}"][-1][1]
+
+
+def test_what_a_table_does_not_list_is_not_zero(committed: dict[str, dict[str, Any]]) -> None:
+    (one,) = (one for one in ITEMS if one.anchor == "power-figure-1")
+    (view,) = one.views
+    assert isinstance(view, Comparison)
+    found = committed["power-benchmarks"]
+    theirs = {column.name: read.theirs(column, "boot", found) for column in view.columns}
+    lacking = {name for name, value in theirs.items() if value is None}
+    assert lacking == {"mfmsr", "tlbsx", "dsi", "syscall"} and theirs["mfspr"] == 33.8
+
+
+def test_a_number_of_processes_is_not_called_a_share() -> None:
+    title = "Flushes of a process in the steady state"
+    _, column = column_of("pibooster-figure-8", title, "processes until zero")
+    # "in about one minute", and "roughly two minutes" of 542 processes.
+    assert column.unit == "a number" and column.theirs == {"pre": 542, "dyn": 1084}
 
 
 def test_a_key_that_is_not_there_is_found() -> None:
