@@ -67,6 +67,37 @@ def test_what_is_done_is_shown_or_said_to_be_a_drawing(rows: list[documented.Row
     assert shown <= {a for row in rows if not row.state.startswith("background") for a in row.anchors}
 
 
+STATES = ("done", "partly: ", "planned", "open", "not reproducible here: ", "background")
+MEASURED = re.compile(r"\d(?:[\d.,]*)\s?(?:%|\u00d7|times|instructions|pages|processes|ms\b)")
+
+
+def test_every_state_is_one_of_the_documents_own(rows: list[documented.Row]) -> None:
+    assert [row for row in rows if not row.state.startswith(STATES)] == []
+
+
+def test_no_state_has_a_figure_that_the_next_run_changes(rows: list[documented.Row]) -> None:
+    assert [row for row in rows if MEASURED.search(row.state)] == []
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        *("done: measured; needs 2,092 pages", "done: CRIU 21.3 % on tiny", "done: 5.0\u00d7 slower"),
+        *("done: 5,728 instructions", "partly: at most 1.6 times the throughput", "done: 636 processes"),
+    ],
+)
+def test_a_measured_figure_in_a_state_is_found(state: str) -> None:
+    assert MEASURED.search(state)
+
+
+def test_what_is_done_is_not_announced() -> None:
+    path = ROOT / "docs" / "papers.md"
+    if not path.exists():
+        pytest.skip("no documents")
+    headings = {heading for table in documented.tables(path.read_text()) for heading in table.headings}
+    assert "where it lives" in headings and [one for one in headings if " will " in one] == []
+
+
 def test_items_are_in_the_order_of_the_document(rows: list[documented.Row]) -> None:
     # The document has the figures that are drawings last, where the paper has them first; so by paper.
     in_rows = list(dict.fromkeys(anchor.partition("-")[0] for row in rows for anchor in row.anchors))
