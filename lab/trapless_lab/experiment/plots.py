@@ -203,7 +203,10 @@ class Album:
 
 def _picture(figure: Figure, kind: str) -> bytes:
     drawn = BytesIO()
-    # Text as text, in the font of who reads it; and nothing in a file that differs from run to run.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trapless"}):
+    # Text as text, in the font of who reads it; and nothing in a file that differs from run to run. Each text
+    # names its fonts, so of the default's ten there is only the one that it was laid out in.
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "trapless", "font.sans-serif": ["DejaVu Sans"]}
+    ):
         figure.savefig(drawn, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
     return drawn.getvalue()
