@@ -24,6 +24,7 @@ from trapless_lab.experiment.experiment import Check, Context, Experiment, Resul
 from trapless_lab.experiment.report import as_json
 from trapless_lab.machines import nested
 from trapless_lab.overall import Overall
+from trapless_lab.pagetable.experiments import latency
 from trapless_lab.papers import PAPERS, documented, item, kept, making, measured, page, read, sources
 from trapless_lab.papers.item import Column, Comparison, Curves, Item, Line, Listing, Paper
 from trapless_lab.papers.kept import Kept
@@ -64,6 +65,37 @@ def test_what_is_done_is_shown_or_said_to_be_a_drawing(rows: list[documented.Row
     # And what is shown is not called background.
     shown = {one.anchor for one in ITEMS if one.views}
     assert shown <= {a for row in rows if not row.state.startswith("background") for a in row.anchors}
+
+
+STATES = ("done", "partly: ", "planned", "open", "not reproducible here: ", "background")
+MEASURED = re.compile(r"\d(?:[\d.,]*)\s?(?:%|\u00d7|times|instructions|pages|processes|ms\b)")
+
+
+def test_every_state_is_one_of_the_documents_own(rows: list[documented.Row]) -> None:
+    assert [row for row in rows if not row.state.startswith(STATES)] == []
+
+
+def test_no_state_has_a_figure_that_the_next_run_changes(rows: list[documented.Row]) -> None:
+    assert [row for row in rows if MEASURED.search(row.state)] == []
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        *("done: measured; needs 2,092 pages", "done: CRIU 21.3 % on tiny", "done: 5.0\u00d7 slower"),
+        *("done: 5,728 instructions", "partly: at most 1.6 times the throughput", "done: 636 processes"),
+    ],
+)
+def test_a_measured_figure_in_a_state_is_found(state: str) -> None:
+    assert MEASURED.search(state)
+
+
+def test_what_is_done_is_not_announced() -> None:
+    path = ROOT / "docs" / "papers.md"
+    if not path.exists():
+        pytest.skip("no documents")
+    headings = {heading for table in documented.tables(path.read_text()) for heading in table.headings}
+    assert "where it lives" in headings and [one for one in headings if " will " in one] == []
 
 
 def test_items_are_in_the_order_of_the_document(rows: list[documented.Row]) -> None:
@@ -416,6 +448,80 @@ def test_what_is_not_fresh_is_called_so(tmp_path: Path) -> None:
     assert broken.lacking == ""
 
 
+def shown(view: item.View, found: dict[str, Any]) -> page.Shown:
+    """Return a view of a paper as it is drawn from a result."""
+    paper = Paper("pagetable", "", "", (Item("one", "Figure 1", "", (view,)),))
+    one = Kept(view.experiment, False, "cafe", "cafe", "2026-01-02T03:04:05", 1, 1, {**as_kept(), **found})
+    return page.build([paper], [], {view.experiment: one}, NOW, quick=False).parts[0].entries[0].views[0]
+
+
+def as_kept() -> dict[str, Any]:
+    return as_json(tree("pears", lambda _: result()), result())
+
+
+def test_only_what_is_a_model_is_called_one() -> None:
+    columns = Column("pears", "", "rows[?tree=='{row}'].pears | [0]"), Column("left", "", "x[0]", model=True)
+    plain = Comparison("pears", "", "rows[].tree", columns[:1], "pears")
+    # Beside measurements a model's figures are a key of the result; if all of it is a model, the key is true.
+    for found, view, model in (
+        ({"model": {"a": 1}}, plain, False),
+        ({"model": {"a": 1}}, replace(plain, columns=columns), True),
+        ({"model": True}, plain, True),
+        ({}, plain, False),
+    ):
+        assert shown(view, found).model is model
+
+
+def test_a_column_has_its_own_unit() -> None:
+    columns = (
+        Column("pears", {"old": 7}, "rows[?tree=='{row}'].pears | [0]"),
+        Column("spread", {"old": 3}, "rows[?tree=='{row}'].pears | [0]", unit="%"),
+    )
+    table = shown(Comparison("pears", "", "rows[].tree", columns, "kg", "pounds"), {}).table
+    assert table is not None and list(table.headings) == [
+        *("", "pears: the paper (pounds)", "pears: trapless (kg)"),
+        *("spread: the paper (%)", "spread: trapless (%)"),
+    ]
+
+
+def test_a_listing_says_what_a_person_understands() -> None:
+    view = Listing("pears", "", "rows", {"tree": "tree", "pears": "pears"}, words={"old": "of last year"})
+    table = shown(view, {}).table
+    assert table is not None and [row[0] for row in table.rows] == ["of last year", "new"]
+
+
+def test_a_machine_that_was_booted_again_is_named_once(tmp_path: Path) -> None:
+    bare = {"name": "bare", "cpu": "qemu64", "cpus": 1, "memory_mib": 512, "icount": True}
+    ran = replace(result(), machine={"qemu": "7.2", "machines": [bare, {**bare, "cpus": 2}, bare]})
+    made = pears(tmp_path, pears=ran, apples=result()).parts[0].entries[0].made[0]
+    assert "; bare: qemu64, 1 CPU, 512 MiB, icount (2 times); bare: qemu64, 2 CPUs" in made.text
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("product(x[0], x[2])", 3),
+        ("quotient(x[2], x[1])", 1.5),
+        ("quotient(x[2], `0`)", None),
+        ("product(x[0], nothing)", None),
+        ("rows[].product(pears, `2`)", [20, 6]),
+    ],
+)
+def test_products_and_quotients(expression: str, found: object) -> None:
+    assert read.value(expression, as_kept()) == found
+
+
+def test_what_is_one_quantity_ends_at_one_place() -> None:
+    line = Line("a", ("x", "y"), ((0, 1), (4000, 7)))
+    one = Curves("pears", "", "x", "y", (line,))
+    for view, has in ((one, True), (replace(one, their_x="minutes"), False)):
+        theirs, ours = shown(view, {}).pictures.values()
+        assert b"4,000" in theirs.svg or b"4000" in theirs.svg
+        assert (b"4,000" in ours.svg or b"4000" in ours.svg) is has
+    theirs, ours = shown(replace(one, their_y="minutes"), {"y": [1, 2, 700]}).pictures.values()
+    assert b"600" in ours.svg and b"600" not in theirs.svg and b"minutes" in theirs.svg
+
+
 def test_axes_are_the_same(tmp_path: Path) -> None:
     entry = pears(tmp_path, pears=result(700), apples=result()).parts[0].entries[0]
     theirs, ours = entry.views[1].pictures.values()
@@ -597,6 +703,101 @@ def test_every_key_is_in_the_committed_report() -> None:
     assert [
         (anchor, missing) for anchor, view in shown if (missing := empty(view, results[view.experiment]))
     ] == []
+
+
+def column_of(anchor: str, title: str, name: str) -> tuple[Comparison, Column]:
+    (view,) = (v for one in ITEMS if one.anchor == anchor for v in one.views if v.title == title)
+    assert isinstance(view, Comparison)
+    (column,) = (column for column in view.columns if column.name == name)
+    return view, column
+
+
+def test_times_and_numbers_of_the_slides_formulas_stand_in_their_rows(recorded: dict[str, Any]) -> None:
+    view, spml = column_of("ooh-formulas-spml", "Parts, estimates and measurements", "SPML")
+    theirs = {row: read.theirs(spml, row, {}) for row in read.rows(view, {})}
+    # 18,000 ms of VM exits, not so many of them; and what N counts the slide does not say.
+    assert (theirs["exits"], theirs["N"], theirs["vmread"], theirs["faults"]) == (18_000, 39, 0.00173, None)
+    found = recorded["dirty-guest-spml"]
+    parts = found["formulas"][0]
+    assert read.ours(spml, "exits", found) == parts["a fault"] * parts["faults"]
+    assert read.ours(spml, "faults", found) == parts["faults"] and read.ours(spml, "N", found) is None
+
+
+def test_a_factor_of_no_program_is_given_to_none(recorded: dict[str, Any]) -> None:
+    for name, programs in (("boehm", {"string-match"}), ("criu", {"pca"})):
+        found = recorded[f"dirty-{name}"]
+        for anchor in (f"ooh-tracker-{name}", f"ooh-tracked-{name}"):
+            for one in (one for one in ITEMS if one.anchor == anchor):
+                named = {
+                    row
+                    for view in one.views
+                    if isinstance(view, Comparison) and isinstance(view.rows, str)
+                    for column in view.columns
+                    for row in read.rows(view, found)
+                    if read.theirs(column, row, found) is not None
+                }
+                # The slides name the program that a tracker slows down most, and no other.
+                assert named == {"no program named"} | (programs if "tracked" in anchor else set())
+
+
+def test_how_many_times_faster_follows_from_each_machines_own_share(recorded: dict[str, Any]) -> None:
+    _, column = column_of("ooh-tracker-boehm", "How many times faster EPML's tracker is", "than SPML")
+    found = recorded["dirty-boehm"]
+    share = found["spml_tracker_of_proc"]["gcbench, small"]
+    ours = read.ours(column, "gcbench", found)
+    assert ours == pytest.approx(share / found["tracker_of_proc"]["epml"]["gcbench, small"], rel=0.01)
+    assert read.theirs(column, "no program named", found) == 6 and read.ours(column, "", found) is None
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, dict[str, Any]]:
+    """The results of the committed report."""
+    found = kept.load(ROOT / "docs/report/results", page.experiments(PAPERS))
+    if not found:
+        pytest.skip("no documents")
+    return {name: dict(one.result) for name, one in found.items() if one.result}
+
+
+def test_the_range_and_deviation_of_netperf_stand_beside_ours(committed: dict[str, dict[str, Any]]) -> None:
+    found = committed["pagetable-io"]
+    (row,) = (one for one in found["rows"] if one["measure"] == "network beside processes, Mbps")
+    for name, state, theirs in (("stock", "stock", 0.021), ("PiBooster alone", "piboost", 0.028)):
+        view, column = column_of("pibooster-table-2", "How far its runs differ", name)
+        assert set(column.theirs) == set(read.rows(view, found)) and not view.chart
+        assert read.theirs(column, "deviation", found) == theirs
+        ours = row[state] * row[f"{state}_stdev_percent"] / 100
+        assert read.ours(column, "deviation", found) == pytest.approx(ours)
+        assert read.ours(column, "least", found) is None
+
+
+def test_a_figure_of_the_papers_own_means_is_drawn() -> None:
+    for level, anchor in (("L1", "pibooster-figure-9"), ("L3", "pibooster-figure-11")):
+        (one,) = (one for one in ITEMS if one.anchor == anchor)
+        (lines,) = (view for view in one.views if isinstance(view, Curves))
+        _, stock = column_of(anchor, f"A table of level {level[1]}", "stock")
+        # The means are those of the table, which the experiment has.
+        means = {"paper": latency.PAPER}
+        drawn = {line.name: line.theirs for line in lines.lines}
+        for direction in ("allocate", "free"):
+            assert drawn[f"stock, {direction}"][0][1] == read.theirs(stock, direction, means)
+            assert drawn[f"Dyn, {direction}"][-1][1] == drawn[f"Pre, {direction}"][-1][1]
+
+
+def test_what_a_table_does_not_list_is_not_zero(committed: dict[str, dict[str, Any]]) -> None:
+    (one,) = (one for one in ITEMS if one.anchor == "power-figure-1")
+    (view,) = one.views
+    assert isinstance(view, Comparison)
+    found = committed["power-benchmarks"]
+    theirs = {column.name: read.theirs(column, "boot", found) for column in view.columns}
+    lacking = {name for name, value in theirs.items() if value is None}
+    assert lacking == {"mfmsr", "tlbsx", "dsi", "syscall"} and theirs["mfspr"] == 33.8
+
+
+def test_a_number_of_processes_is_not_called_a_share() -> None:
+    title = "Flushes of a process in the steady state"
+    _, column = column_of("pibooster-figure-8", title, "processes until zero")
+    # "in about one minute", and "roughly two minutes" of 542 processes.
+    assert column.unit == "a number" and column.theirs == {"pre": 542, "dyn": 1084}
 
 
 def test_a_key_that_is_not_there_is_found() -> None:

@@ -101,8 +101,11 @@ class Album:
         y: str,
         title: str,
         top: float | None = None,
+        sides: tuple[float, float] | None = None,
     ) -> None:
-        """Draw one line for each name -> (x values, y values); ``top``: where the axis ends."""
+        """Draw one line for each name -> (x values, y values); ``top``: where the axis ends;
+        ``sides``: where the other begins and ends.
+        """
         if all(len(set(xs)) < 2 for xs, _ in series.values()):
             self.left_out[name] = f"there is one value only of: {x}"
             return
@@ -121,6 +124,8 @@ class Album:
                 markersize=width + 4,
             )
         axes.set(xlabel=x, ylabel=y, title=title, ylim=(0, top))
+        if sides is not None:
+            axes.set_xlim(sides)
         self.drawn[name] = self._picture(figure, len(series))
 
     def bars(
@@ -198,7 +203,10 @@ class Album:
 
 def _picture(figure: Figure, kind: str) -> bytes:
     drawn = BytesIO()
-    # Text as text, in the font of who reads it; and nothing in a file that differs from run to run.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trapless"}):
+    # Text as text, in the font of who reads it; and nothing in a file that differs from run to run. Each text
+    # names its fonts, so of the default's ten there is only the one that it was laid out in.
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "trapless", "font.sans-serif": ["DejaVu Sans"]}
+    ):
         figure.savefig(drawn, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
     return drawn.getvalue()

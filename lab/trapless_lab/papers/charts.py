@@ -95,25 +95,47 @@ def curves(view: Curves, result: Json) -> list[Picture]:
         for line in view.lines
         if (found := read.points(line, result))
     }
-    values = [y for side in (theirs, ours) for points in side.values() for _, y in points]
-    top = max([*values, 0]) * _ABOVE
-    return [
-        *_lines(view, THEIRS, _title(view.title, THEIRS), theirs, top),
-        *_lines(view, OURS, _title(view.title, OURS), ours, top),
-    ]
+    drawn = []
+    for whose, lines, other, x, y in (
+        (THEIRS, theirs, ours, view.their_x or view.x, view.their_y or view.y),
+        (OURS, ours, theirs, view.x, view.y),
+    ):
+        # What is on one axis of both ends at the same place.
+        top = max([0, *_coordinates(1, lines, {} if view.their_y else other)]) * _ABOVE
+        sides = None if view.their_x or not other else _sides(_coordinates(0, lines, other))
+        drawn += _lines(view.title, whose, lines, x, y, top, sides)
+    return drawn
+
+
+def _coordinates(axis: int, *sides: Mapping[str, Points]) -> list[float]:
+    return [point[axis] for lines in sides for points in lines.values() for point in points]
+
+
+def _sides(xs: Sequence[float]) -> tuple[float, float]:
+    """Return where an axis of such values begins and ends."""
+    beside = (max(xs) - min(xs)) * (_ABOVE - 1)
+    return min(xs) - beside, max(xs) + beside
 
 
 def _title(what: str, whose: str) -> str:
     return f"{fill(what, 48)}\n{whose}"
 
 
-def _lines(view: Curves, whose: str, said: str, lines: Mapping[str, Points], top: float) -> list[Picture]:
+def _lines(
+    title: str,
+    whose: str,
+    lines: Mapping[str, Points],
+    x: str,
+    y: str,
+    top: float,
+    sides: tuple[float, float] | None,
+) -> list[Picture]:
     if not lines:
         return []
     album = Album(PAGE)
     series = {name: ([x for x, _ in points], [y for _, y in points]) for name, points in lines.items()}
-    album.lines("x", series, x=view.x, y=view.y, title=said, top=top)
-    return _pictures(album, whose, f"{view.title}, {view.y} over {view.x}: {whose}")
+    album.lines("x", series, x=x, y=y, title=_title(title, whose), top=top, sides=sides)
+    return _pictures(album, whose, f"{title}, {y} over {x}: {whose}")
 
 
 def _pictures(album: Album, whose: str, alt: str) -> list[Picture]:

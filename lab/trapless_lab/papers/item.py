@@ -7,7 +7,7 @@ of ours.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Number = float | int | str
 """A value as a paper prints it."""
@@ -29,6 +29,8 @@ class Column:
     per: str = ""
     model: bool = False
     """Whether ours is a model's."""
+    unit: str = ""
+    """Of theirs and of ours, if it is not the table's."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +76,23 @@ class Curves:
     y: str
     lines: tuple[Line, ...]
     note: str = ""
+    their_x: str = ""
+    """If the paper's axis has another quantity or unit; the same for y."""
+    their_y: str = ""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Rows of a result as they are: key -> heading."""
+    """Rows of a result as they are: key -> heading; ``words`` are for cells that a person would not
+    understand.
+    """
 
     experiment: str
     title: str
     rows: str
     columns: Mapping[str, str]
     note: str = ""
+    words: Mapping[str, str] = field(default_factory=dict)
 
 
 View = Comparison | Curves | Listing

@@ -275,7 +275,8 @@ def _shown(item: Item, at: int, view: View, found: Kept | None) -> Shown:
 
 def _is_model(view: View, result: Mapping[str, Any]) -> bool:
     parts = view.columns if isinstance(view, Comparison) else view.lines if isinstance(view, Curves) else ()
-    return bool(result.get("model")) or any(part.model for part in parts)
+    # An experiment that has measurements beside its model has figures there, and marks what they are in.
+    return result.get("model") is True or any(part.model for part in parts)
 
 
 def _comparison(view: Comparison, result: Mapping[str, Any]) -> Table:
@@ -295,7 +296,7 @@ def _comparison(view: Comparison, result: Mapping[str, Any]) -> Table:
                 None if whole in (None, column) else read.percent(value, get(whole, row, result))
                 for value, row in zip(values, names, strict=True)
             ]
-            headings.append(f"{name}: {whose} ({unit})")
+            headings.append(f"{name}: {whose} ({column.unit or unit})")
             columns.append([_cell(value, share) for value, share in zip(values, shares, strict=True)])
     rows = [[label, *(column[at] for column in columns)] for at, label in enumerate(names.values())]
     rows = [row for row in rows if any(cell != NOTHING for cell in row[1:])]
@@ -330,11 +331,12 @@ def _machine(facts: Mapping[str, Any]) -> str:
         for key, value in facts.items()
         if isinstance(value, str | int | float)
     )
-    machines = "; ".join(
+    booted = Counter(
         f"{one['name']}: {one['cpu']}, {one['cpus']} CPU{'s' if one['cpus'] > 1 else ''}, "
         f"{one['memory_mib']} MiB" + (", icount" if one.get("icount") else "")
         for one in facts.get("machines", ())
     )
+    machines = "; ".join(f"{one} ({times} times)" if times > 1 else one for one, times in booted.items())
     return "; ".join(filter(None, (machines, versions)))
 
 

@@ -1,22 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Reads what an item shows out of a result.
 
-Invariant: nothing is computed but percentages of what was read; a value that is not there is None.
+Invariant: nothing is computed but percentages, products and quotients of what was read; a value that is not
+there is None.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 import jmespath
+from jmespath.functions import Functions, signature
 
 from .item import Column, Comparison, Line, Listing, Number, Points
 
 Json = Mapping[str, Any]
 
 
+_NUMBER: Any = {"types": ["number", "null"]}
+
+
+class _Functions(Functions):
+    """What expressions may call beyond JMESPath's own functions: null if a part is null."""
+
+    @signature(_NUMBER, _NUMBER)
+    def _func_product(self, a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else a * b
+
+    @signature(_NUMBER, _NUMBER)
+    def _func_quotient(self, a: float | None, b: float | None) -> float | None:
+        return None if a is None or not b else a / b
+
+
+_OPTIONS = jmespath.Options(custom_functions=_Functions())
+
+
 def value(expression: str, result: Json) -> Any:
-    """Return what a JMESPath expression finds; nothing in no result."""
-    return jmespath.search(expression, result) if result else None
+    """Return what a JMESPath expression finds; nothing in no result. It may call product() and quotient()."""
+    return jmespath.search(expression, result, _OPTIONS) if result else None
 
 
 def rows(view: Comparison, result: Json) -> Mapping[str, str]:
@@ -63,4 +83,5 @@ def points(line: Line, result: Json) -> Points:
 
 def listed(view: Listing, result: Json) -> list[list[Number | None]]:
     """Return the cells of each row."""
-    return [[row.get(key) for key in view.columns] for row in value(view.rows, result) or ()]
+    found = ([row.get(key) for key in view.columns] for row in value(view.rows, result) or ())
+    return [[view.words.get(cell, cell) if isinstance(cell, str) else cell for cell in row] for row in found]
