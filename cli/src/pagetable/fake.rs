@@ -39,6 +39,12 @@ pub struct State {
     pub kept: Option<u64>,
     /// A signal has requested the end.
     pub is_asked_to_stop: bool,
+    /// It does from this question on; they are counted.
+    pub stop_from: Option<u32>,
+    pub asked: u32,
+    pub was_asked_to_stop: bool,
+    /// So often any module is in use when it is to be removed.
+    pub busy_removals: u32,
     /// Every module loaded or removed, in order.
     pub done: Vec<String>,
 }
@@ -65,6 +71,10 @@ impl Fake {
                 stuck: BTreeMap::new(),
                 kept: None,
                 is_asked_to_stop: false,
+                stop_from: None,
+                asked: 0,
+                was_asked_to_stop: false,
+                busy_removals: 0,
                 done: Vec::new(),
             })),
         };
@@ -224,6 +234,10 @@ impl Kernel for FakeKernel {
         if let Some(error) = self.state.borrow().stuck.get(name) {
             return Err(io::Error::from_raw_os_error(*error));
         }
+        if self.state.borrow().busy_removals > 0 {
+            self.state.borrow_mut().busy_removals -= 1;
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
         self.state.borrow_mut().done.push(format!("-{name}"));
         std::fs::remove_dir_all(self.root.join("sys/module").join(name))?;
         match std::fs::remove_dir_all(self.root.join("sys/kernel").join(name)) {
@@ -263,7 +277,20 @@ impl Kernel for FakeKernel {
     }
 
     fn stopped(&self, _: Duration) -> bool {
-        self.state.borrow().is_asked_to_stop
+        let mut state = self.state.borrow_mut();
+        state.asked += 1;
+        state.is_asked_to_stop |= state.stop_from == Some(state.asked);
+        state.was_asked_to_stop |= state.is_asked_to_stop;
+        state.is_asked_to_stop
+    }
+
+    fn begin_clean_up(&self) {
+        self.state.borrow_mut().is_asked_to_stop = false;
+    }
+
+    fn was_asked_to_stop(&self) -> bool {
+        let state = self.state.borrow();
+        state.was_asked_to_stop || state.is_asked_to_stop
     }
 }
 

@@ -202,7 +202,8 @@ fn verify(host: &Host, task: &Task, measure: Measure<'_>, say: &mut dyn FnMut(&s
     if let Err(error) = all() {
         report.failures.push(format!("{error:#}"));
     }
-    // Whatever was loaded when a step failed.
+    // Whatever was loaded when a step failed. It is tried as often as ever, also after a signal.
+    host.kernel.begin_clean_up();
     let given_back = spare.map_or(Ok(()), |spare| spare.take_out(host));
     for undone in [tables::take_out(host), given_back, unload(host, &[], false, &mut |_| {})] {
         report.failures.extend(undone.err().map(|error| format!("{error:#}")));
