@@ -43,6 +43,8 @@ pub struct State {
     pub stop_from: Option<u32>,
     pub asked: u32,
     pub was_asked_to_stop: bool,
+    /// From this question on the answers about page tables are others.
+    pub differs_from: Option<u32>,
     /// So often any module is in use when it is to be removed.
     pub busy_removals: u32,
     /// Every module loaded or removed, in order.
@@ -74,6 +76,7 @@ impl Fake {
                 stop_from: None,
                 asked: 0,
                 was_asked_to_stop: false,
+                differs_from: None,
                 busy_removals: 0,
                 done: Vec::new(),
             })),
@@ -189,9 +192,8 @@ impl Kernel for FakeKernel {
             for (file, value) in [
                 ("run", ""),
                 ("mode", ""),
-                ("preempt", "N"),
+                ("preempt", "0"),
                 ("switches", "-1"),
-                ("continuations", "5"),
                 (
                     "digest",
                     "seed 7 calls 100 digest 0123456789abcdef compared 100 differs 0 retired 0 map 40/60",
@@ -201,6 +203,12 @@ impl Kernel for FakeKernel {
             ] {
                 write(&format!("/sys/module/{name}/parameters/{file}"), &format!("{value}\n"));
             }
+            // One call is left in the middle as soon as timers interrupt them.
+            let count = self.root.join(format!("sys/module/{name}/parameters/continuations"));
+            let is_interrupted = !self.root.join("state/never-interrupted").exists();
+            let target = if is_interrupted { "preempt" } else { "always-0" };
+            write(&format!("/sys/module/{name}/parameters/always-0"), "0\n");
+            std::os::unix::fs::symlink(target, count).unwrap();
             return Ok(());
         }
         if name == "trapless_device_test" {
@@ -280,6 +288,9 @@ impl Kernel for FakeKernel {
         let mut state = self.state.borrow_mut();
         state.asked += 1;
         state.is_asked_to_stop |= state.stop_from == Some(state.asked);
+        if state.differs_from == Some(state.asked) {
+            write(&self.root.join("sys/module/trapless_table_test/parameters/differs"), b"Y\n");
+        }
         state.was_asked_to_stop |= state.is_asked_to_stop;
         state.is_asked_to_stop
     }
