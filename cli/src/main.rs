@@ -15,6 +15,7 @@ mod stop;
 #[cfg(test)]
 mod testing;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -59,7 +60,8 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if output::reader_went_away(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("trapless: {error:#}");
+            // Where nobody reads it, the exit code still says it.
+            let _ = writeln!(std::io::stderr(), "trapless: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -2,6 +2,7 @@
 //! Lines on standard output, and the sanitising of names for it.
 
 use std::io::{self, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Print a line at once. A closed pipe is an error like any other; see [`reader_went_away`].
 ///
@@ -46,6 +47,26 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// `1 CPU`, `2 CPUs`.
+pub fn number_of(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A time as `2026-01-31 23:59`, in UTC.
+pub fn utc(time: SystemTime) -> String {
+    let minutes = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
+    // Days since 1 March of the year 0, so that a leap day is a year's last; each era has 400 years.
+    let days = minutes / (24 * 60) + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let (hour, minute) = (minutes / 60 % 24, minutes % 60);
+    format!("{}-{month:02}-{day:02} {hour:02}:{minute:02}", era * 400 + year + next)
+}
+
 /// Pages as MiB or GiB.
 pub fn bytes(pages: u64) -> String {
     let bytes = pages.saturating_mul(libdirty::page_size() as u64);
@@ -60,6 +81,22 @@ mod tests {
     fn groups_digits() {
         let shown: Vec<_> = [0, 999, 1000, 1_234_567].into_iter().map(grouped).collect();
         assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn dates_are_those_of_date() {
+        // date -u -d @SECONDS
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00"),
+            (951_782_399, "2000-02-28 23:59"),
+            (951_868_800, "2000-03-01 00:00"),
+            (1_709_164_800, "2024-02-29 00:00"),
+            (1_767_225_599, "2025-12-31 23:59"),
+            (4_107_542_400, "2100-03-01 00:00"),
+        ] {
+            assert_eq!(utc(UNIX_EPOCH + std::time::Duration::from_secs(seconds)), text);
+        }
+        assert_eq!([1, 2].map(|n| number_of(n, "CPU")), ["1 CPU", "2 CPUs"]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! SIGINT, SIGTERM and SIGHUP request the end: the loop that waits here notices it, and cleans up. The handler only
-//! writes a byte to a pipe, which is never read, so the request is permanent.
+//! writes a byte to a pipe, so the request stays until it is [taken](Stop::take).
 
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
@@ -31,13 +31,32 @@ impl Stop {
     /// # Errors
     /// When the process has no descriptor left.
     pub fn new() -> io::Result<Self> {
-        let (asked, ask) = UnixStream::pair()?;
+        let (stop, ask) = Stop::asked_by()?;
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             if !is_ignored(signal) {
                 signal_hook::low_level::pipe::register(signal, ask.try_clone()?)?;
             }
         }
-        Ok(Stop { asked })
+        Ok(stop)
+    }
+
+    /// Without signals: a byte that is written to the other end is a request.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn asked_by() -> io::Result<(Self, UnixStream)> {
+        let (asked, ask) = UnixStream::pair()?;
+        asked.set_nonblocking(true)?;
+        Ok((Stop { asked }, ask))
+    }
+
+    /// Whether there was a request since the last call; it is answered with that, and only another one ends a wait.
+    pub fn take(&self) -> bool {
+        let mut was_asked = false;
+        while matches!((&self.asked).read(&mut [0; 64]), Ok(1..)) {
+            was_asked = true;
+        }
+        was_asked
     }
 
     /// Wait until `until`, a request to stop, or one of `others`.
@@ -78,4 +97,26 @@ fn is_ignored(signal: i32) -> bool {
     // SAFETY: asks only: no new action, and `now` is there to be written.
     let done = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
     done == 0 && now.sa_sigaction == libc::SIG_IGN
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_request_stays_until_it_is_taken() {
+        let (stop, mut ask) = Stop::asked_by().unwrap();
+        let soon = || stop.wait(Instant::now() + Duration::from_millis(5), &[]).unwrap();
+        assert_eq!(soon(), Woken::Time);
+        assert!(!stop.take());
+        ask.write_all(b"xx").unwrap();
+        assert_eq!((soon(), soon()), (Woken::Stop, Woken::Stop));
+        assert!(stop.take() && !stop.take());
+        assert_eq!(soon(), Woken::Time);
+        ask.write_all(b"x").unwrap();
+        assert_eq!(soon(), Woken::Stop);
+    }
 }

@@ -39,6 +39,14 @@ pub struct State {
     pub kept: Option<u64>,
     /// A signal has requested the end.
     pub is_asked_to_stop: bool,
+    /// It does from this question on; they are counted.
+    pub stop_from: Option<u32>,
+    pub asked: u32,
+    pub was_asked_to_stop: bool,
+    /// From this question on the answers about page tables are others.
+    pub differs_from: Option<u32>,
+    /// So often any module is in use when it is to be removed.
+    pub busy_removals: u32,
     /// Every module loaded or removed, in order.
     pub done: Vec<String>,
 }
@@ -65,6 +73,11 @@ impl Fake {
                 stuck: BTreeMap::new(),
                 kept: None,
                 is_asked_to_stop: false,
+                stop_from: None,
+                asked: 0,
+                was_asked_to_stop: false,
+                differs_from: None,
+                busy_removals: 0,
                 done: Vec::new(),
             })),
         };
@@ -179,9 +192,8 @@ impl Kernel for FakeKernel {
             for (file, value) in [
                 ("run", ""),
                 ("mode", ""),
-                ("preempt", "N"),
+                ("preempt", "0"),
                 ("switches", "-1"),
-                ("continuations", "5"),
                 (
                     "digest",
                     "seed 7 calls 100 digest 0123456789abcdef compared 100 differs 0 retired 0 map 40/60",
@@ -191,6 +203,12 @@ impl Kernel for FakeKernel {
             ] {
                 write(&format!("/sys/module/{name}/parameters/{file}"), &format!("{value}\n"));
             }
+            // One call is left in the middle as soon as timers interrupt them.
+            let count = self.root.join(format!("sys/module/{name}/parameters/continuations"));
+            let is_interrupted = !self.root.join("state/never-interrupted").exists();
+            let target = if is_interrupted { "preempt" } else { "always-0" };
+            write(&format!("/sys/module/{name}/parameters/always-0"), "0\n");
+            std::os::unix::fs::symlink(target, count).unwrap();
             return Ok(());
         }
         if name == "trapless_device_test" {
@@ -223,6 +241,10 @@ impl Kernel for FakeKernel {
     fn remove(&self, name: &str) -> io::Result<()> {
         if let Some(error) = self.state.borrow().stuck.get(name) {
             return Err(io::Error::from_raw_os_error(*error));
+        }
+        if self.state.borrow().busy_removals > 0 {
+            self.state.borrow_mut().busy_removals -= 1;
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
         self.state.borrow_mut().done.push(format!("-{name}"));
         std::fs::remove_dir_all(self.root.join("sys/module").join(name))?;
@@ -263,7 +285,23 @@ impl Kernel for FakeKernel {
     }
 
     fn stopped(&self, _: Duration) -> bool {
-        self.state.borrow().is_asked_to_stop
+        let mut state = self.state.borrow_mut();
+        state.asked += 1;
+        state.is_asked_to_stop |= state.stop_from == Some(state.asked);
+        if state.differs_from == Some(state.asked) {
+            write(&self.root.join("sys/module/trapless_table_test/parameters/differs"), b"Y\n");
+        }
+        state.was_asked_to_stop |= state.is_asked_to_stop;
+        state.is_asked_to_stop
+    }
+
+    fn begin_clean_up(&self) {
+        self.state.borrow_mut().is_asked_to_stop = false;
+    }
+
+    fn was_asked_to_stop(&self) -> bool {
+        let state = self.state.borrow();
+        state.was_asked_to_stop || state.is_asked_to_stop
     }
 }
 

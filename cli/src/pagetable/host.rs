@@ -35,6 +35,11 @@ pub trait Kernel {
     fn admit(&self) -> Result<(), Unasked>;
     /// Wait this long, or until a signal requests the end. Returns whether one did.
     fn stopped(&self, within: Duration) -> bool;
+    /// What follows undoes things, which is what a signal requests: one that has come, or the first to come, does
+    /// not cut it short. The next one does.
+    fn begin_clean_up(&self);
+    /// Whether a signal has ever requested the end.
+    fn was_asked_to_stop(&self) -> bool;
 }
 
 /// Why a module was not loaded.

@@ -2,6 +2,7 @@
 //! The running kernel: modules by system call, so that a refusal keeps its error number, and the kernel's log,
 //! which alone has the reason.
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,11 +19,14 @@ use crate::stop::{Stop, Woken};
 pub struct Linux {
     /// For commands that a signal must not interrupt.
     stop: Option<Stop>,
+    /// Whether the next request to end is ignored, once: things are being undone.
+    ignores_one: Cell<bool>,
+    was_asked: Cell<bool>,
 }
 
 impl Linux {
     pub fn new() -> Self {
-        Linux { stop: None }
+        Linux::asked_by(None)
     }
 
     /// From here on SIGINT, SIGTERM and SIGHUP only request the end.
@@ -30,7 +34,28 @@ impl Linux {
     /// # Errors
     /// When the process has no descriptor left.
     pub fn that_is_asked_to_stop() -> io::Result<Self> {
-        Ok(Linux { stop: Some(Stop::new()?) })
+        Ok(Linux::asked_by(Some(Stop::new()?)))
+    }
+
+    fn asked_by(stop: Option<Stop>) -> Self {
+        Linux { stop, ignores_one: Cell::new(false), was_asked: Cell::new(false) }
+    }
+
+    /// Wait for a request until then.
+    fn is_asked(&self, until: Instant) -> bool {
+        let Some(stop) = &self.stop else {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+            return false;
+        };
+        // If the wait itself fails, ending is the safe choice.
+        let asked = stop.wait(until, &[]).map_or(true, |woken| woken == Woken::Stop);
+        self.was_asked.set(self.was_asked.get() || asked);
+        asked
+    }
+
+    /// Answer the requests that have come, if there are any.
+    fn take(&self) -> bool {
+        self.stop.as_ref().is_some_and(Stop::take)
     }
 }
 
@@ -86,12 +111,22 @@ impl Kernel for Linux {
     }
 
     fn stopped(&self, within: Duration) -> bool {
-        let Some(stop) = &self.stop else {
-            std::thread::sleep(within);
+        let until = Instant::now() + within;
+        if !self.is_asked(until) {
             return false;
-        };
-        // If the wait itself fails, ending is the safe choice.
-        stop.wait(Instant::now() + within, &[]).map_or(true, |woken| woken == Woken::Stop)
+        }
+        // The one that is ignored does not shorten the wait, either.
+        !(self.ignores_one.take() && self.take()) || self.is_asked(until)
+    }
+
+    fn begin_clean_up(&self) {
+        let was_asked = self.take();
+        self.was_asked.set(self.was_asked.get() || was_asked);
+        self.ignores_one.set(!was_asked);
+    }
+
+    fn was_asked_to_stop(&self) -> bool {
+        self.was_asked.get() || self.is_asked(Instant::now())
     }
 }
 
@@ -155,6 +190,30 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_undoes_things_is_cut_short_by_another_signal_only() {
+        let (stop, mut ask) = Stop::asked_by().unwrap();
+        let linux = Linux::asked_by(Some(stop));
+        let pause = Duration::from_millis(20);
+        let mut signal = || std::io::Write::write_all(&mut ask, b"x").unwrap();
+        assert!(!linux.stopped(pause) && !linux.was_asked_to_stop());
+        signal();
+        assert!(linux.stopped(pause) && linux.stopped(pause), "it stays");
+        linux.begin_clean_up();
+        let since = Instant::now();
+        assert!(!linux.stopped(pause) && since.elapsed() >= pause, "it was answered");
+        signal();
+        assert!(linux.stopped(pause) && linux.stopped(pause));
+        // The first may also come while things are undone: it asks for what is done.
+        linux.begin_clean_up();
+        linux.begin_clean_up();
+        signal();
+        let since = Instant::now();
+        assert!(!linux.stopped(pause) && since.elapsed() >= pause, "the pause is not cut short, either");
+        signal();
+        assert!(linux.stopped(pause) && linux.was_asked_to_stop());
+    }
 
     #[test]
     fn finds_what_a_module_said() {

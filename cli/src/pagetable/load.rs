@@ -165,6 +165,7 @@ fn sentence(part: Part, refused: &NotInserted) -> String {
 
 fn undo(host: &Host, done: &[Part], error: anyhow::Error) -> anyhow::Error {
     let mut text = format!("{error:#}");
+    host.kernel.begin_clean_up();
     for part in done.iter().rev() {
         match take_out(host, *part, false) {
             Ok(_) => text.push_str(&format!("\n  {part} was taken out again")),
@@ -284,6 +285,15 @@ mod tests {
         fake.kernel.borrow_mut().broken.insert("trapless_pagetable", libc::EOPNOTSUPP);
         let (result, _) = attempt(&fake, &Wanted::default(), &settings);
         assert!(result.unwrap_err().to_string().contains("not loaded"));
+        assert!(fake.loaded().is_empty());
+    }
+
+    #[test]
+    fn what_a_signal_undoes_is_tried_as_often_as_ever() {
+        let fake = Fake::dom0();
+        fake.kernel.borrow_mut().stop_from = Some(2);
+        fake.kernel.borrow_mut().busy_removals = 3;
+        fails(&fake, "pool was taken out again");
         assert!(fake.loaded().is_empty());
     }
 

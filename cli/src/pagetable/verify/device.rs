@@ -15,6 +15,7 @@ use super::super::host::Host;
 use super::super::part::Sources;
 use super::super::plan::choose_module;
 use super::super::platform::{Follows, Xen};
+use super::Unknown;
 use crate::output::printable;
 
 /// The module, and its file before `.ko`.
@@ -41,11 +42,15 @@ impl Gate {
         self.rounds == ROUNDS
     }
 
-    /// What is wrong if it does not hold.
-    pub fn failure(&self) -> String {
+    /// What is wrong if it does not hold, or not known.
+    pub fn failure(&self) -> anyhow::Error {
         match self.semi_writable.as_str() {
-            "written" | "torn" => format!("device {} wrote a semi-writable page", self.device),
-            _ => format!("nothing is known of what {} can write: it did not do as it was told", self.device),
+            "written" | "torn" => anyhow!("device {} wrote a semi-writable page", self.device),
+            _ => Unknown(format!(
+                "nothing is known of what {} can write: it did not do as it was told",
+                self.device
+            ))
+            .into(),
         }
     }
 }

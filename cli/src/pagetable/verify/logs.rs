@@ -30,8 +30,14 @@ const BROKEN: [&str; 10] = [
 pub struct Logs {
     pub kernel: Vec<String>,
     pub xen: Vec<String>,
-    /// Logs that could not be read, and why.
-    pub unread: Vec<String>,
+    pub unread: Vec<Unread>,
+}
+
+/// A log that could not be read, and why.
+#[derive(Debug, Serialize)]
+pub struct Unread {
+    pub log: &'static str,
+    pub why: String,
 }
 
 /// Both logs from a moment on.
@@ -49,14 +55,17 @@ impl Since {
     pub fn complaints(mut self, host: &Host, xen: &Xen) -> Logs {
         let mut found = Logs::default();
         match &mut self.kernel {
-            None => found.unread.push("the kernel's log: /dev/kmsg cannot be read".into()),
+            None => {
+                let why = "/dev/kmsg cannot be read".to_owned();
+                found.unread.push(Unread { log: "the kernel's log", why });
+            }
             Some(log) => found.kernel = log.lines().into_iter().filter(|line| is_complaint(line)).collect(),
         }
         match (self.xen, console(host, xen)) {
             (Ok(before), Ok(now)) => {
                 found.xen = added(&before, &now).iter().filter(|line| is_complaint(line)).cloned().collect();
             }
-            (Err(why), _) | (_, Err(why)) => found.unread.push(format!("Xen's log: {why}")),
+            (Err(why), _) | (_, Err(why)) => found.unread.push(Unread { log: "Xen's log", why }),
         }
         found
     }

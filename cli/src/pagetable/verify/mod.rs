@@ -3,18 +3,20 @@
 //! pages given back, what is gained here, and does anything complain?
 //!
 //! Invariants: it begins with a stock host and ends with one, or names what stays. Nothing is called verified that was
-//! not compared: a step that fails or is not reached makes the verdict "not verified".
+//! not compared: a step that fails or is not reached makes the verdict another. Nothing is called wrong that was not
+//! seen to be: what a signal cut short, or what the host would not do, leaves nothing known.
 
 mod device;
 mod logs;
 mod processes;
 mod tables;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 
@@ -29,7 +31,7 @@ use super::unload::unload;
 use crate::output::{self, grouped};
 use crate::parse;
 use device::{Gate, Spare};
-use processes::{Compared, Times};
+use processes::{Compared, NotMeasured, Times};
 use tables::{Driver, Tables, stop_if_asked};
 
 /// Turns, stock and boosted, that processes are measured in: at least and at most.
@@ -52,7 +54,8 @@ crash it. Load must not have been done; at the end everything is unloaded.
 
 Without --device it does not see whether a device could write a page table.
 
-Exit code 0 if all of it held, 1 if not. All of the output can be sent to a
+Exit code 0 if all of it held, 1 if something is wrong, or it did not finish and
+nothing is known. All of the output can be sent to a
 colleague.";
 
 /// For how long, and what.
@@ -95,19 +98,39 @@ impl Arguments {
     }
 }
 
+/// The end of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Verified,
+    /// Something is wrong.
+    Wrong,
+    /// Nothing is known.
+    Unfinished,
+}
+
 /// What was found.
 #[derive(Debug, Serialize)]
 struct Report {
     version: &'static str,
+    /// When it ended, UTC.
+    date: String,
     host: String,
     kernel: String,
     cpus: usize,
+    /// The processor's model; nothing if the kernel does not say.
+    processor: Option<String>,
     /// Build of the running Xen, which is that of the payload.
     build: String,
     payload: PathBuf,
+    /// The module that makes the calls about page tables.
+    module: PathBuf,
     verified: bool,
-    /// Why not, a line each.
+    verdict: Verdict,
+    /// Why it is not verified, a line each.
     failures: Vec<String>,
+    /// Whether something could not be unloaded.
+    stays: bool,
     tables: Tables,
     /// Only if a device was named, and it came to that.
     device: Option<Gate>,
@@ -139,7 +162,8 @@ pub fn run(host: &Host, arguments: &Arguments) -> Result<ExitCode> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u32::try_from(since.as_secs() & 0x7fff_ffff).expect("31 bits")
     });
-    let mut say = |line: &str| eprintln!("{line}");
+    // A terminal that is gone must not cost the report, nor leave anything loaded.
+    let mut say = |line: &str| drop(writeln!(std::io::stderr(), "{line}"));
     let task =
         Task { wanted: arguments.wanted(), device: arguments.device.clone(), budget: arguments.budget, seed };
     let report = verify(host, &task, &mut processes::measure, &mut say)?;
@@ -147,7 +171,7 @@ pub fn run(host: &Host, arguments: &Arguments) -> Result<ExitCode> {
     Ok(if report.verified { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-type Measure<'a> = &'a mut dyn FnMut() -> Result<Times>;
+type Measure<'a> = &'a mut dyn FnMut() -> Result<Times, NotMeasured>;
 
 /// What is asked for.
 struct Task {
@@ -164,11 +188,16 @@ fn verify(host: &Host, task: &Task, measure: Measure<'_>, say: &mut dyn FnMut(&s
         version: env!("CARGO_PKG_VERSION"),
         host: Platform::Xen(xen.clone()).to_string(),
         kernel: host.kernel.release(),
+        date: String::new(),
+        processor: processor(host),
         cpus: std::thread::available_parallelism()?.get(),
         build: super::image::hex(&xen.build_id),
         payload: payload.clone(),
+        module: module.clone(),
         verified: false,
+        verdict: Verdict::Unfinished,
         failures: Vec::new(),
+        stays: false,
         tables: Tables { first_seed: task.seed, ..Tables::default() },
         device: None,
         turns: 0,
@@ -185,11 +214,14 @@ fn verify(host: &Host, task: &Task, measure: Measure<'_>, say: &mut dyn FnMut(&s
             report.tables.calls > 0,
             "no answers could be compared: with the payload's switches off they differ from stock Xen's as well"
         );
-        ensure!(report.tables.holds(), "page tables are not validated as by stock Xen");
+        ensure!(report.tables.hold_undisturbed(), "page tables are not validated as by stock Xen");
+        ensure!(report.tables.hold(), Unknown(report.tables.not_interrupted()));
         if let Some(spare) = &spare {
             say("verify: the device, with the payload");
             let found = report.device.insert(gate(host, &xen, &payload, spare)?);
-            ensure!(found.holds(), "{}", found.failure());
+            if !found.holds() {
+                return Err(found.failure());
+            }
         }
         while turns.len() < *TURNS.start() || (turns.len() < *TURNS.end() && Instant::now() < end) {
             say(&format!("verify: processes, turn {}", turns.len() + 1));
@@ -199,21 +231,31 @@ fn verify(host: &Host, task: &Task, measure: Measure<'_>, say: &mut dyn FnMut(&s
         ensure!(report.pool.kept == 0, "pages stayed semi-writable when the pool had given all back");
         Ok(())
     };
-    if let Err(error) = all() {
-        report.failures.push(format!("{error:#}"));
-    }
-    // Whatever was loaded when a step failed.
+    let error = all().err();
+    report.failures.extend(error.as_ref().map(|error| format!("{error:#}")));
+    // Whatever was loaded when a step failed. It is tried as often as ever, also after a signal.
+    host.kernel.begin_clean_up();
     let given_back = spare.map_or(Ok(()), |spare| spare.take_out(host));
     for undone in [tables::take_out(host), given_back, unload(host, &[], false, &mut |_| {})] {
+        report.stays |= undone.is_err();
         report.failures.extend(undone.err().map(|error| format!("{error:#}")));
     }
     report.logs = since.complaints(host, &xen);
-    if !(report.logs.kernel.is_empty() && report.logs.xen.is_empty()) {
+    let complained = !(report.logs.kernel.is_empty() && report.logs.xen.is_empty());
+    if complained {
         report.failures.push("Xen or the kernel complained".into());
     }
+    report.date = output::utc(SystemTime::now());
     report.turns = turns.len();
     report.processes = processes::compare(&turns);
-    report.verified = report.failures.is_empty();
+    report.verdict = match &error {
+        _ if complained => Verdict::Wrong,
+        Some(error) if error.is::<Unknown>() => Verdict::Unfinished,
+        Some(_) => Verdict::Wrong,
+        None if report.stays => Verdict::Wrong,
+        None => Verdict::Verified,
+    };
+    report.verified = report.verdict == Verdict::Verified;
     Ok(report)
 }
 
@@ -256,10 +298,10 @@ fn ready(host: &Host, task: &Task) -> Result<Ready> {
 
 /// The device, with nothing but the payload; at the end neither is in use.
 fn gate(host: &Host, xen: &Xen, payload: &std::path::Path, spare: &Spare) -> Result<Gate> {
-    Livepatch::find(host, xen)?.load(payload)?;
+    cut_short(host, Livepatch::find(host, xen)?.load(payload))?;
     let found = spare.write(host)?;
     spare.take_out(host)?;
-    unload(host, &[Part::Payload], false, &mut |_| {})?;
+    cut_short(host, unload(host, &[Part::Payload], false, &mut |_| {}))?;
     Ok(found)
 }
 
@@ -274,20 +316,56 @@ fn compare_tables(
 ) -> Result<()> {
     let driver = Driver::load(host, module)?;
     let seeds = driver.record(host, found, time)?;
-    driver.switched_off(|| Livepatch::find(host, xen)?.load(payload))?;
-    driver.compare(host, &seeds, found, false)?;
-    if found.holds() {
-        driver.compare(host, &seeds, found, true)?;
+    cut_short(host, driver.switched_off(|| Livepatch::find(host, xen)?.load(payload)))?;
+    let agreed = driver.compare(host, &seeds, found, false)?;
+    if found.hold_undisturbed() {
+        driver.compare(host, &agreed, found, true)?;
     }
-    unload(host, &[Part::Payload], false, &mut |_| {})?;
-    tables::take_out(host)
+    cut_short(host, unload(host, &[Part::Payload], false, &mut |_| {}))?;
+    cut_short(host, tables::take_out(host))
+}
+
+/// Why nothing is known: it was not seen that something is wrong.
+#[derive(Debug)]
+pub struct Unknown(pub String);
+
+impl std::fmt::Display for Unknown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unknown {}
+
+/// The result of a step that gives up when a signal requests the end: after one, its error says nothing of the host.
+fn cut_short<T>(host: &Host, result: Result<T>) -> Result<T> {
+    result.map_err(
+        |error| {
+            if host.kernel.was_asked_to_stop() { Unknown(format!("{error:#}")).into() } else { error }
+        },
+    )
 }
 
 /// Processes on the stock host; then everything is loaded, processes again, pages are counted, and it is unloaded.
 fn turn(host: &Host, wanted: &Wanted, pool: &mut Pool, measure: Measure<'_>) -> Result<(Times, Times)> {
-    let stock = measure()?;
-    load(host, wanted, &Settings::default(), &mut |_| {})?;
-    let boosted = measure()?;
+    // On stock Xen even a process that ends badly says nothing of what was not loaded.
+    let stock = measure().map_err(|not| {
+        let is_cut_short = not.is_request() && host.kernel.was_asked_to_stop();
+        Unknown(if is_cut_short {
+            "a signal requested the end".into()
+        } else {
+            format!("on the stock host: {not}")
+        })
+    })?;
+    cut_short(host, load(host, wanted, &Settings::default(), &mut |_| {}))?;
+    let boosted = measure().map_err(|not| {
+        let is_cut_short = not.is_request() && host.kernel.was_asked_to_stop();
+        match not {
+            NotMeasured::Status(_) if !is_cut_short => anyhow!(not),
+            NotMeasured::Status(_) => Unknown("a signal requested the end".into()).into(),
+            NotMeasured::Host(why) => Unknown(why).into(),
+        }
+    })?;
     let statistics = || -> Result<super::hypercall::Statistics> {
         let state = host.kernel.payload().map_err(anyhow::Error::msg)?;
         state.and_then(|state| state.statistics).context("the payload does not count pages for this domain")
@@ -301,7 +379,7 @@ fn turn(host: &Host, wanted: &Wanted, pool: &mut Pool, measure: Measure<'_>) -> 
         let now = statistics()?;
         pool.kept = pool.kept.max(now.semi_writable + now.held);
     }
-    unload(host, &[], false, &mut |_| {})?;
+    cut_short(host, unload(host, &[], false, &mut |_| {}))?;
     let left = host.kernel.payload().map_err(anyhow::Error::msg)?;
     ensure!(left.is_none(), "Xen still answers as with the payload, which was unloaded");
     Ok((stock, boosted))
@@ -311,19 +389,29 @@ fn text(report: &Report) -> String {
     let tables = &report.tables;
     let mut lines = vec![
         format!(
-            "trapless {}, {}, kernel {}, {} CPUs",
-            report.version, report.host, report.kernel, report.cpus
+            "trapless {}, {}, kernel {}, {}",
+            report.version,
+            report.host,
+            report.kernel,
+            output::number_of(report.cpus, "CPU")
+        ),
+        format!(
+            "           {}; {} UTC",
+            report.processor.as_deref().unwrap_or("a processor of no name"),
+            report.date
         ),
         format!("payload    {}, for this build of Xen: {}", report.payload.display(), report.build),
+        format!("module     {}", report.module.display()),
         format!(
-            "tables     {} calls of {} seeds from {}: {} compared undisturbed, {} interrupted, of which {} were left in the middle; {} seeds left out, on which stock Xen did not agree with itself",
+            "tables     {} calls of {} from {}: {} compared undisturbed, {} interrupted, of which {} were left in the middle; left out: {} on which stock Xen did not agree with itself; dropped: {} with other answers also while the payload was switched off",
             grouped(tables.calls),
-            tables.seeds,
+            output::number_of(tables.seeds, "seed"),
             tables.first_seed,
             grouped(tables.compared),
             grouped(tables.compared_interrupted),
             grouped(tables.left_in_the_middle),
-            tables.unstable,
+            output::number_of(tables.unstable, "seed"),
+            output::number_of(tables.dropped, "seed"),
         ),
     ];
     lines.extend(tables.difference.iter().map(|line| format!("           DIFFERENT {line}")));
@@ -364,14 +452,42 @@ fn text(report: &Report) -> String {
     for (who, complaints) in [("kernel", &report.logs.kernel), ("Xen", &report.logs.xen)] {
         lines.extend(complaints.iter().map(|line| format!("{who:10} COMPLAINS {line}")));
     }
-    lines.extend(report.logs.unread.iter().map(|why| format!("logs       not looked at: {why}")));
+    lines.extend(
+        report
+            .logs
+            .unread
+            .iter()
+            .map(|unread| format!("logs       not looked at: {}: {}", unread.log, unread.why)),
+    );
     lines.extend(report.failures.iter().map(|why| format!("FAILED     {why}")));
-    lines.push(if report.verified {
-        "Verified. Everything was unloaded again: trapless pagetable load".into()
-    } else {
-        "NOT verified: do not load it on this host.".to_owned()
-    });
+    lines.push(sentence(report));
     lines.join("\n")
+}
+
+/// The verdict.
+fn sentence(report: &Report) -> String {
+    let left =
+        if report.stays { "something stays: trapless pagetable unload" } else { "nothing is loaded now" };
+    match report.verdict {
+        Verdict::Verified => {
+            let unread: Vec<_> = report.logs.unread.iter().map(|unread| unread.log).collect();
+            let but = if unread.is_empty() {
+                String::new()
+            } else {
+                format!(", but for {}, which could not be read", unread.join(" and "))
+            };
+            format!("Verified{but}; {left}. To load: trapless pagetable load")
+        }
+        Verdict::Wrong => format!("NOT verified, something is wrong; {left}. Do not load it on this host."),
+        Verdict::Unfinished => format!("Not finished, so nothing is known of this host; {left}."),
+    }
+}
+
+/// Of the first processor.
+fn processor(host: &Host) -> Option<String> {
+    let text = host.text("/proc/cpuinfo")?;
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'))?.1;
+    Some(output::printable(name.trim()))
 }
 
 #[cfg(test)]
@@ -491,6 +607,105 @@ mod tests {
         let text = text(&report);
         assert!(text.contains("fork+exec") && text.ends_with("trapless pagetable load"), "{text}");
         assert!(text.contains("not looked at: Xen's log: there is no xl"), "{text}");
+        assert!(
+            text.contains("Verified, but for") && text.contains("Xen's log, which could not be read"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn seeds_are_counted_by_what_was_loaded_when_they_differed() {
+        let fake = fake();
+        // After the leg without interrupts: with them, the answers are others whatever the switches are.
+        fake.kernel.borrow_mut().differs_from = Some(3);
+        let report = verified(&fake).unwrap();
+        let tables = &report.tables;
+        assert_eq!((tables.compared, tables.compared_interrupted), (100, 0), "{tables:?}");
+        assert_eq!((tables.unstable, tables.dropped, report.turns), (0, 1, 0));
+        assert_eq!(report.verdict, Verdict::Unfinished);
+        let text = text(&report);
+        assert!(
+            text.contains("left out: 0 seeds on which stock") && text.contains("dropped: 1 seed with"),
+            "{text}"
+        );
+        assert!(text.contains("FAILED     no answers could be compared while timers"), "{text}");
+        assert!(text.ends_with("nothing is known of this host; nothing is loaded now."), "{text}");
+    }
+
+    #[test]
+    fn calls_that_nothing_interrupts_are_not_verified() {
+        let fake = fake();
+        fake.write("/state/never-interrupted", b"");
+        let report = verified(&fake).unwrap();
+        assert_eq!((report.verdict, report.tables.left_in_the_middle), (Verdict::Unfinished, 0));
+        assert!(
+            report.failures[0].contains("no call was seen to be left in the middle"),
+            "{:?}",
+            report.failures
+        );
+        assert!(fake.loaded().is_empty());
+    }
+
+    #[test]
+    fn what_a_signal_cuts_short_is_not_finished_and_all_is_unloaded_with_patience() {
+        // In the record, with the payload, and in the first turn's load.
+        for at in [1, 3, 5] {
+            let fake = fake();
+            fake.kernel.borrow_mut().stop_from = Some(at);
+            let report = verified(&fake).unwrap();
+            assert_eq!((report.verdict, report.stays), (Verdict::Unfinished, false), "{:?}", report.failures);
+            assert!(report.failures[0].contains("a signal requested the end"), "{:?}", report.failures);
+            assert!(fake.loaded().is_empty() && !fake.host().has_module(tables::MODULE));
+        }
+    }
+
+    #[test]
+    fn only_a_process_that_ends_badly_beside_the_payload_is_wrong() {
+        let interrupted = || NotMeasured::Status(libc::SIGINT);
+        for (not, turn, signal, verdict) in [
+            (NotMeasured::Host("fork: no memory".into()), 2, false, Verdict::Unfinished),
+            (NotMeasured::Status(libc::SIGSEGV), 1, false, Verdict::Unfinished),
+            (NotMeasured::Status(libc::SIGSEGV), 2, false, Verdict::Wrong),
+            (NotMeasured::Status(libc::SIGSEGV), 2, true, Verdict::Wrong),
+            (interrupted(), 2, false, Verdict::Wrong),
+            (interrupted(), 2, true, Verdict::Unfinished),
+            (interrupted(), 1, true, Verdict::Unfinished),
+        ] {
+            let fake = fake();
+            let (mut calls, mut not) = (0, Some(not));
+            let kernel = std::rc::Rc::clone(&fake.kernel);
+            let mut measure = || {
+                calls += 1;
+                if calls == turn {
+                    kernel.borrow_mut().is_asked_to_stop = signal;
+                    return Err(not.take().unwrap());
+                }
+                let times = vec![Duration::from_micros(100); 3];
+                Ok(Times { fork: times.clone(), exec: times })
+            };
+            let task = Task { wanted: Wanted::default(), device: None, budget: Duration::ZERO, seed: 7 };
+            let report = verify(&fake.host(), &task, &mut measure, &mut |_| {}).unwrap();
+            assert_eq!(report.verdict, verdict, "{turn} {signal} {:?}", report.failures);
+            let says_status = report.failures[0].contains("had status");
+            assert!(!(says_status && signal && verdict == Verdict::Unfinished), "{:?}", report.failures);
+            assert!(fake.loaded().is_empty());
+        }
+    }
+
+    #[test]
+    fn the_head_names_what_a_colleague_asks_for() {
+        let fake = fake();
+        fake.write("/proc/cpuinfo", b"processor\t: 0\nmodel name\t: A 100\x1b\n");
+        let mut report = verified(&fake).unwrap();
+        report.cpus = 1;
+        report.stays = true;
+        let text = text(&report);
+        assert!(
+            text.contains(", 1 CPU\n") && text.contains("A 100?; 20") && text.contains(" UTC\n"),
+            "{text}"
+        );
+        assert!(text.contains("/updates/dkms/trapless_table_test.ko\n"), "{text}");
+        assert!(text.contains("something stays: trapless pagetable unload"), "{text}");
     }
 
     /// The fake module's answers differ whatever the switches are; test_verify.py has the others.
@@ -499,10 +714,10 @@ mod tests {
         let fake = fake();
         fake.write("/state/tables-differ", b"");
         let report = verified(&fake).unwrap();
-        assert!(!report.verified && !report.tables.holds() && report.tables.unstable == 1);
+        assert!(!report.verified && !report.tables.hold() && report.tables.dropped == 1);
         let text = text(&report);
         assert!(
-            text.contains("no answers could be compared") && text.ends_with("do not load it on this host.")
+            text.contains("no answers could be compared") && text.ends_with("Do not load it on this host.")
         );
         assert_eq!(report.turns, 0, "processes do not meet it");
         assert!(fake.loaded().is_empty() && !fake.host().has_module(tables::MODULE));

@@ -8,7 +8,6 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 /// Processes of each kind in one turn.
@@ -47,12 +46,43 @@ pub struct Ratio {
     pub greatest: f64,
 }
 
+/// Why a turn was not measured.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NotMeasured {
+    /// The host does not do it.
+    Host(String),
+    /// A process that should only end had this status.
+    Status(i32),
+}
+
+impl std::fmt::Display for NotMeasured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NotMeasured::Host(why) => f.write_str(why),
+            NotMeasured::Status(status) => {
+                write!(f, "a process that should only end had status {status:#x}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for NotMeasured {}
+
+impl NotMeasured {
+    /// Whether the process was ended by a signal that requests the end, which a terminal sends to all of them.
+    pub fn is_request(&self) -> bool {
+        matches!(self, NotMeasured::Status(status) if libc::WIFSIGNALED(*status)
+            && [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].contains(&libc::WTERMSIG(*status)))
+    }
+}
+
 /// Measure one turn.
 ///
 /// # Errors
-/// When no process can be made, or the program `true` is missing.
-pub fn measure() -> Result<Times> {
-    let program = PROGRAMS.iter().find(|file| Path::new(file).exists()).context("there is no /bin/true")?;
+/// When no process can be made, or the program `true` is missing; and when one does not end as it should.
+pub fn measure() -> Result<Times, NotMeasured> {
+    let program = PROGRAMS.iter().find(|file| Path::new(file).exists());
+    let program = program.ok_or_else(|| NotMeasured::Host("there is no /bin/true".into()))?;
     let program = CString::new(*program).expect("it has no NUL");
     let mut times = Times::default();
     for _ in 0..A_TURN {
@@ -63,7 +93,7 @@ pub fn measure() -> Result<Times> {
 }
 
 /// One process, from before fork until it was waited for.
-fn timed(program: Option<&CString>) -> Result<Duration> {
+fn timed(program: Option<&CString>) -> Result<Duration, NotMeasured> {
     let arguments = [program.map_or(std::ptr::null(), |program| program.as_ptr()), std::ptr::null()];
     let since = Instant::now();
     // SAFETY: the child calls only execv and _exit, which are async-signal-safe; its arguments were made before.
@@ -76,7 +106,9 @@ fn timed(program: Option<&CString>) -> Result<Duration> {
         // SAFETY: it runs no handlers, and does not return.
         unsafe { libc::_exit(if program.is_some() { 127 } else { 0 }) };
     }
-    ensure!(child > 0, "fork: {}", io::Error::last_os_error());
+    if child < 0 {
+        return Err(NotMeasured::Host(format!("fork: {}", io::Error::last_os_error())));
+    }
     let mut status = 0;
     loop {
         // SAFETY: `status` is ours, and the child was not waited for.
@@ -85,11 +117,12 @@ fn timed(program: Option<&CString>) -> Result<Duration> {
             break;
         }
         let error = io::Error::last_os_error();
-        ensure!(error.kind() == io::ErrorKind::Interrupted, "waitpid: {error}");
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(NotMeasured::Host(format!("waitpid: {error}")));
+        }
     }
     let took = since.elapsed();
-    ensure!(status == 0, "a process that should only end had status {status:#x}");
-    Ok(took)
+    if status == 0 { Ok(took) } else { Err(NotMeasured::Status(status)) }
 }
 
 /// Compare turns; each has both sides.
@@ -145,7 +178,12 @@ mod tests {
     #[test]
     fn a_program_that_cannot_be_executed_is_an_error() {
         let missing = CString::new("/nowhere/true").unwrap();
-        assert!(timed(Some(&missing)).unwrap_err().to_string().contains("status"));
+        let not = timed(Some(&missing)).unwrap_err();
+        assert!(not == NotMeasured::Status(127 << 8) && !not.is_request(), "{not}");
+        assert!(
+            NotMeasured::Status(libc::SIGINT).is_request()
+                && !NotMeasured::Status(libc::SIGSEGV).is_request()
+        );
     }
 
     #[test]

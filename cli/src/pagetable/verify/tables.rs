@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::super::control::put;
 use super::super::host::Host;
 use super::super::linux::Log;
+use super::Unknown;
 
 /// The module, and its file before `.ko`.
 pub const MODULE: &str = "trapless_table_test";
@@ -35,6 +36,8 @@ pub struct Tables {
     pub seeds: usize,
     /// Seeds that were left out because stock Xen's own answers differed.
     pub unstable: usize,
+    /// Seeds that were dropped later: with the payload loaded their answers differed, also while it was switched off.
+    pub dropped: usize,
     /// Calls on stock Xen.
     pub calls: u64,
     /// Calls with the payload that were compared, undisturbed.
@@ -48,8 +51,23 @@ pub struct Tables {
 }
 
 impl Tables {
-    pub fn holds(&self) -> bool {
+    /// Whether the answers are those of stock Xen, if nothing interrupts the calls.
+    pub fn hold_undisturbed(&self) -> bool {
         self.difference.is_empty() && self.calls > 0 && self.compared == self.calls
+    }
+
+    /// What is missing if they do not hold, and hold undisturbed.
+    pub fn not_interrupted(&self) -> String {
+        if self.compared_interrupted == 0 {
+            "no answers could be compared while timers interrupted the calls: they differed also while the payload was switched off".into()
+        } else {
+            "no call was seen to be left in the middle, although timers interrupted them".into()
+        }
+    }
+
+    /// Whether they are, also if something does.
+    pub fn hold(&self) -> bool {
+        self.hold_undisturbed() && self.compared_interrupted > 0 && self.left_in_the_middle > 0
     }
 }
 
@@ -177,7 +195,7 @@ impl Driver {
     }
 
     /// Make the same calls again, with the payload's switches on, and compare. Ends at the first difference, which is
-    /// one if the same calls twice have the recorded answers with the switches off.
+    /// one if the same calls twice have the recorded answers with the switches off. Returns the seeds without any.
     ///
     /// # Errors
     /// Those of the module; and when a signal has requested the end.
@@ -187,9 +205,10 @@ impl Driver {
         seeds: &[Recorded],
         found: &mut Tables,
         interrupted: bool,
-    ) -> Result<()> {
-        self.set("preempt", if interrupted { "1" } else { "0" })?;
+    ) -> Result<Vec<Recorded>> {
         let before: u64 = self.get("continuations")?.parse().context("continuations")?;
+        self.set("preempt", if interrupted { "1" } else { "0" })?;
+        let mut agreed = Vec::new();
         for &seed in seeds {
             let mut log = Log::from_now(&host.path("/dev/kmsg"));
             self.set("switches", SWITCHES)?;
@@ -200,14 +219,15 @@ impl Driver {
                 let compared =
                     if interrupted { &mut found.compared_interrupted } else { &mut found.compared };
                 *compared += seed.calls;
+                agreed.push(seed);
             } else if self.agrees(seed)? && self.agrees(seed)? {
                 found.difference = said;
                 if found.difference.is_empty() {
                     found.difference.push(format!("seed {}: the kernel's log has the call", seed.seed));
                 }
-                return Ok(());
+                return Ok(agreed);
             } else {
-                found.unstable += 1;
+                found.dropped += 1;
                 if !interrupted {
                     found.seeds -= 1;
                     found.calls -= seed.calls;
@@ -217,7 +237,7 @@ impl Driver {
         }
         let after: u64 = self.get("continuations")?.parse().context("continuations")?;
         found.left_in_the_middle += after.saturating_sub(before);
-        Ok(())
+        Ok(agreed)
     }
 }
 
@@ -231,7 +251,7 @@ struct Ran {
 /// When a signal has requested the end.
 pub fn stop_if_asked(host: &Host) -> Result<()> {
     if host.kernel.stopped(Duration::ZERO) {
-        bail!("a signal requested the end");
+        bail!(Unknown("a signal requested the end".into()));
     }
     Ok(())
 }
@@ -245,4 +265,30 @@ pub fn take_out(host: &Host) -> Result<()> {
         host.kernel.remove(MODULE).with_context(|| format!("module {MODULE} stays"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_legs_have_to_hold() {
+        let found = || Tables {
+            calls: 9,
+            compared: 9,
+            compared_interrupted: 9,
+            left_in_the_middle: 1,
+            ..Tables::default()
+        };
+        assert!(found().hold());
+        for (worse, undisturbed) in [
+            (Tables { compared_interrupted: 0, ..found() }, true),
+            (Tables { left_in_the_middle: 0, ..found() }, true),
+            (Tables { compared: 8, ..found() }, false),
+            (Tables { calls: 0, compared: 0, ..found() }, false),
+            (Tables { difference: vec!["x".into()], ..found() }, false),
+        ] {
+            assert!(!worse.hold() && worse.hold_undisturbed() == undisturbed, "{worse:?}");
+        }
+    }
 }
