@@ -9,6 +9,7 @@
 //! - A regular file is *replaced* atomically: every reader sees the whole old file or the whole new one. The new one
 //!   has the old one's permissions and, if root writes, its owner. Where a link leads to no file yet, there is an empty one first.
 //! - A file that grows begins in the same way: it is there with its first line, or not at all.
+//! - What may have to be waited for, a pipe without a reader, is opened by [`prepare`] alone.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 enum Destination {
     /// Standard output.
     Output,
-    /// What its name stands for, neither opened for reading nor for writing, and no regular file.
+    /// What its name stands for, opened for writing, and no regular file.
     Special(File),
     /// A regular file; its own name, behind all links.
     File(PathBuf),
@@ -45,26 +46,49 @@ pub enum Readers {
 /// # Errors
 /// When it cannot be written; a regular file is then unchanged.
 pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
-    begin(path, content, true, readers).map(drop)
+    begin(path, find(path)?, content, true, readers).map(drop)
 }
 
-/// Begin a file that grows with `content`, and go on behind it; an existing file is refused, or replaced with `force`.
+/// A FILE before there is content for it. Nothing has been changed.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    path: &'a Path,
+    found: Destination,
+}
+
+/// Find out what it is, and wait for the reader of a pipe: so do this while a signal may still end the process.
 ///
 /// # Errors
-/// `AlreadyExists`, or when it cannot be written; a regular file is then unchanged.
-pub fn create(path: &Path, content: &[u8], force: bool) -> io::Result<Box<dyn Write>> {
-    begin(path, content, force, Readers::Usual)
+/// When it cannot be opened.
+pub fn prepare(path: &Path) -> io::Result<Prepared<'_>> {
+    Ok(Prepared { path, found: find(path)? })
 }
 
-fn begin(path: &Path, content: &[u8], force: bool, readers: Readers) -> io::Result<Box<dyn Write>> {
-    Ok(match find(path)? {
+impl Prepared<'_> {
+    /// Begin a file that grows with `content`, and go on behind it; an existing file is refused, or replaced with
+    /// `force`.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, or when it cannot be written; a regular file is then unchanged.
+    pub fn create(self, content: &[u8], force: bool) -> io::Result<Box<dyn Write>> {
+        begin(self.path, self.found, content, force, Readers::Usual)
+    }
+}
+
+fn begin(
+    path: &Path,
+    found: Destination,
+    content: &[u8],
+    force: bool,
+    readers: Readers,
+) -> io::Result<Box<dyn Write>> {
+    Ok(match found {
         Destination::Output => {
             let mut out = io::stdout();
             write_all(&mut out, content)?;
             Box::new(out)
         }
-        Destination::Special(found) => {
-            let mut out = writable(&found)?;
+        Destination::Special(mut out) => {
             write_all(&mut out, content)?;
             Box::new(out)
         }
@@ -83,7 +107,9 @@ fn begin(path: &Path, content: &[u8], force: bool, readers: Readers) -> io::Resu
 
 /// Whether [`create`] would refuse it without `force`.
 pub fn has_content(path: &Path) -> bool {
-    matches!(find(path), Ok(Destination::File(_)))
+    std::fs::metadata(path).is_ok_and(|found| found.is_file())
+        && path.as_os_str() != "-"
+        && !is_descriptor(path)
 }
 
 /// Its name in messages.
@@ -104,12 +130,12 @@ fn find(path: &Path) -> io::Result<Destination> {
         Err(error) => return Err(error),
     };
     if !found.metadata()?.is_file() || is_descriptor(path) {
-        return Ok(Destination::Special(found));
+        return Ok(Destination::Special(writable(&found)?));
     }
     Ok(Destination::File(std::fs::read_link(descriptor(&found))?))
 }
 
-/// Open what [`find`] has found, whatever its name stands for by now.
+/// Open what was found, whatever its name stands for by now.
 fn writable(found: &File) -> io::Result<File> {
     OpenOptions::new().write(true).open(descriptor(found))
 }
@@ -149,7 +175,8 @@ fn begin_file(path: &Path, content: &[u8], force: bool, readers: Readers) -> io:
         .prefix(".trapless.")
         .suffix(".new")
         .permissions(Permissions::from_mode(0o666)) // less the umask
-        .tempfile_in(folder(path))?;
+        .tempfile_in(folder(path))
+        .map_err(without_path)?;
     // By the file itself: its own errors would name the new name.
     new.as_file_mut().write_all(content)?;
     if let Some(old) = old {
@@ -168,6 +195,14 @@ fn begin_file(path: &Path, content: &[u8], force: bool, readers: Readers) -> io:
     Ok(if force { new.persist(path)? } else { new.persist_noclobber(path)? })
 }
 
+/// The error itself: the temporary name in tempfile's is nobody's business.
+fn without_path(error: io::Error) -> io::Error {
+    let within = error.get_ref().and_then(|within| within.source());
+    let number =
+        within.and_then(|within| within.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);
+    number.map_or(error, io::Error::from_raw_os_error)
+}
+
 fn write_all(out: &mut impl Write, content: &[u8]) -> io::Result<()> {
     out.write_all(content)?;
     out.flush()
@@ -178,6 +213,10 @@ mod tests {
     use std::os::unix::fs::{FileTypeExt, symlink};
 
     use super::*;
+
+    fn create(path: &Path, content: &[u8], force: bool) -> io::Result<Box<dyn Write>> {
+        prepare(path)?.create(content, force)
+    }
 
     fn folder() -> tempfile::TempDir {
         tempfile::tempdir().unwrap()

@@ -15,7 +15,7 @@ mod stop;
 #[cfg(test)]
 mod testing;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -49,7 +49,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let command = match Arguments::try_parse() {
+        Ok(arguments) => arguments.command,
+        Err(said) => return say(&said),
+    };
+    let result = match command {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Dirty(command) => dirty::run(command),
         Command::Criu(arguments) => criu::run(&arguments),
@@ -61,9 +65,20 @@ fn main() -> ExitCode {
         Err(error) if output::reader_went_away(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // Where nobody reads it, the exit code still says it.
-            let _ = writeln!(std::io::stderr(), "trapless: {error:#}");
+            let _ = writeln!(io::stderr(), "trapless: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Print what clap says: help or the version on standard output, a mistake on standard error.
+fn say(said: &clap::Error) -> ExitCode {
+    match said.print().and_then(|()| io::stdout().flush()) {
+        Err(error) if !said.use_stderr() && error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("trapless: {}", output::unwritable(error));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),
     }
 }
 

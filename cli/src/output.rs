@@ -10,9 +10,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Those of `write(2)`.
 pub fn line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.write_all(b"\n")?;
-    out.flush()
+    let written =
+        out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    written.map_err(unwritable)
+}
+
+/// An error of standard output that says so, of the same kind.
+pub fn unwritable(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot write standard output: {error}"))
 }
 
 /// Whether the error is a closed pipe on standard output: that ends the command, and is not a failure.

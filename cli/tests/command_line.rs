@@ -37,6 +37,18 @@ fn wrong_arguments_are_usage_errors() {
 }
 
 #[test]
+fn a_full_standard_output_is_named() {
+    for arguments in
+        [&["doctor"][..], &["doctor", "--json"], &["completions", "bash"], &["--version"], &["--help"]]
+    {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_trapless")).args(arguments).stdout(full).output().unwrap();
+        assert_refuses(&output, 1, "cannot write standard output: No space left on device");
+    }
+}
+
+#[test]
 fn the_doctor_knows_every_back_end() {
     let output = run(&["doctor", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -5,7 +5,10 @@
 
 mod common;
 
-use std::os::unix::process::CommandExt;
+use std::io::BufRead;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use common::{PAGES, Tool, Writer, assert_refuses, command, run};
 use serde_json::Value;
@@ -167,6 +170,63 @@ fn a_killed_recording_can_be_read() {
     tool.end();
     writer.assert_unharmed_and_untracked();
     assert!(run(&["dirty", "plot", &file, "-o", &picture]).status.success());
+    let recorded = std::fs::read(&file).unwrap();
+    let link = folder.path().join("link").to_str().unwrap().to_owned();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for target in [&file, &link] {
+        assert_refuses(&run(&["dirty", "plot", &file, "-o", target]), 1, "is the recording itself");
+        assert_eq!(std::fs::read(&file).unwrap(), recorded);
+    }
+}
+
+/// A named pipe in a folder of its own.
+fn pipe() -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+    // SAFETY: a path that ends in NUL.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    (folder, path)
+}
+
+#[test]
+fn a_pipe_without_a_reader_is_waited_for_before_anything_is_tracked() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let (_folder, path) = pipe();
+        let mut writer = Writer::start("runs");
+        let mut record = command(&["dirty", "record", &writer.pid(), "-o"]);
+        let mut record = record.arg(&path).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(record.try_wait().unwrap().is_none() && !writer.is_tracked());
+        // SAFETY: sends a signal to a child that has not been waited for.
+        unsafe { libc::kill(record.id().try_into().unwrap(), signal) };
+        let until = Instant::now() + Duration::from_secs(20);
+        let ended = loop {
+            if let Some(ended) = record.try_wait().unwrap() {
+                break ended;
+            }
+            if Instant::now() > until {
+                record.kill().unwrap();
+                panic!("signal {signal} did not end it");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert_eq!(ended.signal(), Some(signal));
+        writer.assert_unharmed_and_untracked();
+    }
+}
+
+#[test]
+fn a_named_pipe_whose_reader_leaves_is_a_failure() {
+    let (_folder, path) = pipe();
+    let mut writer = Writer::start("runs");
+    let mut record = command(&["dirty", "record", &writer.pid(), "--interval", "0.1", "-o"]);
+    let record = record.arg(&path).stderr(Stdio::piped()).spawn().unwrap();
+    let mut header = String::new();
+    std::io::BufReader::new(std::fs::File::open(&path).unwrap()).read_line(&mut header).unwrap();
+    assert!(header.contains("backend"), "{header}");
+    assert_refuses(&record.wait_with_output().unwrap(), 1, &format!("cannot write {}: ", path.display()));
+    writer.assert_unharmed_and_untracked();
 }
 
 /// A limit of the size of files stands for a full disk, which only root can make: a write is cut, and the next fails.

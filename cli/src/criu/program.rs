@@ -50,7 +50,10 @@ pub(super) fn library() -> Result<PathBuf> {
         return Ok(found);
     }
     let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
-    bail!("there is no libdirty-softdirty.so: neither {}; name it by --preload", places.join(" nor "))
+    bail!(
+        "there is no libdirty-softdirty.so: neither {}; it is in the package libdirty-tools, or name it by --preload",
+        places.join(" nor ")
+    )
 }
 
 /// A program that gets privileges when it is executed takes no library from its caller: it would run as if alone.

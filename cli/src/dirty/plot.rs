@@ -4,10 +4,11 @@
 
 use std::fs::File;
 use std::io::BufReader;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use plotters::prelude::*;
 
@@ -37,6 +38,13 @@ const BUSIEST: usize = 8;
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let name = arguments.input.display();
     let input = File::open(&arguments.input).with_context(|| format!("cannot read {name}"))?;
+    let (is, target) = (input.metadata()?, std::fs::metadata(&arguments.output));
+    if target.is_ok_and(|target| target.is_file() && (target.dev(), target.ino()) == (is.dev(), is.ino())) {
+        bail!(
+            "{} is the recording itself; choose another name for the picture",
+            destination::name(&arguments.output)
+        );
+    }
     let recording = recording::read(BufReader::new(input)).with_context(|| format!("{name}"))?;
     if recording.is_cut {
         eprintln!("trapless: {name} is truncated; its unfinished last line is left out");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `trapless dirty record`: writes samples to a file, one per line.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use serde::Serialize;
 
@@ -49,6 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         // Before the target is touched.
         bail!("{} exists; choose another name, or replace it with --force", path.display());
     }
+    let file = destination::prepare(path).map_err(|error| unwritable(path, error))?;
     let mut session = Session::begin(&arguments.session)?;
     if let Some(most) = arguments.duration {
         session.end_after(most);
@@ -62,8 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         arguments.session.window.as_secs_f64(),
         began.as_secs_f64(),
     );
-    let mut file =
-        destination::create(path, &line(&header)?, arguments.force).with_context(|| unwritable(path))?;
+    let mut file = file.create(&line(&header)?, arguments.force).map_err(|error| unwritable(path, error))?;
 
     let mut intervals = 0u64;
     let gone = loop {
@@ -71,7 +71,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         // The last, shorter interval counts too.
         let sample = session.sample()?;
         // One call, so that no reader sees a part of a line unless the file system is full.
-        file.write_all(&line(&sample)?).and_then(|()| file.flush()).with_context(|| unwritable(path))?;
+        file.write_all(&line(&sample)?)
+            .and_then(|()| file.flush())
+            .map_err(|error| unwritable(path, error))?;
         intervals += 1;
         if next == Next::Stop || sample.gone.is_some() {
             break sample.gone;
@@ -92,6 +94,8 @@ fn line(content: &impl Serialize) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-fn unwritable(path: &Path) -> String {
-    format!("cannot write {}", destination::name(path))
+/// That nobody reads standard output any more ends the command well; that nobody reads a named pipe does not.
+fn unwritable(path: &Path, error: io::Error) -> anyhow::Error {
+    let what = format!("cannot write {}", destination::name(path));
+    if path.as_os_str() == "-" { anyhow::Error::new(error).context(what) } else { anyhow!("{what}: {error}") }
 }

@@ -24,7 +24,7 @@ use crate::output::{bytes, grouped, tail};
 const HISTORY: usize = 512;
 
 /// Columns of the terminal for the table without a mapping's name.
-const BEFORE_NAME: usize = 12 + 14 + 12 + 26 + 4 + 2;
+const BEFORE_NAME: usize = 10 + 12 + 10 + 25 + 4 + 2;
 
 /// The order of the mappings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +155,7 @@ fn watch(terminal: &mut DefaultTerminal, session: &mut Session, window: Duration
 
 fn draw(frame: &mut Frame<'_>, screen: &Screen, order: Order, is_paused: bool) {
     let [totals, spark, table, keys] = Layout::vertical([
-        Constraint::Length(3),
+        Constraint::Length(4),
         Constraint::Length(6),
         Constraint::Min(3),
         Constraint::Length(1),
@@ -166,7 +166,7 @@ fn draw(frame: &mut Frame<'_>, screen: &Screen, order: Order, is_paused: bool) {
         || "the first interval is running".to_owned(),
         |sample| {
             format!(
-                "{} pages/s ({}/s)   working set {} ({} pages) in {} s   assumed dirty {} pages",
+                "{} pages/s ({}/s)   working set {} ({} pages) in {} s\nassumed dirty {} pages",
                 grouped(sample.rate().round() as u64),
                 bytes(sample.rate().round() as u64),
                 bytes(sample.working_set),
@@ -203,10 +203,10 @@ fn draw(frame: &mut Frame<'_>, screen: &Screen, order: Order, is_paused: bool) {
             ])
         });
     let widths = [
+        Constraint::Length(10),
         Constraint::Length(12),
-        Constraint::Length(14),
-        Constraint::Length(12),
-        Constraint::Length(26),
+        Constraint::Length(10),
+        Constraint::Length(25),
         Constraint::Min(10),
     ];
     let header = Row::new(["pages/s", "total", "assumed", "addresses", "mapping"])
@@ -257,15 +257,22 @@ mod tests {
         assert_eq!(names(Order::Rate), ["[stack]", "[heap]"]);
         assert_eq!(names(Order::Total), ["[heap]", "[stack]"]);
 
-        let mut terminal = Terminal::new(TestBackend::new(100, 20)).unwrap();
+        let mut terminal = Terminal::new(TestBackend::new(80, 20)).unwrap();
         terminal.draw(|frame| draw(frame, &screen, Order::Rate, true)).unwrap();
         let shown = terminal.backend().to_string();
-        for part in ["8 pages/s", "working set 12.0 KiB (3 pages)", "1000-9000", "highest 2,000", "PAUSED"] {
+        for part in [
+            "8 pages/s",
+            "working set 12.0 KiB (3 pages)",
+            "1000-9000",
+            "highest 2,000",
+            "PAUSED",
+            "assumed dirty 0 pages",
+        ] {
             assert!(shown.contains(part), "{part} is missing in\n{shown}");
         }
         // 2,000 pages a second, then 8: the newest, next to the right border, is the low one.
         let lowest: Vec<char> =
-            shown.lines().nth(7).unwrap().trim_matches('"').chars().rev().take(3).collect();
+            shown.lines().nth(8).unwrap().trim_matches('"').chars().rev().take(3).collect();
         assert_eq!(lowest, ['│', ' ', '█'], "the newest is not on the right:\n{shown}");
         for (width, height) in [(1, 1), (20, 5), (300, 80)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
