@@ -281,3 +281,36 @@ def test_negative_control_garbage_makes_the_readers_stumble(files: Files) -> Non
     assert judge(image, symbols) == "unusable"
     with pytest.raises((OverflowError, ELFParseError, OSError, ValueError)):
         list(ELFFile(io.BytesIO(symbols.read_bytes())).iter_sections())
+
+
+# -- where findings are written -------------------------------------------------------------------
+
+
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_proven(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(probe, "look", lambda *_: pytest.fail("it looked"))
+    for target, named in ((tmp_path, tmp_path), (tmp_path / "none" / "x.json", tmp_path / "none")):
+        assert probe.main(["image", "symbols", "--json", str(target)]) == 2
+        assert f"--json: {named} is " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_report_is_shown_although_its_findings_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(probe, "look", lambda *_: probe.Findings())
+    assert probe.main(["image", "symbols", "--json", "/dev/full"]) == 2
+    shown = capsys.readouterr()
+    assert "No payload can be built for this Xen" in shown.out
+    assert shown.err == "probe: cannot write /dev/full: No space left on device\n"
+
+
+def test_findings_on_standard_output_are_alone_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(probe, "look", lambda *_: probe.Findings())
+    assert probe.main(["image", "symbols", "--json", "-"]) == 1
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["format"] == probe.FORMAT
+    assert "No payload can be built for this Xen" in shown.err

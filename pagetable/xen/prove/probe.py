@@ -20,6 +20,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ from layout_checker.report import Refused, UnusableInput
 from zero_run_finder.finder import NAMES
 
 FORMAT = 1
+STANDARD = Path("-")
 # Without these there is nothing to prove: the first loads payloads, the second has guests that gain by one.
 NEEDED = {"CONFIG_LIVEPATCH": "livepatch_op", "CONFIG_PV": "do_mmu_update"}
 INDENT = 12
@@ -233,21 +235,44 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("image", type=Path, help="the file that boots, xen-*.gz or xen-*.efi")
     parser.add_argument("symbols", type=Path, help="the same build with its symbols, xen-syms")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all findings, to be sent back")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all findings, to be sent back; - is standard output"
+    )
     return parser.parse_args(arguments)
 
 
+def unwritable(target: Path) -> str:
+    """Why findings could not be written there, before minutes of proving; empty if they could."""
+    if target.is_dir():
+        return f"{target} is a directory"
+    if not target.parent.is_dir():
+        return f"{target.parent} is not a directory"
+    place = target if target.exists() else target.parent
+    return "" if os.access(place, os.W_OK) else f"{place} is not writable"
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Look, print the report, return the exit status."""
+    """Look, print the report, then write the findings; return the exit status."""
     options = parse(arguments)
+    is_standard = options.json == STANDARD
+    if options.json and not is_standard and (why := unwritable(options.json)):
+        print(f"probe: --json: {why}", file=sys.stderr)
+        return 2
     try:
         found = look(options.image, options.symbols)
-        if options.json:
-            options.json.write_text(as_json(found), encoding="ascii")
     except (UnusableInput, OSError) as error:
         print(f"probe: {error}", file=sys.stderr)
         return 2
-    print("\n".join(as_text(found)))
+    print("\n".join(as_text(found)), file=sys.stderr if is_standard else sys.stdout)
+    try:
+        if is_standard:
+            sys.stdout.write(as_json(found))
+            sys.stdout.flush()
+        elif options.json:
+            options.json.write_text(as_json(found), encoding="ascii")
+    except OSError as error:
+        print(f"probe: cannot write {options.json}: {error.strerror}", file=sys.stderr)
+        return 2
     return 0 if found.builds else 1
 
 
