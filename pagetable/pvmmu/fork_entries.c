@@ -22,7 +22,9 @@
  *  - The child's table is not pinned yet: its entries are written directly.
  *  - Both tables are locked for some entries at a time, then the CPU may be given up.
  *  - Areas in which others take part are left to stock as a whole: with a userfaultfd,
- *    with secondary MMUs, which stock tells what is protected, and of devices.
+ *    with secondary MMUs, which stock tells what is protected, and of devices. So are
+ *    small ones, often a file's with few pages written: what is left one by one there
+ *    costs more than the others gain.
  *  - If there is no memory for a table, the rest is left to stock, which finds the error.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -41,6 +43,8 @@
 
 /* Entries that are copied before the locks are dropped. */
 #define ENTRIES		128
+/* Pages of an area that is served, at least. */
+#define FEW		64
 /* Pages of an area that are left to stock, one by one, before all of the rest is. */
 #define LEFT		32
 
@@ -66,6 +70,7 @@ int pvmmu_fork_entries_resolve(void)
 static bool is_served(const struct vm_area_struct *dst, const struct vm_area_struct *src)
 {
 	return src->anon_vma && is_cow_mapping(src->vm_flags) &&
+	       src->vm_end - src->vm_start >= FEW * PAGE_SIZE &&
 	       !(src->vm_flags & (VM_HUGETLB | VM_PFNMAP | VM_MIXEDMAP | VM_IO)) &&
 	       !src->vm_userfaultfd_ctx.ctx && !dst->vm_userfaultfd_ctx.ctx &&
 	       !mm_has_notifiers(src->vm_mm);
