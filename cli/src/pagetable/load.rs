@@ -181,6 +181,7 @@ fn undo(host: &Host, done: &[Part], error: anyhow::Error) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::super::fake::Fake;
+    use super::super::hypercall::Payload;
     use super::super::part::POOL_FILES;
     use super::*;
 
@@ -245,6 +246,31 @@ mod tests {
         fake.kernel.borrow_mut().broken.insert("trapless_pvmmu", libc::ENOENT);
         fails(&fake, "pool was taken out again");
         assert_eq!(fake.loaded(), ["payload"]);
+    }
+
+    #[test]
+    fn a_payload_that_a_killed_verify_left_off_is_refused_until_it_is_unloaded() {
+        let fake = Fake::dom0();
+        fake.write("/state/payload", b"APPLIED");
+        let answer = |switches| {
+            Some(Payload {
+                abi: 3,
+                iommu_follows: true,
+                is_evicted: false,
+                parts: 7,
+                switches: Some(switches),
+                statistics: None,
+            })
+        };
+        fake.kernel.borrow_mut().payload = answer(0);
+        fails(&fake, "switches off, as a verify that was killed leaves it: trapless pagetable unload first");
+        assert!(fake.kernel.borrow().done.is_empty());
+        fake.kernel.borrow_mut().payload = answer(1);
+        let (result, said) = attempt(&fake, &Wanted::default(), &Settings::default());
+        assert!(result.is_ok() && said[0].contains("is loaded already"), "{said:?}");
+        // With pvmmu an operator may have turned all of it off.
+        fake.kernel.borrow_mut().payload = answer(0);
+        assert!(attempt(&fake, &Wanted::default(), &Settings::default()).0.is_ok());
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod fake;
 mod host;
 mod hypercall;
 mod image;
+mod left;
 mod linux;
 mod livepatch;
 mod load;

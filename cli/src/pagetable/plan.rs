@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use super::host::Host;
+use super::hypercall::Payload;
 use super::image;
 use super::livepatch::{Livepatch, State};
 use super::module_file;
@@ -85,6 +86,15 @@ pub fn served(platform: &Platform) -> Result<&Xen, String> {
     }
 }
 
+/// It may be another file than the one that load would choose, so it is not turned on.
+const LEFT_OFF: &str = "it is applied with all its switches off, as a verify that was killed leaves it: trapless pagetable unload first";
+
+/// Whether nothing of the applied payload is on, and no module is there by which an operator could have wanted that.
+fn is_left_off(host: &Host) -> bool {
+    let is_off = |payload: Payload| payload.parts != 0 && payload.switches == Some(0);
+    !host.has_module("trapless_pvmmu") && host.kernel.payload().ok().flatten().is_some_and(is_off)
+}
+
 fn payload(host: &Host, xen: &Xen, wanted: &Wanted) -> Result<Action, Vec<String>> {
     if !xen.is_dom0 {
         let why = "only dom0 can load it, for all domains of the host";
@@ -97,7 +107,11 @@ fn payload(host: &Host, xen: &Xen, wanted: &Wanted) -> Result<Action, Vec<String
             Err(why) => refusals.push(format!("{why:#}")),
             Ok(list) => {
                 if list.iter().any(|listed| listed.name == PAYLOAD && listed.state == State::Applied) {
-                    return Ok(Action::There);
+                    return if is_left_off(host) {
+                        Err(vec![LEFT_OFF.to_owned()])
+                    } else {
+                        Ok(Action::There)
+                    };
                 }
                 refusals.extend(list.iter().filter(|listed| listed.name != PAYLOAD && listed.state == State::Applied).map(
                     |other| {

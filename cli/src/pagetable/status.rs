@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::control::{self, LEVELS};
 use super::host::Host;
 use super::hypercall::Statistics;
+use super::left;
 use super::livepatch::{Livepatch, State};
 use super::part::{POOL_FILES, Part, SWITCH_FILES, Sources};
 use super::platform::{Platform, Xen};
@@ -35,6 +36,8 @@ pub struct Status {
     pub pvmmu: Option<BTreeMap<String, bool>>,
     /// Parts that its module leaves out of this kernel, and why.
     pub pvmmu_left_out: BTreeMap<String, String>,
+    /// What a verify has loaded, if there is something: it runs, or was killed.
+    pub verify: Option<String>,
 }
 
 /// The payload.
@@ -96,6 +99,7 @@ impl Status {
             pool,
             pvmmu,
             pvmmu_left_out,
+            verify: left::sentence(host),
         }
     }
 
@@ -243,6 +247,12 @@ impl std::fmt::Display for Status {
         }
         for (part, why) in &self.pvmmu_left_out {
             write!(f, "\n         {part} left out: {why}")?;
+        }
+        if let Some(what) = &self.verify {
+            write!(
+                f,
+                "\nverify   if none runs now, one was killed and left {what}: trapless pagetable unload"
+            )?;
         }
         Ok(())
     }
@@ -412,6 +422,15 @@ mod tests {
         assert_eq!(Status::look(&fake.host()).payload.loaded, None);
         let text = prometheus::text(&Status::look(&fake.host())).unwrap();
         assert!(!text.contains("part=\"payload\"") && !text.contains("hits_total{level=\"pte\"}"), "{text}");
+    }
+
+    #[test]
+    fn says_what_a_killed_verify_left() {
+        let fake = Fake::dom0();
+        assert!(Status::look(&fake.host()).verify.is_none());
+        fake.write("/sys/module/trapless_table_test/refcnt", b"0\n");
+        let text = Status::look(&fake.host()).to_string();
+        assert!(text.contains("left trapless_table_test: trapless pagetable unload"), "{text}");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Unloads the parts, the guest's before the hypervisor's.
 //!
+//! With all parts goes what a verify that was killed has left: see `left`.
+//!
 //! Invariant: if one part cannot be unloaded, the others still are, unless it needs them; each part that stays is
 //! named with the reason. Parts that are not loaded are ignored.
 
@@ -11,6 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::control::put;
 use super::host::Host;
+use super::left;
 use super::livepatch::{Livepatch, State};
 use super::part::{PARTS, PAYLOAD, POOL_FILES, Part, Say};
 use super::platform::Platform;
@@ -32,6 +35,22 @@ pub fn unload(host: &Host, only: &[Part], evict: bool, say: Say<'_>) -> Result<(
         bail!("refused, and nothing was changed:\n  only root may unload: try sudo");
     }
     let mut stays = Vec::new();
+    if only.is_empty() {
+        for name in left::modules(host) {
+            match remove(host, name) {
+                Ok(()) => say(format!("verify   {name} taken out: one that was killed left it")),
+                Err(why) => stays.push(format!("module {name} stays: {why:#}")),
+            }
+        }
+        for device in left::devices(host) {
+            match left::give_back(host, &device) {
+                Ok(()) => {
+                    say(format!("verify   {device} given back: one that was killed kept it for its test"))
+                }
+                Err(why) => stays.push(format!("driver_override of {device} stays: {why}")),
+            }
+        }
+    }
     for part in PARTS.into_iter().rev().filter(|part| only.is_empty() || only.contains(part)) {
         match take_out(host, part, evict) {
             Ok(true) => say(format!("{part:8} taken out")),
@@ -50,6 +69,9 @@ pub fn unload(host: &Host, only: &[Part], evict: bool, say: Say<'_>) -> Result<(
 /// # Errors
 /// When Xen's payloads cannot be listed.
 pub fn rehearse(host: &Host, only: &[Part], say: Say<'_>) -> Result<()> {
+    if let Some(what) = left::sentence(host).filter(|_| only.is_empty()) {
+        say(format!("verify   would be taken out: {what}"));
+    }
     for part in PARTS.into_iter().rev().filter(|part| only.is_empty() || only.contains(part)) {
         let is_there = match part.module() {
             Some(name) => host.has_module(name),
@@ -81,6 +103,15 @@ fn module(host: &Host, part: Part, name: &str) -> Result<bool> {
     if part == Part::Pool {
         give_back(host)?;
     }
+    remove(host, name)?;
+    Ok(true)
+}
+
+/// Remove a module.
+///
+/// # Errors
+/// When it stays.
+pub fn remove(host: &Host, name: &str) -> Result<()> {
     for tries in 1.. {
         let Err(error) = host.kernel.remove(name) else { break };
         match error.raw_os_error() {
@@ -93,7 +124,7 @@ fn module(host: &Host, part: Part, name: &str) -> Result<bool> {
             _ => return Err(error).with_context(|| format!("module {name} cannot be removed")),
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Make every page of the pool ordinary while its module is loaded and can name one that fails.
@@ -214,6 +245,52 @@ mod tests {
         unload(&fake.host(), &[], false, &mut |line| said.push(line)).unwrap();
         assert_eq!(said.len(), 6);
         assert!(said[3..].iter().all(|line| line.contains("is not loaded")), "{said:?}");
+    }
+
+    const SPARE: &str = "/sys/bus/pci/devices/0000:00:05.0/driver_override";
+
+    fn left_by_verify() -> Fake {
+        let fake = Fake::dom0();
+        fake.write("/state/payload", b"APPLIED");
+        for name in [left::TABLE_TEST, left::DEVICE_TEST] {
+            fake.write(&format!("/sys/module/{name}/refcnt"), b"0\n");
+        }
+        fake.write(SPARE, format!("{}\n", left::DEVICE_TEST).as_bytes());
+        fake.write("/sys/bus/pci/devices/0000:00:06.0/driver_override", b"vfio-pci\n");
+        fake
+    }
+
+    #[test]
+    fn what_a_killed_verify_left_goes_as_well() {
+        let fake = left_by_verify();
+        let mut said = Vec::new();
+        rehearse(&fake.host(), &[], &mut |line| said.push(line)).unwrap();
+        assert!(said[0].contains("trapless_table_test, the driver_override of 0000:00:05.0"), "{said:?}");
+        unload(&fake.host(), &[Part::Pool], false, &mut |_| {}).unwrap();
+        assert_eq!(left::modules(&fake.host()).len(), 2, "only what is named");
+        said.clear();
+        unload(&fake.host(), &[], false, &mut |line| said.push(line)).unwrap();
+        assert!(fake.loaded().is_empty() && left::sentence(&fake.host()).is_none());
+        assert_eq!(fake.kernel.borrow().done, ["-trapless_device_test", "-trapless_table_test"]);
+        assert_eq!(fake.read(SPARE).as_deref(), Some(""));
+        assert_eq!(
+            fake.read("/sys/bus/pci/devices/0000:00:06.0/driver_override").as_deref(),
+            Some("vfio-pci")
+        );
+        for says in
+            ["trapless_table_test taken out", "trapless_device_test taken out", "0000:00:05.0 given back"]
+        {
+            assert!(said.iter().any(|line| line.contains(says)), "{says}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_killed_verify_left_and_stays_is_named() {
+        let fake = left_by_verify();
+        fake.kernel.borrow_mut().stuck.insert(left::TABLE_TEST, libc::EAGAIN);
+        fake.remove(SPARE);
+        stays(&fake, &["module trapless_table_test stays: module trapless_table_test is in use"]);
+        assert!(fake.loaded().is_empty() && left::modules(&fake.host()) == [left::TABLE_TEST]);
     }
 
     #[test]

@@ -43,10 +43,25 @@ def _step(name: str, command: str) -> Step:
 
 
 def _verify(name: str, arguments: str) -> list[Step]:
+    return [_step(name, f"trapless pagetable verify {arguments}"), _after(name)]
+
+
+def _after(name: str) -> Step:
     # The spare device: nothing but what a kernel says that never used it.
     device = f"cat {SYSFS}/driver_override {SYSFS}/enable; test ! -e {SYSFS}/driver && echo no driver"
     loaded = f"xen-livepatch list; ls /sys/module | grep trapless_; {device}; true"
-    return [_step(name, f"trapless pagetable verify {arguments}"), _step(f"after {name}", loaded)]
+    return _step(f"after {name}", loaded)
+
+
+def _signalled(name: str, signal: str, arguments: str) -> list[Step]:
+    """Verify, and send a signal as soon as Xen has the payload: in the middle of the calls about page tables.
+
+    Verify is in the foreground: a shell has what it starts in the background ignore SIGINT.
+    """
+    applied = "until xen-livepatch list | grep -q APPLIED; do sleep 0.1; done"
+    killer = f"({applied}; kill -{signal} $(pidof trapless)) & "
+    verify = f"trapless pagetable verify {arguments}"
+    return [_step(name, f"{killer}{verify}; rc=$?; wait; (exit $rc)"), _after(name)]
 
 
 def _installed() -> Tree:
@@ -83,6 +98,12 @@ def transcript(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
             for mistake in BROKEN
             for step in _verify(mistake, f"{short} --payload {GUEST}/{mistake}.livepatch")
         ),
+        *_signalled("interrupted", "INT", short),
+        *_signalled("killed", "KILL", short),
+        _step("status of what is left", "trapless pagetable status"),
+        _step("load over what is left", "trapless pagetable load"),
+        _step("unload what is left", "trapless pagetable unload"),
+        _after("unloading what was left"),
         # The board's own disk controller.
         _step("another kind", "trapless pagetable verify --device 00:1f.2"),
         _step("load", "trapless pagetable load"),
@@ -145,7 +166,24 @@ def test_a_device_of_another_kind_is_refused(transcript: Transcript) -> None:
     assert result.rc == 1 and "nothing was changed" in result.output and "class 0x010601" in result.output
 
 
-@pytest.mark.parametrize("step", ["good", LETS_DEVICES_IN, *BROKEN])
+def test_what_is_interrupted_is_not_finished(transcript: Transcript) -> None:
+    result = transcript["interrupted"]
+    assert result.rc == 1 and "Not finished, so nothing is known" in result.output
+    assert "a signal requested the end" in result.output and "nothing is loaded now." in result.output
+    assert "processes  not reached" in result.output, "it was in the middle of the calls"
+
+
+def test_what_a_killed_verify_leaves_is_unloaded(transcript: Transcript) -> None:
+    left = transcript["after killed"].output
+    assert "APPLIED" in left and tables.MODULE in left, "nothing was left"
+    assert f"left {tables.MODULE}" in transcript["status of what is left"].output
+    refused = transcript["load over what is left"]
+    assert refused.rc == 1 and "all its switches off" in refused.output
+    unloaded = transcript["unload what is left"]
+    assert unloaded.rc == 0 and f"{tables.MODULE} taken out" in unloaded.output
+
+
+@pytest.mark.parametrize("step", ["good", LETS_DEVICES_IN, *BROKEN, "interrupted", "unloading what was left"])
 def test_nothing_stays(transcript: Transcript, step: str) -> None:
     output = transcript[f"after {step}"].output
     assert "Nothing to list" in output and "trapless_" not in output

@@ -15,11 +15,11 @@ use super::super::host::Host;
 use super::super::part::Sources;
 use super::super::plan::choose_module;
 use super::super::platform::{Follows, Xen};
+use super::super::unload::remove;
 use super::Unknown;
 use crate::output::printable;
 
-/// The module, and its file before `.ko`.
-pub const MODULE: &str = "trapless_device_test";
+pub use super::super::left::DEVICE_TEST as MODULE;
 /// An NVMe controller's class: the one kind of device that is made to write by rules that all of its kind follow.
 const NVME: &str = "0x010802";
 /// How often: another process may have Xen flush the IOMMU just when a flush of the payload's would be missed.
@@ -107,7 +107,7 @@ impl Spare {
             ));
         }
         if host.has_module(MODULE) {
-            return Err(format!("module {MODULE} is loaded: rmmod it"));
+            return Err(format!("module {MODULE} is loaded: trapless pagetable unload"));
         }
         let module = choose_module(host, sources, MODULE)?;
         Ok(Spare { device: name, module, sysfs })
@@ -171,7 +171,7 @@ impl Spare {
     /// What stays.
     pub fn take_out(&self, host: &Host) -> Result<()> {
         if host.has_module(MODULE) {
-            host.kernel.remove(MODULE).with_context(|| format!("module {MODULE} stays"))?;
+            remove(host, MODULE).with_context(|| format!("module {MODULE} stays"))?;
         }
         let file = self.sysfs.join("driver_override");
         if std::fs::read_to_string(&file).is_ok_and(|text| text.trim() == MODULE) {

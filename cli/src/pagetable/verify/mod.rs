@@ -235,10 +235,9 @@ fn verify(host: &Host, task: &Task, measure: Measure<'_>, say: &mut dyn FnMut(&s
     report.failures.extend(error.as_ref().map(|error| format!("{error:#}")));
     // Whatever was loaded when a step failed. It is tried as often as ever, also after a signal.
     host.kernel.begin_clean_up();
-    let given_back = spare.map_or(Ok(()), |spare| spare.take_out(host));
-    for undone in [tables::take_out(host), given_back, unload(host, &[], false, &mut |_| {})] {
-        report.stays |= undone.is_err();
-        report.failures.extend(undone.err().map(|error| format!("{error:#}")));
+    if let Err(error) = unload(host, &[], false, &mut |_| {}) {
+        report.stays = true;
+        report.failures.push(format!("{error:#}"));
     }
     report.logs = since.complaints(host, &xen);
     let complained = !(report.logs.kernel.is_empty() && report.logs.xen.is_empty());
@@ -280,7 +279,11 @@ fn ready(host: &Host, task: &Task) -> Result<Ready> {
             there.join(", ")
         );
     }
-    ensure!(!host.has_module(tables::MODULE), "{REFUSED}module {} is loaded: rmmod it", tables::MODULE);
+    ensure!(
+        !host.has_module(tables::MODULE),
+        "{REFUSED}module {} is loaded: trapless pagetable unload",
+        tables::MODULE
+    );
     let payload = steps.iter().find_map(|step| match &step.action {
         Action::Load { file, .. } if step.part == Part::Payload => Some(file.clone()),
         _ => None,
@@ -300,7 +303,7 @@ fn ready(host: &Host, task: &Task) -> Result<Ready> {
 fn gate(host: &Host, xen: &Xen, payload: &std::path::Path, spare: &Spare) -> Result<Gate> {
     cut_short(host, Livepatch::find(host, xen)?.load(payload))?;
     let found = spare.write(host)?;
-    spare.take_out(host)?;
+    cut_short(host, spare.take_out(host))?;
     cut_short(host, unload(host, &[Part::Payload], false, &mut |_| {}))?;
     Ok(found)
 }
@@ -325,6 +328,9 @@ fn compare_tables(
     cut_short(host, tables::take_out(host))
 }
 
+/// That a signal came, as `load` says it.
+const ASKED: &str = "a signal requested the end";
+
 /// Why nothing is known: it was not seen that something is wrong.
 #[derive(Debug)]
 pub struct Unknown(pub String);
@@ -339,11 +345,16 @@ impl std::error::Error for Unknown {}
 
 /// The result of a step that gives up when a signal requests the end: after one, its error says nothing of the host.
 fn cut_short<T>(host: &Host, result: Result<T>) -> Result<T> {
-    result.map_err(
-        |error| {
-            if host.kernel.was_asked_to_stop() { Unknown(format!("{error:#}")).into() } else { error }
-        },
-    )
+    result.map_err(|error| {
+        let why = format!("{error:#}");
+        if !host.kernel.was_asked_to_stop() {
+            error
+        } else if why.starts_with(ASKED) {
+            Unknown(why).into()
+        } else {
+            Unknown(format!("{ASKED}: {why}")).into()
+        }
+    })
 }
 
 /// Processes on the stock host; then everything is loaded, processes again, pages are counted, and it is unloaded.
@@ -351,18 +362,14 @@ fn turn(host: &Host, wanted: &Wanted, pool: &mut Pool, measure: Measure<'_>) -> 
     // On stock Xen even a process that ends badly says nothing of what was not loaded.
     let stock = measure().map_err(|not| {
         let is_cut_short = not.is_request() && host.kernel.was_asked_to_stop();
-        Unknown(if is_cut_short {
-            "a signal requested the end".into()
-        } else {
-            format!("on the stock host: {not}")
-        })
+        Unknown(if is_cut_short { ASKED.into() } else { format!("on the stock host: {not}") })
     })?;
     cut_short(host, load(host, wanted, &Settings::default(), &mut |_| {}))?;
     let boosted = measure().map_err(|not| {
         let is_cut_short = not.is_request() && host.kernel.was_asked_to_stop();
         match not {
             NotMeasured::Status(_) if !is_cut_short => anyhow!(not),
-            NotMeasured::Status(_) => Unknown("a signal requested the end".into()).into(),
+            NotMeasured::Status(_) => Unknown(ASKED.into()).into(),
             NotMeasured::Host(why) => Unknown(why).into(),
         }
     })?;
@@ -581,7 +588,7 @@ mod tests {
             ("00:05.0", "IOMMU does not keep", |fake| {
                 fake.kernel.borrow_mut().command_line = Ok("iommu=0".into())
             }),
-            ("00:05.0", "is loaded: rmmod it", |fake| {
+            ("00:05.0", "is loaded: trapless pagetable unload", |fake| {
                 fake.write(&format!("/sys/module/{}/refcnt", device::MODULE), b"0\n");
             }),
             ("00:05.0", "no module trapless_device_test", |fake| {
@@ -652,6 +659,7 @@ mod tests {
         for at in [1, 3, 5] {
             let fake = fake();
             fake.kernel.borrow_mut().stop_from = Some(at);
+            fake.kernel.borrow_mut().busy_removals = 3;
             let report = verified(&fake).unwrap();
             assert_eq!((report.verdict, report.stays), (Verdict::Unfinished, false), "{:?}", report.failures);
             assert!(report.failures[0].contains("a signal requested the end"), "{:?}", report.failures);

@@ -15,10 +15,10 @@ use serde::Serialize;
 use super::super::control::put;
 use super::super::host::Host;
 use super::super::linux::Log;
+use super::super::unload::remove;
 use super::Unknown;
 
-/// The module, and its file before `.ko`.
-pub const MODULE: &str = "trapless_table_test";
+pub use super::super::left::TABLE_TEST as MODULE;
 
 /// Rounds of a seed, some 4,000 calls.
 const ROUNDS: u32 = 40;
@@ -262,7 +262,7 @@ pub fn stop_if_asked(host: &Host) -> Result<()> {
 /// When the kernel does not remove it.
 pub fn take_out(host: &Host) -> Result<()> {
     if host.has_module(MODULE) {
-        host.kernel.remove(MODULE).with_context(|| format!("module {MODULE} stays"))?;
+        remove(host, MODULE).with_context(|| format!("module {MODULE} stays"))?;
     }
     Ok(())
 }
