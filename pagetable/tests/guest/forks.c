@@ -31,7 +31,7 @@
 #define FILE_PAGES 512UL
 #define CODE_PAGE  8UL
 #define LOST_KIB   6144L /* what the kernel's own lists may hold more than before */
-#define NEW_PAGES  32UL
+#define NEW_PAGES  72UL /* enough that fork_entries serves the area */
 #define AGAIN	   20UL
 #define BESIDE	   17UL /* tables beside those of the file */
 
@@ -386,7 +386,7 @@ int main(int argc, char **argv)
 	else if (argc >= 2 && !strcmp(argv[1], "again"))
 		fork_again(argc == 3 ? number(argv[2], "FORKS") : 100);
 	else if (argc >= 2 && !strcmp(argv[1], "freed"))
-		fork_freed(argc == 3 ? number(argv[2], "FORKS") : 1500);
+		fork_freed(argc == 3 ? number(argv[2], "FORKS") : 700);
 	else
 		errx(2, "name one case: tables race text torn again freed");
 	return 0;
