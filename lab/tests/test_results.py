@@ -124,6 +124,11 @@ def test_a_comma_behind_a_figure_is_the_documents() -> None:
 
 
 @pytest.mark.usefixtures("trees")
+def test_less_than_nothing_is_nothing() -> None:
+    assert "| pears | 0 M, 0 | 0.0 of 9 |" in measured.rewrite(MARKED, run([-4e4, -0.3, -0.02]))
+
+
+@pytest.mark.usefixtures("trees")
 def test_those_of_quick_and_of_failed_runs_are_not() -> None:
     assert measured.rewrite(MARKED, run([1, 2, 3], quick=True)) == MARKED
     assert measured.rewrite(MARKED, {"trees": replace(run([])["trees"], result=None)}) == MARKED

@@ -91,7 +91,7 @@ def _cell(text: str, expressions: Sequence[str], result: Mapping[str, Any]) -> s
         decimals, million = figure[2] or "", figure[3] or ""
         parts += [
             text[end : figure.start()],
-            f"{value / (1e6 if million else 1):,.{len(decimals)}f}{million}",
+            f"{value / (1e6 if million else 1):z,.{len(decimals)}f}{million}",
         ]
         end = figure.end()
     return "".join([*parts, text[end:]])
