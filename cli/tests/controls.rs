@@ -4,12 +4,12 @@
 
 mod common;
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::Tool;
+use common::testing::program;
 
 /// The back end that a mistake is in, and the mistake; see dirty/tests/mutants.
 const MISTAKES: [(&str, &str); 2] = [("mprotect", "libdirty-rearm"), ("mprotect", "libdirty-discard")];
@@ -57,8 +57,7 @@ fn with_a_judge_that_sleeps(folder: &Path) -> (Tool, PathBuf) {
 [ \"$1\" = --version ] && echo 'judge 9' && exit
 echo 1..9; echo 'ok 1 - a'; echo $$ >\"$0.new\"; mv \"$0.new\" \"$0.pid\"; exec sleep 300
 ";
-    std::fs::write(&judge, script).unwrap();
-    std::fs::set_permissions(&judge, std::fs::Permissions::from_mode(0o755)).unwrap();
+    program(&judge, script);
     let tool = Tool::start(&["dirty", "verify", "--backend", "mprotect", "--judge", judge.to_str().unwrap()]);
     let since = Instant::now();
     let pid = loop {

@@ -316,7 +316,13 @@ impl Drop for Group {
 fn text(report: &Report) -> String {
     let host = &report.host;
     let mut lines = vec![
-        format!("trapless {}, {}, {}, {} CPUs", report.version, host.kernel, host.machine, host.cpus),
+        format!(
+            "trapless {}, {}, {}, {}",
+            report.version,
+            host.kernel,
+            host.machine,
+            output::number_of(host.cpus, "CPU")
+        ),
         format!(
             "Each case compares all memory with what the back end reported. Judge: {} ({})",
             report.judge.display(),
@@ -356,16 +362,14 @@ fn text(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
+    use crate::testing::program;
 
     /// A judge that says this.
     fn says(script: &str) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let judge = folder.path().join(JUDGE);
-        std::fs::write(&judge, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&judge, std::fs::Permissions::from_mode(0o755)).unwrap();
+        program(&judge, &format!("#!/bin/sh\n{script}\n"));
         (folder, judge)
     }
 

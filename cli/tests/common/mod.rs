@@ -3,6 +3,9 @@
 
 #![allow(dead_code)] // each test program uses a part
 
+#[path = "../../src/testing.rs"]
+pub mod testing;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
