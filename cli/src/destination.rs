@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 enum Destination {
     /// Standard output.
     Output,
-    /// What its name stands for, opened for writing, and no regular file.
+    /// What its name stands for, and no regular file; [`prepare`] opens it for writing.
     Special(File),
     /// A regular file; its own name, behind all links.
     File(PathBuf),
@@ -46,7 +46,7 @@ pub enum Readers {
 /// # Errors
 /// When it cannot be written; a regular file is then unchanged.
 pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
-    begin(path, find(path)?, content, true, readers).map(drop)
+    prepare(path)?.begin(content, true, readers).map(drop)
 }
 
 /// A FILE before there is content for it. Nothing has been changed.
@@ -61,7 +61,11 @@ pub struct Prepared<'a> {
 /// # Errors
 /// When it cannot be opened.
 pub fn prepare(path: &Path) -> io::Result<Prepared<'_>> {
-    Ok(Prepared { path, found: find(path)? })
+    let found = match find(path)? {
+        Destination::Special(found) => Destination::Special(writable(&found)?),
+        other => other,
+    };
+    Ok(Prepared { path, found })
 }
 
 impl Prepared<'_> {
@@ -71,45 +75,38 @@ impl Prepared<'_> {
     /// # Errors
     /// `AlreadyExists`, or when it cannot be written; a regular file is then unchanged.
     pub fn create(self, content: &[u8], force: bool) -> io::Result<Box<dyn Write>> {
-        begin(self.path, self.found, content, force, Readers::Usual)
+        self.begin(content, force, Readers::Usual)
+    }
+
+    fn begin(self, content: &[u8], force: bool, readers: Readers) -> io::Result<Box<dyn Write>> {
+        let path = self.path;
+        Ok(match self.found {
+            Destination::Output => {
+                let mut out = io::stdout();
+                write_all(&mut out, content)?;
+                Box::new(out)
+            }
+            Destination::Special(mut out) => {
+                write_all(&mut out, content)?;
+                Box::new(out)
+            }
+            Destination::File(_) if !force => return Err(io::ErrorKind::AlreadyExists.into()),
+            Destination::File(path) => Box::new(begin_file(&path, content, true, readers)?),
+            Destination::None => Box::new(begin_file(path, content, force, readers)?),
+            Destination::Dangling => {
+                drop(OpenOptions::new().append(true).create(true).open(path)?);
+                match find(path)? {
+                    Destination::File(path) => Box::new(begin_file(&path, content, true, readers)?),
+                    _ => return Err(io::Error::other("it changes while it is written")),
+                }
+            }
+        })
     }
 }
 
-fn begin(
-    path: &Path,
-    found: Destination,
-    content: &[u8],
-    force: bool,
-    readers: Readers,
-) -> io::Result<Box<dyn Write>> {
-    Ok(match found {
-        Destination::Output => {
-            let mut out = io::stdout();
-            write_all(&mut out, content)?;
-            Box::new(out)
-        }
-        Destination::Special(mut out) => {
-            write_all(&mut out, content)?;
-            Box::new(out)
-        }
-        Destination::File(_) if !force => return Err(io::ErrorKind::AlreadyExists.into()),
-        Destination::File(path) => Box::new(begin_file(&path, content, true, readers)?),
-        Destination::None => Box::new(begin_file(path, content, force, readers)?),
-        Destination::Dangling => {
-            drop(OpenOptions::new().append(true).create(true).open(path)?);
-            match find(path)? {
-                Destination::File(path) => Box::new(begin_file(&path, content, true, readers)?),
-                _ => return Err(io::Error::other("it changes while it is written")),
-            }
-        }
-    })
-}
-
-/// Whether [`create`] would refuse it without `force`.
+/// Whether [`Prepared::create`] would refuse it without `force`.
 pub fn has_content(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|found| found.is_file())
-        && path.as_os_str() != "-"
-        && !is_descriptor(path)
+    matches!(find(path), Ok(Destination::File(_)))
 }
 
 /// Its name in messages.
@@ -130,7 +127,7 @@ fn find(path: &Path) -> io::Result<Destination> {
         Err(error) => return Err(error),
     };
     if !found.metadata()?.is_file() || is_descriptor(path) {
-        return Ok(Destination::Special(writable(&found)?));
+        return Ok(Destination::Special(found));
     }
     Ok(Destination::File(std::fs::read_link(descriptor(&found))?))
 }

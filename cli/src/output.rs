@@ -2,7 +2,7 @@
 //! Lines on standard output, and the sanitising of names for it.
 
 use std::io::{self, Write};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 /// Print a line at once. A closed pipe is an error like any other; see [`reader_went_away`].
 ///
@@ -59,17 +59,9 @@ pub fn number_of(number: usize, what: &str) -> String {
 
 /// A time as `2026-01-31 23:59`, in UTC.
 pub fn utc(time: SystemTime) -> String {
-    let minutes = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
-    // Days since 1 March of the year 0, so that a leap day is a year's last; each era has 400 years.
-    let days = minutes / (24 * 60) + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let (hour, minute) = (minutes / 60 % 24, minutes % 60);
-    format!("{}-{month:02}-{day:02} {hour:02}:{minute:02}", era * 400 + year + next)
+    let time = time::OffsetDateTime::from(time);
+    let (date, hour, minute) = (time.date(), time.hour(), time.minute());
+    format!("{date} {hour:02}:{minute:02}")
 }
 
 /// Pages as MiB or GiB.
@@ -99,7 +91,7 @@ mod tests {
             (1_767_225_599, "2025-12-31 23:59"),
             (4_107_542_400, "2100-03-01 00:00"),
         ] {
-            assert_eq!(utc(UNIX_EPOCH + std::time::Duration::from_secs(seconds)), text);
+            assert_eq!(utc(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds)), text);
         }
         assert_eq!([1, 2].map(|n| number_of(n, "CPU")), ["1 CPU", "2 CPUs"]);
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::signing::Signing;
 use super::{Section, hanging};
+use crate::output::number_of;
 
 /// The properties of the host that figures depend on.
 #[derive(Debug, Serialize)]
@@ -72,10 +73,10 @@ fn setting(name: &'static str, means: fn(Option<&str>) -> &'static str) -> Setti
 pub fn section() -> Result<Section> {
     let host = Host::look()?;
     let summary = format!(
-        "{}, {}, {} CPUs, pages of {} KiB",
+        "{}, {}, {}, pages of {} KiB",
         host.kernel,
         host.machine,
-        host.cpus,
+        number_of(host.cpus, "CPU"),
         host.page_size / 1024
     );
     let mut text = format!("  {summary}\n");

@@ -359,19 +359,16 @@ fn cut_short<T>(host: &Host, result: Result<T>) -> Result<T> {
 
 /// Processes on the stock host; then everything is loaded, processes again, pages are counted, and it is unloaded.
 fn turn(host: &Host, wanted: &Wanted, pool: &mut Pool, measure: Measure<'_>) -> Result<(Times, Times)> {
+    let is_cut_short = |not: &NotMeasured| not.is_request() && host.kernel.was_asked_to_stop();
     // On stock Xen even a process that ends badly says nothing of what was not loaded.
     let stock = measure().map_err(|not| {
-        let is_cut_short = not.is_request() && host.kernel.was_asked_to_stop();
-        Unknown(if is_cut_short { ASKED.into() } else { format!("on the stock host: {not}") })
+        Unknown(if is_cut_short(&not) { ASKED.into() } else { format!("on the stock host: {not}") })
     })?;
     cut_short(host, load(host, wanted, &Settings::default(), &mut |_| {}))?;
-    let boosted = measure().map_err(|not| {
-        let is_cut_short = not.is_request() && host.kernel.was_asked_to_stop();
-        match not {
-            NotMeasured::Status(_) if !is_cut_short => anyhow!(not),
-            NotMeasured::Status(_) => Unknown(ASKED.into()).into(),
-            NotMeasured::Host(why) => Unknown(why).into(),
-        }
+    let boosted = measure().map_err(|not| match not {
+        not if is_cut_short(&not) => Unknown(ASKED.into()).into(),
+        NotMeasured::Status(_) => anyhow!(not),
+        NotMeasured::Host(why) => Unknown(why).into(),
     })?;
     let statistics = || -> Result<super::hypercall::Statistics> {
         let state = host.kernel.payload().map_err(anyhow::Error::msg)?;
@@ -772,13 +769,12 @@ mod tests {
 
     #[test]
     fn complaints_of_xen_are_a_failure() {
-        use std::os::unix::fs::PermissionsExt;
         let fake = fake();
         // What it said before is not ours.
         let xl = "#!/bin/sh\nstate=$(dirname \"$0\")/said\necho '(XEN) Xen WARN at old.c'; cat $state 2>/dev/null; echo '(XEN) Xen BUG at mm.c' >$state\n";
-        fake.write("/usr/lib/xen-4.17/bin/xl", xl.as_bytes());
-        let program = fake.path("/usr/lib/xen-4.17/bin/xl");
-        std::fs::set_permissions(program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let place = "/usr/lib/xen-4.17/bin/xl";
+        fake.write(place, b"");
+        crate::testing::program(&fake.path(place), xl);
         let report = verified(&fake).unwrap();
         assert!(!report.verified);
         assert_eq!(report.logs.xen, ["(XEN) Xen BUG at mm.c"]);

@@ -16,7 +16,7 @@ use super::super::control::put;
 use super::super::host::Host;
 use super::super::linux::Log;
 use super::super::unload::remove;
-use super::Unknown;
+use super::{ASKED, Unknown};
 
 pub use super::super::left::TABLE_TEST as MODULE;
 
@@ -251,7 +251,7 @@ struct Ran {
 /// When a signal has requested the end.
 pub fn stop_if_asked(host: &Host) -> Result<()> {
     if host.kernel.stopped(Duration::ZERO) {
-        bail!(Unknown("a signal requested the end".into()));
+        bail!(Unknown(ASKED.into()));
     }
     Ok(())
 }
