@@ -15,7 +15,6 @@ Invariants:
   has passed with that seed.
 """
 
-import hashlib
 import json
 import os
 import secrets
@@ -35,6 +34,7 @@ from rich.console import Console
 
 from trapless_lab import output
 from trapless_lab.errors import LabError
+from trapless_lab.papers import sources
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SYSTEMS = ("pagetable", "dirty", "power")
@@ -152,20 +152,11 @@ def found(repository: Path) -> list[Soak]:
 def version(repository: Path) -> str:
     """Return a digest of the sources as they are, committed or not, but for documents."""
     try:
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=repository,
-            capture_output=True,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise click.ClickException(f"the version of the sources is unknown without git: {error}") from error
-    digest = hashlib.sha256()
-    for name in sorted({os.fsdecode(name) for name in listed.split(b"\0") if name}):
-        path = repository / name
-        if path.is_file() and not name.startswith("docs/") and path.suffix != ".md":
-            digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return digest.hexdigest()[:12]
+        contents = sources.files(repository)
+    except LabError as error:
+        raise click.ClickException(str(error)) from error
+    names = [name for name in contents if not name.startswith("docs/") and not name.endswith(".md")]
+    return sources.digest(contents, names)[:12]
 
 
 def run(soak: Soak, seed: int, repository: Path, log: Path, console: Console) -> Batch:

@@ -290,6 +290,15 @@ def test_a_file_that_is_no_result_is_an_error(tmp_path: Path) -> None:
         kept.load(tmp_path, ["pears"])
 
 
+@pytest.mark.parametrize("found", ["rubbish", [], {}, {"rows": 3}])
+def test_a_result_of_another_shape_is_an_error(tmp_path: Path, found: object) -> None:
+    make(tmp_path, tree("pears", lambda _: result()))
+    path = tmp_path / "pears.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"result": found}))
+    with pytest.raises(LabError, match=r"pears\.json is no kept result \(its result (is no object|lacks)"):
+        kept.load(tmp_path, ["pears"])
+
+
 # The version of the sources
 
 
@@ -650,6 +659,17 @@ def test_a_target_that_cannot_be_written_is_found_first(checkout: Path) -> None:
     (checkout / "file").touch()
     code, shown = report("--quick", "-o", str(checkout / "file"))
     assert code != 0 and (checkout / "ran").read_text() == "" and "Traceback" not in shown
+    (checkout / "out").mkdir()
+    (checkout / "out" / "results").touch()
+    code, shown = report("--quick", "-o", str(checkout / "out"))
+    assert code == 1 and "out/results: File exists" in shown and (checkout / "ran").read_text() == ""
+
+
+def test_a_document_in_another_encoding_is_named_first(checkout: Path) -> None:
+    document = checkout / "results.md"
+    document.write_bytes(b"\xff")
+    code, shown = report("--quick", "-o", str(checkout / "out"), "--tables", str(document))
+    assert code == 1 and "results.md is no text in UTF-8" in shown and (checkout / "ran").read_text() == ""
 
 
 def test_only_is_a_part(checkout: Path) -> None:

@@ -38,26 +38,41 @@ class Sources:
 
 def version(repository: Path, experiments: Iterable[Experiment]) -> Sources:
     """Return the version of a checkout as it is now."""
-
-    def git(*arguments: str) -> bytes:
-        return subprocess.run(["git", *arguments], cwd=repository, capture_output=True, check=True).stdout
-
-    try:
-        commit = git("rev-parse", "--short=12", "HEAD").decode().strip()
-        listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split(b"\0")
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise LabError(f"the version of the sources is unknown without git: {error}") from error
-    names = sorted({os.fsdecode(name) for name in listed if name})
-    contents = {name: hashlib.sha256() for name in names if (repository / name).is_file()}
-    for name, content in contents.items():
-        content.update(_MINUTES.sub(b"", (repository / name).read_bytes()))
+    commit = _git(repository, "rev-parse", "--short=12", "HEAD").decode().strip()
+    contents = files(repository)
     digests = {}
     for one in experiments:
         imported = imports(one.run.__module__)
         found = [name for name in contents if counts(name, one.accelerator, imported)]
-        text = "".join(f"{name}\0{contents[name].hexdigest()}\n" for name in found)
-        digests[one.name] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        digests[one.name] = digest(contents, found)[:16]
     return Sources(commit, digests)
+
+
+def files(repository: Path) -> Mapping[str, str]:
+    """Return the SHA-256 of each file of a checkout as it is now, committed or not, in order.
+
+    The minutes that an experiment says it takes are not in it. Raises LabError without git.
+    """
+    listed = _git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split(b"\0")
+    names = sorted({os.fsdecode(name) for name in listed if name})
+    return {
+        name: hashlib.sha256(_MINUTES.sub(b"", (repository / name).read_bytes())).hexdigest()
+        for name in names
+        if (repository / name).is_file()
+    }
+
+
+def digest(contents: Mapping[str, str], names: Iterable[str]) -> str:
+    """Return the SHA-256 of some of the files."""
+    text = "".join(f"{name}\0{contents[name]}\n" for name in names)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _git(repository: Path, *arguments: str) -> bytes:
+    try:
+        return subprocess.run(["git", *arguments], cwd=repository, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise LabError(f"the version of the sources is unknown without git: {error}") from error
 
 
 def counts(name: str, system: str, imported: frozenset[str]) -> bool:
