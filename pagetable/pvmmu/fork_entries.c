@@ -23,8 +23,8 @@
  *  - Both tables are locked for some entries at a time, then the CPU may be given up.
  *  - Areas in which others take part are left to stock as a whole: with a userfaultfd,
  *    with secondary MMUs, which stock tells what is protected, and of devices. So are
- *    small ones, often a file's with few pages written: what is left one by one there
- *    costs more than the others gain.
+ *    small ones, such as a stack, of which fork has copied pages, and a file's with few
+ *    pages written: what is left one by one there costs more than the others gain.
  *  - If there is no memory for a table, the rest is left to stock, which finds the error.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt

@@ -33,13 +33,22 @@ RACE_ROUNDS, RACE_SEEDS, RACES = 15, 2, 10  # rounds a seed, seeds a leg, pairs 
 LEGS = ("stock", "boosted", "interrupted")
 
 
+def _with_payload(name: str, *legs: Step) -> list[Step]:
+    return [
+        Step(f"{name} load", f"xen-livepatch load {GUEST}/{NAME}.livepatch"),
+        *legs,
+        Step(f"{name} unload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}"),
+    ]
+
+
 def _block(name: str, seeds: Sequence[int]) -> list[Step]:
     return [
         tables.leg(f"{name} stock", seeds, ROUNDS, "record"),
-        Step(f"{name} load", f"xen-livepatch load {GUEST}/{NAME}.livepatch"),
-        tables.leg(f"{name} boosted", seeds, ROUNDS, "compare"),
-        tables.leg(f"{name} interrupted", seeds, ROUNDS, "compare", preempt=True),
-        Step(f"{name} unload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}"),
+        *_with_payload(
+            name,
+            tables.leg(f"{name} boosted", seeds, ROUNDS, "compare"),
+            tables.leg(f"{name} interrupted", seeds, ROUNDS, "compare", preempt=True),
+        ),
     ]
 
 
@@ -77,9 +86,7 @@ def _races(seed: int) -> Counter[str]:
     for block in blocks:
         steps += [
             tables.race(f"{block.start} stock", block, RACE_ROUNDS),
-            Step(f"{block.start} load", f"xen-livepatch load {GUEST}/{NAME}.livepatch"),
-            tables.race(f"{block.start} boosted", block, RACE_ROUNDS),
-            Step(f"{block.start} unload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}"),
+            *_with_payload(str(block.start), tables.race(f"{block.start} boosted", block, RACE_ROUNDS)),
         ]
     transcript = runner.run(MACHINES["xen-strict-smp"], steps, files={**table_test_file(), **payload_file()})
     tried: Counter[str] = Counter()
