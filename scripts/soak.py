@@ -306,9 +306,11 @@ def _is(soak: Soak, name: str) -> bool:
 def _run_all(journal: Journal, soaks: list[Soak], hours: float, again: bool, repository: Path) -> bool:
     """Run batches until the time is over; return whether the user stopped it before."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
-            signal.signal(number, _stop)
+    stops = [signal.SIGINT, signal.SIGTERM]  # SIGINT too where a script's "&" left it ignored
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup leaves it so
+        stops.append(signal.SIGHUP)
+    for number in stops:
+        signal.signal(number, _stop)
     repeat = {soak.name for soak in soaks if again and journal.failed(soak.name)}
     try:
         while True:

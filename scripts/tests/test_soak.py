@@ -144,11 +144,21 @@ def test_a_failure_ends_that_test_alone_and_is_run_again_with_its_seed_when_aske
     assert seeds(bad)[2] == seeds(bad)[1] and "which passed since" in passed.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupted_batch_leaves_nothing_behind_and_is_run_again(tree: Tree, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "before"),
+    [
+        (signal.SIGINT, "--default-signal=INT"),
+        (signal.SIGINT, "--ignore-signal=INT"),  # as a script's "&" leaves it
+        (signal.SIGTERM, "--default-signal=TERM"),
+        (signal.SIGHUP, "--default-signal=HUP"),
+    ],
+)
+def test_an_interrupted_batch_leaves_nothing_behind_and_is_run_again(
+    tree: Tree, number: int, before: str
+) -> None:
     program = tree.add("dirty", "hangs", HANGS)
     soak = subprocess.Popen(
-        tree.command("--journal", str(tree.folder / "kept")),
+        ["env", before, *tree.command("--journal", str(tree.folder / "kept"))],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
