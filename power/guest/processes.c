@@ -85,8 +85,8 @@ static void run_echo_spawn(const char *name, unsigned int count)
 const struct workload process_workloads[] = {
 	{ "fork", run_fork, 10, 200 },
 	{ "exec", run_exec, 10, 200 },
-	{ "sh", run_shell, 10, 200 },
+	{ "sh", run_shell, 10, 100 },
 	/* multiples of SPAWNED */
-	{ "echo_spawn", run_echo_spawn, 16, 800 },
+	{ "echo_spawn", run_echo_spawn, 16, 200 },
 	{ }
 };

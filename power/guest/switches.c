@@ -136,11 +136,11 @@ const struct workload switch_workloads[] = {
 	{ "ctx_2p0k", run_ring, 20, 500 },
 	{ "ctx_2p16k", run_ring, 20, 500 },
 	{ "ctx_2p32k", run_ring, 20, 500 },
-	{ "ctx_8p0k", run_ring, 4, 200 },
-	{ "ctx_8p16k", run_ring, 4, 200 },
-	{ "ctx_8p32k", run_ring, 4, 200 },
-	{ "ctx_16p0k", run_ring, 2, 100 },
-	{ "ctx_16p16k", run_ring, 2, 100 },
-	{ "ctx_16p32k", run_ring, 2, 100 },
+	{ "ctx_8p0k", run_ring, 4, 80 },
+	{ "ctx_8p16k", run_ring, 4, 80 },
+	{ "ctx_8p32k", run_ring, 4, 80 },
+	{ "ctx_16p0k", run_ring, 2, 40 },
+	{ "ctx_16p16k", run_ring, 2, 40 },
+	{ "ctx_16p32k", run_ring, 2, 40 },
 	{ }
 };
