@@ -11,8 +11,9 @@ from trapless_lab.machines.script import Step, StepResult
 from trapless_lab.machines.trace import TICK, Bucket, Counts
 from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable.experiments import browser
-from trapless_lab.pagetable.experiments.browser import MACHINE, Life, Sample
+from trapless_lab.pagetable.experiments.browser import MACHINE, Life
 from trapless_lab.pagetable.parts import LEVELS
+from trapless_lab.pagetable.samples import Sample
 
 TABS = 2
 IDLE = ("left idle", "used again")

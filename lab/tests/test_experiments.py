@@ -77,6 +77,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
         }
         for group in pagetable_size.QUICK_GROUPS
     },
+    "pagetable-desktop": {"stock": set(), "pre": set()},
     "pagetable-types": {
         **{setting: {*TYPES, "seconds", "flushes"} for setting in ("idle", "busy", "control")},
         **{"boot": TYPES, "conclusion": set()},
@@ -143,6 +144,7 @@ WHY_LONG = {
     **dict.fromkeys(("fork-big", "toolstack"), LARGE),
     **dict.fromkeys(("dirty-boehm", "dirty-criu", "dirty-criu-native"), LARGE),
     "pagetable-browser": "a browser of 250 MB, twice",
+    "pagetable-desktop": "a desktop, twice",
     **dict.fromkeys(("pagetable-types", "pagetable-size", "pagetable-iotlb-model"), LARGE),
     **dict.fromkeys(("power-benchmarks", "power-replay"), LARGE),
     "linux-series": "its kernels are compiled for make check-long",

@@ -3,21 +3,18 @@
 processes, its IOTLB flushes and the pool's size meanwhile, and how fast the pool shrinks afterwards:
 Figures 7 and 8 of PiBooster's draft, as measured, and its idle setting (section 5.1).
 
-Invariant: a sampler in the guest that makes no process reads the pool's own counters at a steady pace of the
-guest's clock, and writes a tick into QEMU's trace each time: so flushes, which QEMU's IOMMU counts, are those
-between two samples. A group counts only if the browser opened and closed all its tabs and ended by itself.
+Invariant: a group counts only if the browser opened and closed all its tabs and ended by itself.
 Two groups may be in one machine, one after the other; what the second finds of the first is what the kernel
 keeps of a program that has ended, for the profile is new.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from ... import host
-from ...errors import LabError
 from ...experiment.experiment import (
     BeforeAfter,
     Check,
@@ -31,10 +28,10 @@ from ...experiment.experiment import (
 from ...experiment.plots import Album
 from ...machines.machine import MACHINES
 from ...machines.script import Step
-from ...machines.trace import TICK, total
 from ...machines.transcript import Transcript
-from .. import firefox
+from .. import firefox, samples
 from .. import parts as pagetable
+from ..samples import Sample
 
 # Firefox and its packed files take memory, too.
 MACHINE = replace(MACHINES["xen-strict"], memory_mib=3072).with_icount()
@@ -52,9 +49,6 @@ REST_S = 60
 # The groups of each machine, one after the other; a quick run boots only the first machine.
 TOGETHER = (("stock", "pre"), ("dyn",))
 
-_STOP = "/tmp/stop"
-_SAMPLES = "/tmp/samples"
-COUNTERS = ("cached", "in_use")
 # PiBooster's draft calls them so; the user's own top level belongs to the top.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "PGD": ("pgd", "user_pgd"),
@@ -72,31 +66,6 @@ PAPER = [
     {"group": "pre", "most pages": 250, "processes a minute": 542, "mib": 284.1},
     {"group": "dyn", "most pages": 210, "processes a minute": 542, "mib": 284.1},
 ]
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One moment: when, what the kernel and the pool counted, and the flushes since the sample before."""
-
-    at_s: float
-    values: Mapping[str, int]
-    flushes: int
-
-    def pages(self, counter: str, levels: Sequence[str] = pagetable.LEVELS) -> int | None:
-        """Return the pages of some levels, if the pool was loaded."""
-        names = [f"{level}_{counter}" for level in levels]
-        if not all(name in self.values for name in names):
-            return None
-        return sum(
-            self.values[name] * pagetable.PAGES_PER_TABLE.get(level, 1)
-            for name, level in zip(names, levels, strict=True)
-        )
-
-    @property
-    def held(self) -> int | None:
-        """All pages that the pool has."""
-        found = [self.pages(counter) for counter in COUNTERS]
-        return None if None in found else sum(pages or 0 for pages in found)
 
 
 @dataclass(frozen=True)
@@ -124,15 +93,6 @@ class Life:
         return forks[-1] - forks[0] if forks else 0
 
 
-def _watched() -> str:
-    pool = " ".join(
-        f"{level}_{counter}={pagetable.SYSFS}/{level}/{counter}"
-        for level in pagetable.LEVELS
-        for counter in COUNTERS
-    )
-    return f"processes=/proc/stat:processes tasks=/proc/loadavg:/ {pool}"
-
-
 _IDLE = "idle"
 _UPTIME = "read -r up _ </proc/uptime; echo $up"
 
@@ -149,8 +109,8 @@ def _script(
     drive = f"marionette --tabs {tabs} --url file://{firefox.PAGE} --pause {PAUSE_MS}"
     return [
         *before,
-        Step("profile", f"rm -f {_STOP}; {firefox.PROFILE}"),
-        Step("sample", f"sampled {SAMPLE_MS} {_STOP} {_watched()} >{_SAMPLES} &"),
+        Step("profile", firefox.PROFILE),
+        samples.start(SAMPLE_MS),
         Step("start", firefox.START),
         Step("first tabs", f"{drive} --keep", timeout_s=3600),
         *between,
@@ -158,22 +118,11 @@ def _script(
         Step("end", firefox.ENDED, timeout_s=900),
         Step("ended", _UPTIME),
         Step("afterwards", f"sleep {after_s}", timeout_s=3600),
-        Step("samples", f"echo >{_STOP}; sleep 1; cat {_SAMPLES}"),
+        samples.end(),
     ]
 
 
-_SAMPLE = re.compile(r"^sample at=(\d+)((?: \w+=\d+)*)$", re.MULTILINE)
 _EVENT = re.compile(r"^marionette (\w+) at=(\d+)$", re.MULTILINE)
-
-
-def _flushes(transcript: Transcript) -> Iterator[int]:
-    """Yield the flushes before each tick, since the tick before."""
-    since = 0
-    for bucket in transcript.buckets:
-        if bucket.opened_by == TICK:
-            yield since
-            since = 0
-        since += total([bucket]).flushes
 
 
 def one_of(transcript: Transcript, group: str) -> Transcript:
@@ -197,33 +146,20 @@ def one_of(transcript: Transcript, group: str) -> Transcript:
 
 def life(transcript: Transcript, enabled_meanwhile: bool = False) -> Life:
     """Read a run; ``enabled_meanwhile``: it began without the pool."""
-    taken = _SAMPLE.findall(transcript["samples"].output)
-    flushes = list(_flushes(transcript))
-    # The file may lack the sample whose tick was the last.
-    if not taken or not 0 <= len(flushes) - len(taken) <= 1:
-        raise LabError(f"the sampler printed {len(taken)} samples and wrote {len(flushes)} ticks")
-    first = int(taken[0][0])
-    samples = [
-        Sample(
-            (int(at) - first) / 1e9,
-            {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", values)},
-            count if number else 0,
-        )
-        for number, ((at, values), count) in enumerate(zip(taken, flushes, strict=False))
-    ]
+    first, taken = samples.read(transcript)
     events = [
-        (event, (int(at) - first) / 1e9)
+        (event, int(at) / 1e9 - first)
         for step in ("first tabs", "tabs")
         for event, at in _EVENT.findall(transcript[step].output)
     ]
     if any(result.step.name == _IDLE for result in transcript.results):
         for name, at in zip(("left idle", "used again"), transcript[_IDLE].output.split(), strict=True):
-            events.append((name, float(at) - first / 1e9))
-    events.append(("ended", float(transcript["ended"].output) - first / 1e9))
+            events.append((name, float(at) - first))
+    events.append(("ended", float(transcript["ended"].output) - first))
     if enabled_meanwhile:
-        known = [sample.at_s for sample in samples if sample.held is not None]
-        events.append(("enabled", known[0] if known else samples[-1].at_s))
-    return Life(samples, sorted(events, key=lambda event: event[1]))
+        known = [sample.at_s for sample in taken if sample.held is not None]
+        events.append(("enabled", known[0] if known else taken[-1].at_s))
+    return Life(taken, sorted(events, key=lambda event: event[1]))
 
 
 def curve(found: Life) -> dict[str, list[float | None]]:
@@ -237,7 +173,7 @@ def curve(found: Life) -> dict[str, list[float | None]]:
         "held": [sample.held for sample in found.samples],
     }
     for name, levels in NAMES.items():
-        for counter in COUNTERS:
+        for counter in samples.COUNTERS:
             made[f"{name} {counter}"] = [sample.pages(counter, levels) for sample in found.samples]
     return made
 
