@@ -25,7 +25,7 @@ from trapless_lab.experiment.report import as_json
 from trapless_lab.machines import nested
 from trapless_lab.overall import Overall
 from trapless_lab.pagetable.experiments import latency
-from trapless_lab.papers import PAPERS, documented, item, kept, making, measured, page, read, sources
+from trapless_lab.papers import PAPERS, documented, item, kept, making, measured, moved, page, read, sources
 from trapless_lab.papers.item import Column, Comparison, Curves, Item, Line, Listing, Paper
 from trapless_lab.papers.kept import Kept
 from trapless_lab.papers.sources import Sources
@@ -614,6 +614,39 @@ def test_what_takes_too_long_is_in_full_reports_only(checkout: Path, monkeypatch
     assert report("-j1", "-o", str(target))[0] == 0
     report("--quick", "--from", str(target / page.RESULTS), "-o", str(target))
     assert len(list((target / page.RESULTS).iterdir())) == 2
+
+
+def test_what_moved_since_the_page_before_is_said(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = checkout / "out"
+    assert "since the results" not in report("-j1", "-o", str(target))[1]
+    before = kept.load(target / page.RESULTS, ["pears"])["pears"]
+    known = catalogue.experiments()
+    more = {**known, "pears": tree("pears", lambda _: result(4))}
+    monkeypatch.setattr(catalogue, "experiments", lambda: more)
+    monkeypatch.setattr(sources, "version", lambda *_: LATER)
+    shown = report("-j1", "-o", str(target))[1]
+    assert f"since the results in {target}: worse: pears, pears left: 4, 3 at {before.commit}" in shown
+    assert "apples, " not in shown
+
+
+@pytest.mark.parametrize(
+    ("was", "figure", "said"),
+    [
+        (100.0, 102.0, ["worse: pears, pears left: 102, 100 at cafe"]),
+        (100.0, 98.0, ["better: pears, pears left: 98, 100 at cafe"]),
+        (100.0, 100.5, []),
+        (0.0, 0.0, []),
+        (0.0, 1.0, ["worse: pears, pears left: 1, 0 at cafe"]),
+    ],
+)
+def test_how_far_a_target_moved(was: float, figure: float, said: list[str]) -> None:
+    def of(value: float, *, quick: bool = False) -> dict[str, Kept]:
+        made = as_json(tree("pears", lambda _: result()), result(value))
+        return {"pears": Kept("pears", quick, "cafe", "cafe", "2026-01-02T03:04:05", 1, 1, made)}
+
+    assert moved.since(of(was), of(figure)) == said
+    assert moved.since(of(was, quick=True), of(figure)) == []
+    assert moved.since({}, of(figure)) == []
 
 
 def test_two_do_not_share_a_folder(checkout: Path) -> None:

@@ -29,7 +29,7 @@ from .machines.machine import MACHINES, Machine
 from .machines.pair import PAIRS
 from .output import Terminal
 from .pagetable import parts as pagetable
-from .papers import PAPERS, documented, kept, making, measured, page, sources
+from .papers import PAPERS, documented, kept, making, measured, moved, page, sources
 from .profiler import flame, profile, profile_report
 
 P = ParamSpec("P")
@@ -367,7 +367,7 @@ def make_report(
     """Make one page of every table and figure of the papers, theirs beside ours.
 
     Each result is kept in results/report; the same command goes on where it was stopped, and makes anew what
-    failed or was made by other sources.
+    failed or was made by other sources. The last lines say which targets moved since the page it replaces.
     """
     root = artifacts.repository()
     papers = [paper for paper in PAPERS if not only or paper.system in only]
@@ -383,6 +383,7 @@ def make_report(
     known = catalogue.experiments()
     left_out = [name for name in names if quick and not known[name].in_quick_report]
     now = sources.version(root, [known[name] for name in names])
+    replaced = kept.load(target / page.RESULTS, names)
     if given:
         found = kept.load(folder, names)
     else:
@@ -398,7 +399,7 @@ def make_report(
     found = {name: one for name, one in found.items() if name not in left_out}
     made = page.build(papers, rows, found, now, quick=quick, left_out=left_out)
     with _Saving() as saving:
-        saving(_show_page, made, target)
+        saving(_show_page, made, target, moved.since(replaced, found))
         saving(page.write, made, target)
         for one in found.values():
             saving(kept.save, target / page.RESULTS, one, packed=True)
@@ -411,8 +412,10 @@ def make_report(
         raise SystemExit(1)
 
 
-def _show_page(made: page.Page, target: Path) -> None:
+def _show_page(made: page.Page, target: Path, moved_since: Sequence[str]) -> None:
     console = Terminal(soft_wrap=True, highlight=False)
+    for line in moved_since:
+        console.print(f"since the results in {target}: {line}", markup=False)
     for heading, lines in made.lists:
         for line in lines:
             console.print(f"{heading}: {line}", markup=False)
