@@ -3,13 +3,17 @@
  * The machine, for a guest without an operating system.
  *
  * Invariant: entry 0 of TLB1, which the VMM made, is not changed; of the device tree
- * only the command line is read, within the tree's bounds.
+ * only the command line is read, within the tree's bounds. The second processor writes
+ * what it has said, and then that it has ended.
  */
 #include "board.h"
 
 #define SERIAL		0xe0004500
 #define GUTS		0xe00e0000
 #define GUTS_RSTCR	(GUTS + 0xb0)
+#define SPIN		0xe00f0000
+#define COPY_ENTRY	12
+#define SPIN_ENTRY	13
 #define SERIAL_ENTRY	14
 #define GUTS_ENTRY	15
 
@@ -43,10 +47,26 @@ void *memset(void *to, int byte, unsigned long n)
 	return to;
 }
 
+/* In the spin table: the second processor's address, and its r3. */
+#define SPIN_ADDRESS	(SPIN + 32 + 4)
+#define SPIN_ARGUMENT	(SPIN + 32 + 12)
+/* Where its copy of the image is. */
+#define COPY		0x1000000
+
+static struct {
+	volatile u32 ended, length;
+	volatile char text[0x8000];
+} said __attribute__((section(".shared")));
+
+static int is_second;
+
 /* The VMM's serial port is always ready for a byte. */
 static void put(char c)
 {
-	*(volatile u8 *)SERIAL = c;
+	if (!is_second)
+		*(volatile u8 *)SERIAL = c;
+	else if (said.length < sizeof(said.text))
+		said.text[said.length++] = c;
 }
 
 void print(const char *text)
@@ -197,8 +217,46 @@ void map_devices(void)
 	map(GUTS_ENTRY, GUTS, GUTS, TSIZE_4K, MAP_READ | MAP_WRITE, 1);
 }
 
+void start_second(void)
+{
+	u32 at;
+
+	map(COPY_ENTRY, COPY, COPY, TSIZE_1M, MAP_READ | MAP_WRITE, 1);
+	for (at = 0; at < (u32)private_end; at += 4)
+		word_at(COPY + at) = word_at(at);
+	synchronize(COPY, (u32)private_end / 4);
+	map(COPY_ENTRY, COPY, COPY, TSIZE_1M, 0, 0);
+	map(SPIN_ENTRY, SPIN, SPIN, TSIZE_4K, MAP_READ | MAP_WRITE, 1);
+	word_at(SPIN_ARGUMENT) = COPY;
+	asm volatile("sync" : : : "memory");
+	word_at(SPIN_ADDRESS) = COPY + (u32)second_entry;
+}
+
+void be_second(void)
+{
+	is_second = 1;
+	map_devices();
+}
+
+void await_second(void)
+{
+	u32 i;
+
+	while (!said.ended)
+		;
+	asm volatile("isync; sync" : : : "memory");
+	for (i = 0; i < said.length; i++)
+		put(said.text[i]);
+}
+
 void reset(void)
 {
+	if (is_second) {
+		asm volatile("sync" : : : "memory");
+		said.ended = 1;
+		for (;;)
+			;
+	}
 	word_at(GUTS_RSTCR) = 2;
 	for (;;)
 		;

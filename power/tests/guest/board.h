@@ -36,6 +36,7 @@ void map(u32 entry, u32 ea, u32 pa, u32 tsize, u32 attributes, u32 valid);
 
 #define TSIZE_4K	1
 #define TSIZE_64K	3
+#define TSIZE_1M	5
 #define MAP_READ	0x01
 #define MAP_WRITE	0x04
 #define MAP_EXECUTE	0x10
@@ -43,6 +44,18 @@ void map(u32 entry, u32 ea, u32 pa, u32 tsize, u32 attributes, u32 valid);
 /* Synchronise the instruction cache with stored words. */
 void synchronize(u32 address, u32 words);
 
+/* Ends the guest; by the second processor, only what that does. */
 __attribute__((noreturn)) void reset(void);
+
+/*
+ * Copy the image, as it is now, and start the second processor in the copy: it calls
+ * second(), the program's, with variables of its own, and prints into memory.
+ */
+void start_second(void);
+/* To be called first by second(). */
+void be_second(void);
+/* Wait until it has ended, and print what it has printed. */
+void await_second(void);
+void second(void);
 
 #endif /* BOARD_H */

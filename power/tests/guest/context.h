@@ -56,6 +56,10 @@
 #define MSR_FP		0x2000
 #define MSR_ME		0x1000
 #define MSR_IS		0x20
+#define MSR_DS		0x10
+
+/* From here on two processors have the same memory, below each has its own. */
+#define SHARED		0x100000
 
 #ifndef __ASSEMBLER__
 typedef unsigned int u32;
@@ -84,6 +88,8 @@ void leave(void);
 
 /* Never entered by this guest; the host writes fragments there. */
 extern char execute_pages[], execute_end[], image_end[];
+/* Where the second processor's part ends, and where it begins to run. */
+extern char private_end[], second_entry[];
 #endif
 
 #endif /* CONTEXT_H */

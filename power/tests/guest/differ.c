@@ -7,8 +7,12 @@
  * two hosts do not run the same machine. The number of interrupts, which depends on
  * time, is in a line of its own, after "time:".
  *
- * Arguments: seed=, first=, count=: which sequences. interrupts=0: none come.
+ * With two processors each runs as many sequences, of numbers of its own, in memory of
+ * its own; only what the host writes is shared: the execute pages.
+ *
+ * Arguments: seed=, first=, count=: which sequences. cpus=2: on two processors. interrupts=0: none come.
  * between=0: no loads between lwarx and stwcx., whose exits once made a livelock.
+ * dense=N: one in N sequences begins with more sites than an execute page has room for.
  * each=1: a checksum after each sequence.
  * trace=N: print the state after each run of sequence N. Negative controls, with which
  * the lines must differ from those of an untranslated run: corrupt=1 changes one word
@@ -262,7 +266,7 @@ static void trace_code(const struct sequence *s)
 }
 
 struct options {
-	u32 seed, interrupts, between, trace, corrupt;
+	u32 seed, interrupts, between, dense, trace, corrupt;
 };
 
 static u32 run_sequence(struct sequence *s, u32 index, const struct options *options)
@@ -277,7 +281,7 @@ static u32 run_sequence(struct sequence *s, u32 index, const struct options *opt
 		s->raising = !s->noisy;
 	}
 	s->between = options->between;
-	s->dense = random_chance(&s->random, 32);
+	s->dense = random_chance(&s->random, options->dense);
 	place(s);
 	generate(s);
 	fill(s);
@@ -366,25 +370,20 @@ void trap(void)
 	reset();
 }
 
-void main(const void *tree)
-{
-	struct options options = {
-		.seed = argument(tree, "seed", 1),
-		.interrupts = argument(tree, "interrupts", 1),
-		.between = argument(tree, "between", 1),
-		.trace = argument(tree, "trace", ~0u),
-		.corrupt = argument(tree, "corrupt", 0),
-	};
-	u32 first = argument(tree, "first", 0), count = argument(tree, "count", BLOCK), i, r;
-	u32 each = argument(tree, "each", 0);
-	u32 corrupted = 0;
-	static struct sequence s;
+static struct options options;
+static u32 first, count, each;
 
-	corrupting = options.corrupt;
-	map_devices();
-	r = enable_translation(DATA_PAGE, (u32)execute_pages, EXECUTE_PAGES);
-	field("time: translation ", r);
-	print("\n");
+static void run_all(void)
+{
+	static struct sequence s;
+	u32 i, corrupted = 0;
+
+	/* What mapping has left, so that all begin alike. */
+	mtspr(624, 0);
+	mtspr(625, 0);
+	mtspr(626, 0);
+	mtspr(627, 0);
+	mtspr(944, 0);
 	for (i = first; i < first + count; i++) {
 		/* A host that has found a corrupted fragment no longer translates. */
 		if (options.corrupt == 1)
@@ -404,6 +403,43 @@ void main(const void *tree)
 		print_hex(word_at(TICK_WRONG_MSR));
 		print("\n");
 	}
+}
+
+/* In a copy of the image, with the arguments that the first processor has read. */
+void second(void)
+{
+	be_second();
+	first += count;
+	print("differ: processor 2\n");
+	run_all();
+	reset();
+}
+
+void main(const void *tree)
+{
+	u32 cpus = argument(tree, "cpus", 1), r;
+
+	options = (struct options){
+		.seed = argument(tree, "seed", 1),
+		.interrupts = argument(tree, "interrupts", 1),
+		.between = argument(tree, "between", 1),
+		.dense = argument(tree, "dense", 32),
+		.trace = argument(tree, "trace", ~0u),
+		.corrupt = argument(tree, "corrupt", 0),
+	};
+	first = argument(tree, "first", 0);
+	count = argument(tree, "count", BLOCK);
+	each = argument(tree, "each", 0);
+	corrupting = options.corrupt;
+	map_devices();
+	if (cpus > 1)
+		start_second();
+	r = enable_translation(DATA_PAGE, (u32)execute_pages, EXECUTE_PAGES);
+	field("time: translation ", r);
+	print("\n");
+	run_all();
+	if (cpus > 1)
+		await_second();
 	print("done\n");
 	reset();
 }

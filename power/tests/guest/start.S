@@ -14,9 +14,20 @@
 #define SPR_ESR		62
 #define SPR_IVPR	63
 
-	.section .start, "ax"
-	.globl	_start
-_start:	/* r3: the device tree */
+#define SPR_MAS0	624
+#define SPR_MAS1	625
+#define SPR_MAS2	626
+#define SPR_MAS3	627
+#define SPR_MAS7	944
+
+#define MAS0_TLB1	0x1000
+#define MAS1_VALID	0x8000
+#define MAS1_TS		0x1000
+#define TSIZE_1M	5
+#define ALL_ACCESS	0x15
+
+/* The stack and the vectors. */
+	.macro	prepare
 	lis	%r1, stack_end@ha
 	addi	%r1, %r1, stack_end@l
 	li	%r0, 0
@@ -26,7 +37,69 @@ _start:	/* r3: the device tree */
 	li	%r4, VECTORS + \n * VECTOR_BYTES
 	mtspr	400 + \n, %r4
 	.endr
+	.endm
+
+/* A megabyte at the address in @ea, which is the physical address in @pa, too. */
+	.macro	map_megabyte entry, space, ea, pa
+	lis	%r4, MAS0_TLB1 | \entry
+	mtspr	SPR_MAS0, %r4
+	lis	%r4, MAS1_VALID
+	ori	%r4, %r4, \space | TSIZE_1M << 8
+	mtspr	SPR_MAS1, %r4
+	mtspr	SPR_MAS2, \ea
+	ori	%r4, \pa, ALL_ACCESS
+	mtspr	SPR_MAS3, %r4
+	li	%r4, 0
+	mtspr	SPR_MAS7, %r4
+	isync
+	tlbwe
+	isync
+	sync
+	.endm
+
+	.section .start, "ax"
+	.globl	_start
+_start:	/* r3: the device tree */
+	prepare
 	bl	main
+	b	.
+
+/*
+ * The second processor, with the mapping that the VMM made, in which each address is the
+ * physical one: see second_start() in board.h. Address 0 becomes its copy of the image;
+ * the entry that it runs by is replaced from the other address space.
+ */
+	.globl	second_entry
+	.weak	second	/* of programs for one processor */
+second_entry:	/* r3: where its copy is */
+	map_megabyte 1, MAS1_TS, %r3, %r3
+	bl	1f
+1:	mflr	%r5
+	addi	%r5, %r5, 2f - 1b
+	mtspr	SPR_SRR0, %r5
+	mfmsr	%r7
+	ori	%r6, %r7, MSR_IS | MSR_DS
+	mtspr	SPR_SRR1, %r6
+	rfi
+2:	li	%r8, 0
+	map_megabyte 0, 0, %r8, %r3
+	lis	%r8, SHARED >> 16
+	map_megabyte 2, 0, %r8, %r8
+	lis	%r5, 3f@ha
+	addi	%r5, %r5, 3f@l
+	mtspr	SPR_SRR0, %r5
+	mtspr	SPR_SRR1, %r7
+	rfi
+3:	lis	%r4, MAS0_TLB1 | 1
+	mtspr	SPR_MAS0, %r4
+	li	%r4, 0
+	mtspr	SPR_MAS1, %r4
+	isync
+	tlbwe
+	isync
+	sync
+	prepare
+	bl	second
 	b	.
 
 	.section .vectors, "ax"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trapless_lab import artifacts
 from trapless_lab.machines.initramfs import File
+from trapless_lab.machines.machine import Machine
 from trapless_lab.power import machine as power
 
 GUEST = "/guest/differ.elf"
@@ -35,6 +36,7 @@ class Setting:
     # and are never split, so that loads of data next to code remain traced.
     read_cache: int = 0
     first_kb: int = 4
+    cpus: int = 1
 
     def script(self, arguments: str) -> list[str]:
         """Return the lines of the host's script that run the guest in this setting."""
@@ -46,7 +48,9 @@ class Setting:
             "bt_first_kb": self.first_kb if self.read_cache else 4096,
             "bt_faults_to_split": 0 if self.read_cache else 32,
         }
-        vm = power.vm_argv(power.Vm(self.label, power.Mode(), arguments, self.backing))
+        options = ("--cpus", str(self.cpus)) if self.cpus > 1 else ()
+        arguments += f" cpus={self.cpus}"
+        vm = power.vm_argv(power.Vm(self.label, power.Mode(), arguments, self.backing, options))
         vm[vm.index("/guest/vmlinux")] = GUEST
         return [
             *parameters(values),
@@ -70,10 +74,13 @@ TRANSLATED = (
 STALE = Setting("stale", 2, read_cache=2)
 
 
-def run(runs: list[tuple[Setting, str]], timeout_s: float = TIMEOUT_S) -> power.Console:
+def run(
+    runs: list[tuple[Setting, str]], timeout_s: float = TIMEOUT_S, machine: Machine = power.HOST
+) -> power.Console:
     script = [line for setting, arguments in runs for line in setting.script(arguments)]
     files = {GUEST: File(artifacts.power("tests/guest", "differ.elf"))}
-    return power.in_host(script, files=files, how=power.How(timeout_s=timeout_s), label="differ")
+    how = power.How(timeout_s=timeout_s)
+    return power.in_host(script, files=files, how=how, label="differ", machine=machine)
 
 
 def checksums(console: power.Console, setting: Setting) -> list[str]:
