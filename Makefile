@@ -99,7 +99,7 @@ check-long: 			## what takes minutes each: experiments and machine tests left ou
 	@$(sub) $(systems) mutants
 	@$(sub) $(jobs) -C dirty/tests/mutants long
 	@$(sub) $(jobs) -C pagetable later-kernels debian13-efi
-	@$(sub) -C power smp
+	@$(sub) -C power smp emulator
 	@$(sub) -C dirty check-long
 	@$(PYTEST) -m long $(TESTED)
 

@@ -61,9 +61,12 @@ archive_download() {
 
 archive_source() {
 	local package
-	sed -i 's/^deb \(.*\)/&\ndeb-src \1/' "$fresh/apt/sources.list"
-	apt-get "${apt[@]}" update >"$fresh/log" 2>&1 || { cat "$fresh/log" >&2; return 1; }
-	for package; do
+	if ! grep -q '^deb-src' "$fresh/apt/sources.list"; then
+		sed -i 's/^deb \(.*\)/&\ndeb-src \1/' "$fresh/apt/sources.list"
+		apt-get "${apt[@]}" update >"$fresh/log" 2>&1 || { cat "$fresh/log" >&2; return 1; }
+	fi
+	# A list of security fixes may name a source that only the release's own mirror has.
+	for package in "$@" "${@/%//$VERSION_CODENAME}"; do
 		(cd "$fresh/debs" && apt-get "${apt[@]}" source --tar-only --download-only "$package" >>"$fresh/log" 2>&1) ||
 			continue
 		mkdir "$fresh/source" &&

@@ -14,11 +14,13 @@ from trapless_lab.errors import LabError
 from trapless_lab.pagetable.experiments import linux_series
 from trapless_lab.pagetable.experiments import size as pagetable_size
 from trapless_lab.power.experiments import benchmarks as power_benchmarks
+from trapless_lab.power.experiments import emulation as power_emulation
 from trapless_lab.power.experiments import replay as power_replay
 from trapless_lab.power.experiments import tracing as power_tracing
 
 pytestmark = pytest.mark.machine
 
+EMULATED = (*power_emulation.STARTS, *power_emulation.WORKLOADS)
 FLUSHES = {"flushes_per_process"}
 PROCESSES = {"fork_exit", "fork_exec", "fork_sh"}
 SWITCHED = {*PROCESSES, "fork_1024", "redirty_1024"}
@@ -101,6 +103,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
         **dict.fromkeys(("bare", "base", "inplace", "pv", "pv_fast"), EXITS),
         **{"small_pages": {"bare", "base", "inplace", "pv", "pv_fast"}, "sources": set()},
     },
+    "power-emulation": {way: set(EMULATED) for way in ("bare", "base", "inplace", "emulated")},
     "power-benchmarks": {
         "exits": {*power_benchmarks.WORKLOADS, power_benchmarks.NOTHING},
         "privileged_percent": set(power_benchmarks.WORKLOADS),
@@ -147,6 +150,7 @@ WHY_LONG = {
     "pagetable-desktop": "a desktop, twice",
     **dict.fromkeys(("pagetable-types", "pagetable-size", "pagetable-iotlb-model"), LARGE),
     **dict.fromkeys(("power-benchmarks", "power-replay"), LARGE),
+    "power-emulation": "its emulator is compiled for make check-long",
     "linux-series": "its kernels are compiled for make check-long",
 }
 

@@ -100,6 +100,11 @@ def power(part: str, name: str) -> Path:
     return _built(build_dir() / "power" / part / name, "make -C power")
 
 
+def power_emulator() -> Path:
+    """Return the emulator that runs on the emulated Power host, as power/guest/qemu makes it."""
+    return _built(build_dir() / "power" / "emulator" / "qemu-system-ppc", "make -C power emulator")
+
+
 def arm64_debian(name: str) -> Path:
     """Return a file of Debian 13's arm64 packages, as scripts/fetch-arm64 unpacks them."""
     return _built(build_dir() / "arm64" / "debian" / name, "make -C dirty/tests/arm64")

@@ -29,13 +29,17 @@ from .console import ConsoleLog
 BARE, HOST = MACHINES["power"], MACHINES["power-kvm"]
 
 VMM = "/bin/trapless-power-vmm"
+EMULATOR = "/bin/qemu-system-ppc"
 
 _ARGUMENTS = qemu.linux_args(replace(HOST, linux_args=()))
 _KVM_MODE = "/sys/module/kvm/parameters/bt_mode"
 _STATISTICS = "/tmp/statistics"  # in the emulated host
 
+# For the emulator's translations: more than a guest's kernel and programs fill.
+_TRANSLATIONS_MIB = 32
+
 _ENDED = re.compile(r"^ended (\S+) (\d+)$", re.MULTILINE)
-_VM = re.compile(r"^(?:run|start) (\S+) " + VMM + " ", re.MULTILINE)
+_VM = re.compile(rf"^(?:run|start) (\S+) (?:{VMM}|{EMULATOR}) ", re.MULTILINE)
 _KILLED = re.compile(r"^killed (\S+)$", re.MULTILINE)
 
 
@@ -121,6 +125,20 @@ def vm_argv(vm: Vm) -> list[str]:
 
 def _show_statistics(vm: Vm) -> str:
     return f"show {vm.label}.statistics {_STATISTICS}-{vm.label}"
+
+
+def emulated(label: str, arguments: str) -> str:
+    """Return the line of a host's script that runs a guest in an emulator instead of KVM, on a board like
+    ``BARE``; the host's files need ``EMULATOR``, and its memory must not be taken by huge pages.
+
+    Its clock begins at 0 when the emulator starts the guest.
+    """
+    memory = " ".join(BARE.linux_args)
+    return (
+        f"run {label} {EMULATOR} -nodefaults -display none -serial stdio -no-reboot -M ppce500 "
+        f"-cpu {BARE.cpu} -m {BARE.memory_mib}M -accel tcg,tb-size={_TRANSLATIONS_MIB} "
+        f'-kernel /guest/vmlinux -initrd /guest/initramfs -append "{_ARGUMENTS} {memory} {arguments} start=0"'
+    )
 
 
 def one_after_another(vms: Sequence[Vm]) -> list[str]:

@@ -212,7 +212,7 @@ def columns(consoles: Mapping[str, Console], exits: Mapping[str, Mapping[str, in
     accelerator="power",
     title="A guest on an e500v2: instructions",
     reproduces='In-place translation, "Performance comparison", "Context switch", "Sources of VM exits"',
-    minutes=25,
+    minutes=20,
 )
 def power_exits(context: Context) -> Result:
     """Measure bare metal, base KVM, in-place translation and Linux's own paravirt."""
