@@ -28,9 +28,11 @@ unsigned int tt_retired;
 module_param_named(retired, tt_retired, uint, 0444);
 MODULE_PARM_DESC(retired, "tables that stayed typed");
 
-static unsigned int kept_data, kept_tables;
+static unsigned int kept_data, kept_l1, kept_tables;
 module_param(kept_data, uint, 0444);
-MODULE_PARM_DESC(kept_data, "data pages and L1 tables that Xen did not free");
+MODULE_PARM_DESC(kept_data, "data pages that Xen did not free");
+module_param(kept_l1, uint, 0444);
+MODULE_PARM_DESC(kept_l1, "L1 tables that Xen did not free");
 module_param(kept_tables, uint, 0444);
 MODULE_PARM_DESC(kept_tables, "tables of other levels that Xen did not free");
 
@@ -249,7 +251,7 @@ void tt_pool_renew(bool count)
 		xenmem_reservation_va_mapping_reset(1, &p->page);
 		if ((xenmem_reservation_decrease(1, &frame) != 1 ||
 		     reservation() != before - 1) && count)
-			(*(p->level > 1 ? &kept_tables : &kept_data))++;
+			(*(p->level > 1 ? &kept_tables : p->level ? &kept_l1 : &kept_data))++;
 		frame = page_to_pfn(p->page);
 		/* As the balloon driver does: the page must not be used without memory. */
 		BUG_ON(!populate(&frame));

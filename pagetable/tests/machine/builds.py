@@ -118,7 +118,7 @@ def same_as_stock(one: Build, seeds: Sequence[int], rounds: int, log: Path) -> V
         work_dir=log,
     )
     legs = [tables.parse(transcript[name]) for name in ("record", "stock again", "boosted", "interrupted")]
-    counters = ("illegal", "leaked", "kept_data")
+    counters = ("illegal", "leaked", "kept_data", "kept_l1")
     wrong = [leg.output for leg in legs if not leg.ok or any(leg.counters[name] for name in counters)]
     wrong += [
         f"compared {leg.compared} of {leg.calls} calls" for leg in legs[1:] if leg.compared != leg.calls

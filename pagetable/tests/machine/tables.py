@@ -23,9 +23,12 @@ Stock Xen itself leaks a reference to a table, and rarely a type, if a pin of th
 round of 100, in 1 of 7 if processors race, and more often in a domU. A few times as many are accepted; a part
 of the payload that leaked references would do so in almost every round.
 """
+LOST_L1_OF_RACES = 10
+"""The same for L1 tables: stock Xen was seen to leak one in some 300 rounds of races, and none otherwise."""
 
 _COUNTERS = (
-    "illegal leaked retired kept_data kept_tables tables continuations voided race_accepted race_refused"
+    "illegal leaked retired kept_data kept_l1 kept_tables "
+    "tables continuations voided race_accepted race_refused"
 )
 _COUNT = f"(cd {PARAMETERS} && grep . {_COUNTERS})"
 _DIGEST = re.compile(
@@ -91,6 +94,11 @@ def broken(variant: str, seed: int, rounds: int, kinds: str = "all") -> list[Ste
     ]
 
 
+def lost_of_races(rounds: int) -> tuple[int, int]:
+    """Return how many references to tables, and to L1 tables, so many rounds may lose beyond stock's."""
+    return rounds // LOST_OF_RACES, rounds // LOST_L1_OF_RACES
+
+
 def parse(result: StepResult) -> Leg:
     """Return what the step of a leg or a race printed."""
     runs = list(_DIGEST.finditer(result.output))
@@ -100,7 +108,7 @@ def parse(result: StepResult) -> Leg:
             totals[kind][0] += int(accepted)
             totals[kind][1] += int(of) - int(accepted)
     counters: dict[str, int] = {}
-    for name, value in re.findall(r"^([a-z_]+):(\d+)$", result.output, re.MULTILINE):
+    for name, value in re.findall(r"^(\w+):(\d+)$", result.output, re.MULTILINE):
         counters[name] = int(value) - counters[name] if name in counters else int(value)
     return Leg(
         ok=result.rc == 0,
@@ -114,9 +122,11 @@ def parse(result: StepResult) -> Leg:
     )
 
 
-def require_nothing_left(leg: Leg, stock: Leg, lost: int) -> None:
-    """Require no illegal entry, no type on a data page, and ``lost`` more references than stock Xen leaks."""
+def require_nothing_left(leg: Leg, stock: Leg, lost: int, lost_l1: int = 0) -> None:
+    """Require no illegal entry, nothing left on a data page, and at most ``lost`` more references to tables
+    than stock Xen leaks, of which ``lost_l1`` to L1 tables.
+    """
     for counter in ("illegal", "leaked", "kept_data"):
         assert leg.counters[counter] == 0, f"{counter}: {leg.output}"
-    for counter in ("retired", "kept_tables"):
-        assert leg.counters[counter] <= stock.counters[counter] + lost, f"{counter}: {leg.output}"
+    for counter, more in (("retired", lost), ("kept_l1", lost_l1), ("kept_tables", lost)):
+        assert leg.counters[counter] <= stock.counters[counter] + more, f"{counter}: {leg.output}"

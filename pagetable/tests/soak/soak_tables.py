@@ -70,7 +70,8 @@ def _differential(seed: int) -> Counter[str]:
         tried["tables"] += leg.counters["tables"]
         tried["calls"] += leg.calls
         tried["calls left in the middle"] += leg.counters["continuations"]
-        if not leg.ok or leg.counters["illegal"] or leg.counters["leaked"] or leg.counters["kept_data"]:
+        wrong = [leg.counters[name] for name in ("illegal", "leaked", "kept_data", "kept_l1")]
+        if not leg.ok or any(wrong):
             click.echo(leg.output)
             sys.exit(1)
     return tried
@@ -95,7 +96,7 @@ def _races(seed: int) -> Counter[str]:
         if not (stock.ok and boosted.ok):
             click.echo(stock.output + boosted.output)
             sys.exit(1)
-        tables.require_nothing_left(boosted, stock, RACE_SEEDS * RACE_ROUNDS // tables.LOST_OF_RACES)
+        tables.require_nothing_left(boosted, stock, *tables.lost_of_races(RACE_SEEDS * RACE_ROUNDS))
         tried["racing calls accepted on two CPUs"] += boosted.counters["race_accepted"]
         tried["racing calls refused on two CPUs"] += boosted.counters["race_refused"]
     if complaints := transcript.kernel_warnings():
