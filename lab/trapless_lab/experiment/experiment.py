@@ -94,6 +94,10 @@ class Context:
     resume: bool = False
     pair: Pair = pair.DEFAULT
 
+    def logs(self, label: str) -> Path | None:
+        """Return where the logs of one of the experiment's machines are left, if they are kept."""
+        return self.keep / label.replace(" ", "-") if self.keep else None
+
     def run(
         self,
         label: str,
@@ -109,7 +113,6 @@ class Context:
 
         A warning of either kernel is an error: the measurement is then invalid.
         """
-        work_dir = self.keep / label.replace(" ", "-") if self.keep else None
         named = replace(machine, name=f"{machine.name} ({label})")
         transcript = runner.run(
             named if self.pair == pair.DEFAULT else self.pair.machine(named),
@@ -118,7 +121,7 @@ class Context:
             modules=modules,
             make_disk=make_disk,
             progress=self.progress,
-            work_dir=work_dir,
+            work_dir=self.logs(label),
             plugins=plugins,
             resume=self.resume,
         )

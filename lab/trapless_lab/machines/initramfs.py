@@ -56,6 +56,11 @@ def program(path: Path, root: Path = host.ROOT) -> dict[str, File | Link]:
     return tree
 
 
+def folder(path: Path) -> dict[str, File | Link]:
+    """Return every file of a folder of the host at the same place."""
+    return {str(file): File(file) for file in path.rglob("*") if file.is_file()}
+
+
 def busybox(path: Path, like: Path | None = None) -> dict[str, File | Link]:
     """Return busybox and a link for each of its applets: those of ``like``, if the host cannot run it."""
     shown = subprocess.run([like or path, "--list"], capture_output=True, text=True, check=True)

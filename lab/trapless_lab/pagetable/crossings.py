@@ -199,8 +199,8 @@ def run(
         watching = Plugin(plugin.build("events"), output, counted)
         transcript = context.run(label, machine, steps, files, modules=modules, plugins=[watching])
         content = output.read_text()
-    if context.keep:
-        (context.keep / label.replace(" ", "-") / "events").write_text(content)
+    if logs := context.logs(label):
+        (logs / "events").write_text(content)
     return Counting(transcript, _by_step(transcript, events.parse(content.splitlines())))
 
 

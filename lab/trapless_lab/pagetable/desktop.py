@@ -10,11 +10,13 @@ memory, for there is no display.
 from pathlib import Path
 
 from .. import host
+from ..machines import initramfs
 from ..machines.initramfs import File, Link, Tree
 
+_HELPER = Path("/usr/bin/xkbcomp")
 _PROGRAMS = {
     Path("/usr/bin/Xvfb"): "xvfb",
-    Path("/usr/bin/xkbcomp"): "x11-xkb-utils",  # the X server's own helper
+    _HELPER: "x11-xkb-utils",
     Path("/usr/bin/jwm"): "jwm",
     Path("/usr/bin/xterm"): "xterm",
 }
@@ -37,7 +39,7 @@ PREPARE = f"""mkdir -p /dev/pts /tmp/home {_SCREEN.parent} /tmp/.X11-unix /var/l
 mountpoint -q /dev/pts || mount -t devpts devpts /dev/pts"""
 """Once in a machine."""
 
-LOG_IN = f"""export HOME=/tmp/home DISPLAY=:0 PATH=$PATH:/usr/bin
+LOG_IN = f"""export HOME=/tmp/home DISPLAY=:0
 mkfifo /tmp/ready
 Xvfb :0 -screen 0 1280x1024x24 -nolisten tcp -fbdir {_SCREEN.parent} -displayfd 3 \\
 	3>/tmp/ready >/tmp/Xvfb.log 2>&1 &
@@ -57,13 +59,10 @@ done
 
 def files() -> Tree:
     """Return the guest's files."""
-    tree: dict[str, File | Link] = {}
+    # Where the X server looks for its helper.
+    tree: dict[str, File | Link] = {str(_HELPER): Link(f"/bin/{_HELPER.name}")}
     for program, package in _PROGRAMS.items():
-        tree[str(program)] = File(host.file(program, package), 0o755)
-        for library in host.shared_libraries(program):
-            tree.setdefault(str(library), File(library, 0o755))
-    for folder, package in _DATA.items():
-        for path in host.file(folder, package).rglob("*"):
-            if path.is_file():
-                tree[str(path)] = File(path)
+        tree |= initramfs.program(host.file(program, package))
+    for data, package in _DATA.items():
+        tree |= initramfs.folder(host.file(data, package))
     return tree

@@ -8,6 +8,7 @@ no network but the guest's loopback, and no display.
 from pathlib import Path
 
 from .. import host
+from ..machines import initramfs
 from ..machines.initramfs import File, Link, Tree
 
 PACKAGE = "firefox-esr"
@@ -67,8 +68,6 @@ def files() -> Tree:
             if program or path.suffix == ".so":
                 for library in host.shared_libraries(path, beside=FOLDER):
                     tree.setdefault(str(library), File(library, 0o755))
-    for folder in _SHARED:
-        for path in host.file(folder, "fonts-dejavu-core").rglob("*"):
-            if path.is_file():
-                tree[str(path)] = File(path)
+    for shared in _SHARED:
+        tree |= initramfs.folder(host.file(shared, "fonts-dejavu-core"))
     return tree

@@ -18,6 +18,9 @@ from . import parts as pagetable
 
 COUNTERS = ("cached", "in_use")
 
+UPTIME = "read -r up _ </proc/uptime; echo $up"
+"""Prints the guest's uptime, which is the sampler's clock, without a process."""
+
 _STOP = "/tmp/stop"
 _FILE = "/tmp/samples"
 _END = "samples"
@@ -71,10 +74,10 @@ def read(transcript: Transcript) -> tuple[float, list[Sample]]:
     Raises LabError if samples and ticks do not belong to each other.
     """
     taken = _SAMPLE.findall(transcript[_END].output)
-    flushes = list(_flushes(transcript))
+    counted = list(_flushes(transcript))
     # The file may lack the sample whose tick was the last.
-    if not taken or not 0 <= len(flushes) - len(taken) <= 1:
-        raise LabError(f"the sampler printed {len(taken)} samples and wrote {len(flushes)} ticks")
+    if not taken or not 0 <= len(counted) - len(taken) <= 1:
+        raise LabError(f"the sampler printed {len(taken)} samples and wrote {len(counted)} ticks")
     first = int(taken[0][0])
     return first / 1e9, [
         Sample(
@@ -82,8 +85,24 @@ def read(transcript: Transcript) -> tuple[float, list[Sample]]:
             {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", values)},
             count if number else 0,
         )
-        for number, ((at, values), count) in enumerate(zip(taken, flushes, strict=False))
+        for number, ((at, values), count) in enumerate(zip(taken, counted, strict=False))
     ]
+
+
+def within(samples: Sequence[Sample], start: float, end: float) -> Sequence[Sample]:
+    """Return the samples of a stretch."""
+    return [sample for sample in samples if start < sample.at_s <= end]
+
+
+def flushes(samples: Sequence[Sample], start: float, end: float) -> int:
+    """Return the flushes of a stretch."""
+    return sum(sample.flushes for sample in within(samples, start, end))
+
+
+def processes(samples: Sequence[Sample], start: float, end: float) -> int:
+    """Return the processes and threads that were made in a stretch."""
+    forks = [sample.values["processes"] for sample in within(samples, start, end)]
+    return forks[-1] - forks[0] if forks else 0
 
 
 def _flushes(transcript: Transcript) -> Iterator[int]:

@@ -17,16 +17,7 @@
 #define SERIAL_ENTRY	14
 #define GUTS_ENTRY	15
 
-#define MAS0_TLB1	0x10000000
-#define MAS1_VALID	0x80000000
-#define MAS1_TS		0x1000
 #define MAS2_DEVICE	0x0a
-
-#define SPR_MAS0	624
-#define SPR_MAS1	625
-#define SPR_MAS2	626
-#define SPR_MAS3	627
-#define SPR_MAS7	944
 
 #define FDT_BEGIN_NODE	1
 #define FDT_END_NODE	2

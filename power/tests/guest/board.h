@@ -34,13 +34,6 @@ void map(u32 entry, u32 ea, u32 pa, u32 tsize, u32 attributes, u32 valid);
 /* For @valid: in address space 1. */
 #define MAP_IN_1	2
 
-#define TSIZE_4K	1
-#define TSIZE_64K	3
-#define TSIZE_1M	5
-#define MAP_READ	0x01
-#define MAP_WRITE	0x04
-#define MAP_EXECUTE	0x10
-
 /* Synchronise the instruction cache with stored words. */
 void synchronize(u32 address, u32 words);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Shared by assembly and C: the two areas in the first 32 KiB of memory, which an
- * instruction can address without a register.
+ * instruction can address without a register, and the numbers of registers and bits.
  *
- * Invariant: only enter, leave and the interrupt handlers write here.
+ * Invariant: only enter, leave and the interrupt handlers write to these areas.
  */
 #ifndef CONTEXT_H
 #define CONTEXT_H
@@ -43,6 +43,22 @@
 #define VECTOR_BYTES	16
 
 #define EXECUTE_PAGES	16
+
+/* The TLB's entries: registers, and what is written there. */
+#define SPR_MAS0	624
+#define SPR_MAS1	625
+#define SPR_MAS2	626
+#define SPR_MAS3	627
+#define SPR_MAS7	944
+#define MAS0_TLB1	0x10000000
+#define MAS1_VALID	0x80000000
+#define MAS1_TS		0x1000
+#define TSIZE_4K	1
+#define TSIZE_64K	3
+#define TSIZE_1M	5
+#define MAP_READ	0x01
+#define MAP_WRITE	0x04
+#define MAP_EXECUTE	0x10
 
 #define SPR_DEC		22
 #define SPR_TSR		336

@@ -379,11 +379,11 @@ static void run_all(void)
 	u32 i, corrupted = 0;
 
 	/* What mapping has left, so that all begin alike. */
-	mtspr(624, 0);
-	mtspr(625, 0);
-	mtspr(626, 0);
-	mtspr(627, 0);
-	mtspr(944, 0);
+	mtspr(SPR_MAS0, 0);
+	mtspr(SPR_MAS1, 0);
+	mtspr(SPR_MAS2, 0);
+	mtspr(SPR_MAS3, 0);
+	mtspr(SPR_MAS7, 0);
 	for (i = first; i < first + count; i++) {
 		/* A host that has found a corrupted fragment no longer translates. */
 		if (options.corrupt == 1)

@@ -14,18 +14,6 @@
 #define SPR_ESR		62
 #define SPR_IVPR	63
 
-#define SPR_MAS0	624
-#define SPR_MAS1	625
-#define SPR_MAS2	626
-#define SPR_MAS3	627
-#define SPR_MAS7	944
-
-#define MAS0_TLB1	0x1000
-#define MAS1_VALID	0x8000
-#define MAS1_TS		0x1000
-#define TSIZE_1M	5
-#define ALL_ACCESS	0x15
-
 /* The stack and the vectors. */
 	.macro	prepare
 	lis	%r1, stack_end@ha
@@ -39,15 +27,15 @@
 	.endr
 	.endm
 
-/* A megabyte at the address in @ea, which is the physical address in @pa, too. */
+/* An entry of TLB1: the megabyte at the effective address in @ea is that at the physical one in @pa. */
 	.macro	map_megabyte entry, space, ea, pa
-	lis	%r4, MAS0_TLB1 | \entry
+	lis	%r4, MAS0_TLB1 >> 16 | \entry
 	mtspr	SPR_MAS0, %r4
-	lis	%r4, MAS1_VALID
+	lis	%r4, MAS1_VALID >> 16
 	ori	%r4, %r4, \space | TSIZE_1M << 8
 	mtspr	SPR_MAS1, %r4
 	mtspr	SPR_MAS2, \ea
-	ori	%r4, \pa, ALL_ACCESS
+	ori	%r4, \pa, MAP_READ | MAP_WRITE | MAP_EXECUTE
 	mtspr	SPR_MAS3, %r4
 	li	%r4, 0
 	mtspr	SPR_MAS7, %r4
@@ -90,7 +78,7 @@ second_entry:	/* r3: where its copy is */
 	mtspr	SPR_SRR0, %r5
 	mtspr	SPR_SRR1, %r7
 	rfi
-3:	lis	%r4, MAS0_TLB1 | 1
+3:	lis	%r4, MAS0_TLB1 >> 16 | 1
 	mtspr	SPR_MAS0, %r4
 	li	%r4, 0
 	mtspr	SPR_MAS1, %r4

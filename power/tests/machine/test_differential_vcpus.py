@@ -16,10 +16,9 @@ from dataclasses import replace
 
 import pytest
 
+import smp
 from differential import BASE, TRANSLATED, Setting, checksums, require_same, run
-from trapless_lab import artifacts
 from trapless_lab.errors import LabError
-from trapless_lab.machines.machine import MACHINES, Machine
 from trapless_lab.power import machine as power
 
 pytestmark = [
@@ -29,14 +28,12 @@ pytestmark = [
 
 COUNT = 512
 TIMEOUT_S = 1500
-# This machine's huge pages are smaller.
-HUGE = "hugetlb=16M"
 ARGUMENTS = f"seed=1 count={COUNT}"
 DENSE = "seed=1 count=128 dense=1"
-ALONE = replace(BASE, label="alone", backing=HUGE)
+ALONE = replace(BASE, label="alone", backing=smp.HUGE)
 # Copies of data are made for a VM with one vCPU only.
 PLAIN, *TWICE = (
-    replace(setting, cpus=2, backing=HUGE if setting.backing != "anonymous" else setting.backing)
+    replace(setting, cpus=2, backing=smp.HUGE if setting.backing != "anonymous" else setting.backing)
     for setting in (BASE, *TRANSLATED)
     if not setting.read_cache
 )
@@ -44,16 +41,11 @@ SMALL = next(setting for setting in TWICE if setting.cache_pages == 1)
 DENSE_PLAIN, DENSE_SMALL = replace(PLAIN, label="dense-base"), replace(SMALL, label="dense")
 
 
-def machine(kernel: str, mutant: bool = False) -> Machine:
-    image = artifacts.mutant("power", kernel, "vmlinux") if mutant else artifacts.power(kernel, "vmlinux")
-    return replace(MACHINES["power-kvm-smp"], kernel=image)
-
-
 @pytest.fixture(scope="module")
 def console() -> power.Console:
     runs = [(setting, ARGUMENTS) for setting in (ALONE, PLAIN, *TWICE)]
     runs += [(setting, DENSE) for setting in (DENSE_PLAIN, DENSE_SMALL)]
-    return run(runs, TIMEOUT_S, machine("smp"))
+    return run(runs, TIMEOUT_S, smp.host())
 
 
 def halves(console: power.Console, setting: Setting) -> tuple[list[str], list[str]]:
@@ -99,7 +91,7 @@ def test_negative_control_a_vcpu_that_is_not_waited_for_is_seen() -> None:
 
     Not in every run: it did in six of seven.
     """
-    mistaken = machine("host", mutant=True)
+    mistaken = smp.host(mistaken=True)
     expected = checksums(run([(DENSE_PLAIN, DENSE)], TIMEOUT_S, mistaken), DENSE_PLAIN)
     for _ in range(5):
         try:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+import smp
 from differential import parameters
 from trapless_lab import artifacts
 from trapless_lab.machines.initramfs import File
-from trapless_lab.machines.machine import MACHINES
 from trapless_lab.power import machine as power
 from trapless_lab.power.machine import MODES, Console, How, Vm
 
@@ -66,8 +66,7 @@ def said(console: Console, setting: Setting) -> list[str]:
     return [line for line in lines if line.startswith("together: ")]
 
 
-def together(kernel: str, settings: tuple[Setting, ...], mutant: bool = False) -> Console:
-    image = artifacts.mutant("power", kernel, "vmlinux") if mutant else artifacts.power(kernel, "vmlinux")
+def together(settings: tuple[Setting, ...], *, mistaken: bool = False) -> Console:
     script = [
         line
         for setting in settings
@@ -77,14 +76,14 @@ def together(kernel: str, settings: tuple[Setting, ...], mutant: bool = False) -
         script,
         files={TOGETHER: File(artifacts.power("tests/guest", "together"), 0o755)},
         how=How(timeout_s=TIMEOUT_S),
-        label=kernel,
-        machine=replace(MACHINES["power-kvm-smp"], kernel=image),
+        label="mistaken" if mistaken else "smp",
+        machine=smp.host(mistaken=mistaken),
     )
 
 
 @pytest.fixture(scope="module")
 def console() -> Console:
-    return together("smp", (PLAIN, *TRANSLATED))
+    return together((PLAIN, *TRANSLATED))
 
 
 def right(setting: Setting) -> list[str]:
@@ -122,7 +121,7 @@ def test_negative_control_a_vcpu_that_is_not_waited_for_is_seen() -> None:
     Not in every run: it did in four of six.
     """
     often = tuple(replace(TRANSLATED[0], label=f"wrong-{i}", often=300) for i in range(4))
-    mistaken = together("host", (PLAIN, *often), mutant=True)
+    mistaken = together((PLAIN, *often), mistaken=True)
     assert said(mistaken, PLAIN) == right(PLAIN)
     assert [setting for setting in often if said(mistaken, setting) != right(setting)]
 
@@ -137,21 +136,20 @@ LINUX = (PLAIN, Setting("inplace", 2), SMALL)
 
 @pytest.fixture(scope="module")
 def linux() -> Console:
-    kernel = artifacts.power("smp", "vmlinux")
     script = []
     for setting in LINUX:
         mode = replace(MODES["inplace" if setting.mode else "base"], translation=setting.mode)
-        vm = Vm(setting.label, mode, RUN, backing="hugetlb=16M", options=("--cpus", "2"))
+        vm = Vm(setting.label, mode, RUN, backing=smp.HUGE, options=("--cpus", "2"))
         script += [*setting.lines(), *power.one_after_another([vm])]
     return power.in_host(
         script,
-        files={"/guest/vmlinux": File(kernel)},
+        files={"/guest/vmlinux": File(artifacts.power("smp", "vmlinux"))},
         guest_files={
             f"/modules/{name}.ko": File(artifacts.power("smp/module", f"{name}.ko")) for name in MODULES
         },
         how=How(timeout_s=TIMEOUT_S),
         label="smp",
-        machine=replace(MACHINES["power-kvm-smp"], kernel=kernel),
+        machine=smp.host(),
     )
 
 

@@ -9,10 +9,10 @@ test_hostile.py, and of one of test_read_cache.py's. Both kernels are made by ``
 """
 
 import re
-from dataclasses import replace
 
 import pytest
 
+import smp
 from differential import GUEST
 from test_debugged_guest import EXPECTED, SCRIPT, said
 from test_debugged_guest import files as debugger
@@ -21,7 +21,6 @@ from test_read_cache import PLAIN, SMALL
 from test_read_cache import said as reread
 from trapless_lab import artifacts
 from trapless_lab.machines.initramfs import File
-from trapless_lab.machines.machine import MACHINES
 from trapless_lab.power import machine as power
 
 pytestmark = [
@@ -35,13 +34,11 @@ LOADS = 300_000
 TIMEOUT_S = 1500
 
 
-def run(kernel: str, mutant: bool = False) -> power.Console:
+def run(*, mistaken: bool = False) -> power.Console:
     small = [line.replace(GUEST, REREAD) for setting in (PLAIN, SMALL) for line in setting.script("")]
     script = [*SCRIPT, f"run race {RACE} {LOADS}", *hostile("hostile", 2), *small]
-    image = artifacts.mutant("power", kernel, "vmlinux") if mutant else artifacts.power(kernel, "vmlinux")
     return power.in_host(
-        # This machine's huge pages are smaller.
-        [line.replace("hugetlb=64M", "hugetlb=16M") for line in script],
+        [line.replace("hugetlb=64M", smp.HUGE) for line in script],
         files={
             RACE: File(artifacts.power("tests/guest", "race"), 0o755),
             REREAD: File(artifacts.power("tests/guest", "reread.elf")),
@@ -49,19 +46,19 @@ def run(kernel: str, mutant: bool = False) -> power.Console:
             **debugger(),
         },
         how=power.How(timeout_s=TIMEOUT_S),
-        label=kernel,
-        machine=replace(MACHINES["power-kvm-smp"], kernel=image),
+        label="mistaken" if mistaken else "smp",
+        machine=smp.host(mistaken=mistaken),
     )
 
 
 @pytest.fixture(scope="module")
 def product() -> power.Console:
-    return run("smp")
+    return run()
 
 
 @pytest.fixture(scope="module")
 def mistaken() -> power.Console:
-    return run("host", mutant=True)
+    return run(mistaken=True)
 
 
 def wrong(console: power.Console) -> int:

@@ -79,27 +79,21 @@ class Life:
         """Return when something happened last."""
         return [at for name, at in self.events if name == event][-1]
 
-    def within(self, start: float, end: float) -> Sequence[Sample]:
-        """Return the samples of a stretch."""
-        return [sample for sample in self.samples if start < sample.at_s <= end]
-
     def flushes(self, start: float, end: float) -> int:
         """Return the flushes of a stretch."""
-        return sum(sample.flushes for sample in self.within(start, end))
+        return samples.flushes(self.samples, start, end)
 
     def processes(self, start: float, end: float) -> int:
         """Return the processes and threads that were made in a stretch."""
-        forks = [sample.values["processes"] for sample in self.within(start, end)]
-        return forks[-1] - forks[0] if forks else 0
+        return samples.processes(self.samples, start, end)
 
 
 _IDLE = "idle"
-_UPTIME = "read -r up _ </proc/uptime; echo $up"
 
 
 def _idle(seconds: int) -> Step:
     """Leave the browser and its tabs alone."""
-    return Step(_IDLE, f"{_UPTIME}; sleep {seconds}; {_UPTIME}", timeout_s=3600)
+    return Step(_IDLE, f"{samples.UPTIME}; sleep {seconds}; {samples.UPTIME}", timeout_s=3600)
 
 
 def _script(
@@ -116,7 +110,7 @@ def _script(
         *between,
         Step("tabs", f"{drive} --count {rounds} --quit", timeout_s=3600),
         Step("end", firefox.ENDED, timeout_s=900),
-        Step("ended", _UPTIME),
+        Step("ended", samples.UPTIME),
         Step("afterwards", f"sleep {after_s}", timeout_s=3600),
         samples.end(),
     ]

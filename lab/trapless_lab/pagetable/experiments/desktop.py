@@ -6,6 +6,7 @@ Invariant: a group counts only if the desktop was drawn and all its programs sti
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ... import host
 from ...experiment.experiment import BeforeAfter, Check, Context, Result, Row, experiment, machine_facts
@@ -14,7 +15,6 @@ from ...machines.script import Step
 from ...machines.transcript import Transcript
 from .. import desktop, samples
 from .. import parts as pagetable
-from ..samples import Sample
 
 # The desktop's files are in the guest's memory.
 MACHINE = replace(MACHINES["xen-strict"], memory_mib=2048).with_icount()
@@ -25,8 +25,6 @@ MINUTES, QUICK_MINUTES = 15, 3
 STOCK_AT_LEAST = 100
 
 PAPER = [{"group": "the draft, stock", "at rest after minutes": 10}]
-
-_UPTIME = "read -r up _ </proc/uptime; echo $up"
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def _script(before: Sequence[Step], minutes: int) -> list[Step]:
         Step("prepare", desktop.PREPARE),
         *before,
         samples.start(SAMPLE_MS),
-        Step("log in", f"{_UPTIME}\n{desktop.LOG_IN}\n{_UPTIME}", timeout_s=900),
+        Step("log in", f"{samples.UPTIME}\n{desktop.LOG_IN}\n{samples.UPTIME}", timeout_s=900),
         # A little longer: the next step's own processes are in none of the minutes.
         Step("idle", f"sleep {minutes * MINUTE_S + 5}", timeout_s=3600),
         Step("runs", desktop.RUNS),
@@ -65,18 +63,16 @@ def session(transcript: Transcript, minutes: int) -> Session:
     first, taken = samples.read(transcript)
     begun, empty, ready = transcript["log in"].output.split()
     start, at = float(begun) - first, float(ready) - first
-
-    def within(since: float, until: float) -> list[Sample]:
-        return [sample for sample in taken if since < sample.at_s <= until]
-
-    def flushes(since: float, until: float) -> int:
-        return sum(sample.flushes for sample in within(since, until))
-
     # The next sample has what the log-in did since the one before.
     at += SAMPLE_MS / 1000
-    idle = [flushes(at + minute * MINUTE_S, at + (minute + 1) * MINUTE_S) for minute in range(minutes)]
-    forks = [sample.values["processes"] for sample in within(at, at + minutes * MINUTE_S)]
-    return Session(flushes(start, at), idle, forks[-1] - forks[0], int(empty), int(transcript["runs"].output))
+    ends = [at + minute * MINUTE_S for minute in range(minutes + 1)]
+    return Session(
+        samples.flushes(taken, start, at),
+        [samples.flushes(taken, *minute) for minute in pairwise(ends)],
+        samples.processes(taken, at, ends[-1]),
+        int(empty),
+        int(transcript["runs"].output),
+    )
 
 
 def row(group: str, found: Session) -> Row:

@@ -38,7 +38,7 @@ def _emulated(context: Context, run: str) -> Console:
     console = power.in_host(
         [power.emulated(EMULATED, run)],
         files={power.EMULATOR: File(artifacts.power_emulator(), 0o755)},
-        how=How(context.progress, context.keep / EMULATED if context.keep else None),
+        how=How(context.progress, context.logs(EMULATED)),
         label=EMULATED,
         machine=host,
     )
@@ -49,10 +49,10 @@ def take(context: Context) -> dict[str, Console]:
     """Run the workloads in each way."""
     run = f"run=boot,{','.join(WORKLOADS)} scale={'quick' if context.quick else 'full'}"
     vms = [Vm(mode, MODES[mode], run) for mode in GUESTS]
-    how = How(context.progress, context.keep / "kvm" if context.keep else None)
+    how = How(context.progress, context.logs("kvm"))
     host = power.in_host(power.one_after_another(vms), label="kvm", how=how)
     found = {
-        "bare": power.bare(run, how=How(context.progress, context.keep / "bare" if context.keep else None)),
+        "bare": power.bare(run, how=How(context.progress, context.logs("bare"))),
         **{mode: host.of(mode) for mode in GUESTS},
         EMULATED: _emulated(context, run),
     }
@@ -75,16 +75,15 @@ def row(name: str, found: Mapping[str, Console]) -> dict[str, Any]:
 
 def checks(found: Mapping[str, Console]) -> list[Check]:
     """Check a run."""
-    lost = [
-        name
-        for name in (*STARTS, *WORKLOADS)
-        if found[EMULATED].results[name].instructions <= found["inplace"].results[name].instructions
-    ]
-    faster = [
-        name
-        for name in (*STARTS, *WORKLOADS)
-        if found[EMULATED].results[name].instructions <= found["bare"].results[name].instructions
-    ]
+
+    def no_slower_than(way: str) -> list[str]:
+        return [
+            name
+            for name in (*STARTS, *WORKLOADS)
+            if found[EMULATED].results[name].instructions <= found[way].results[name].instructions
+        ]
+
+    faster, lost = no_slower_than("bare"), no_slower_than("inplace")
     return [
         Check(
             "an emulator needs more than bare metal",

@@ -113,7 +113,7 @@ def take(context: Context, mode: str, backing: str = HUGE) -> Console:
     arguments = f"scale={'quick' if context.quick else 'full'}"
     placements = QUICK_PLACEMENTS if context.quick else PLACEMENTS
     label = mode if backing == HUGE else f"{mode}-small"
-    how = How(context.progress, context.keep / label if context.keep else None)
+    how = How(context.progress, context.logs(label))
     text = () if backing == HUGE and mode != "bare" else (TEXT,)
     every = ",".join((*WORKLOADS, *text, *(SWITCHES * (placements - 1))))
     if mode == "bare":

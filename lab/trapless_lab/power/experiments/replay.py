@@ -56,7 +56,7 @@ def replaying(arguments: str) -> list[Vm]:
 
 def take(context: Context, label: str, vms: Sequence[Vm], layouts: Mapping[str, str]) -> Console:
     """Run guests one after another in a host that has layouts."""
-    how = How(context.progress, context.keep / label if context.keep else None, timeout_s=1800)
+    how = How(context.progress, context.logs(label), timeout_s=1800)
     files = {f"{LAYOUTS}/{name}": File(text.encode()) for name, text in layouts.items()}
     return power.in_host(power.one_after_another(vms), files=files, label=label, how=how)
 

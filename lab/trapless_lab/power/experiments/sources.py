@@ -116,7 +116,7 @@ def take(
         if plan:
             plan.write(planned)
             plugins.append(Plugin(counter or plugin.build("ranges", architecture="power"), counted, planned))
-        logs = context.keep / f"{mode}-{run or 'start'}" if context.keep else Path(temporary)
+        logs = context.logs(f"{mode}-{run or 'start'}") or Path(temporary)
         how = How(context.progress, logs, exceptions=True, plugins=tuple(plugins))
         console = power.in_host(power.one_after_another([vm]), label=mode, how=how)
         counts = power_ranges.parse(counted.read_text(), plan) if plan else None

@@ -62,7 +62,7 @@ METHOD = (
 
 def take(context: Context, variant: str, arguments: str) -> Console:
     """Run a guest that only boots, and one that runs the workloads."""
-    how = How(context.progress, context.keep / variant if context.keep else None)
+    how = How(context.progress, context.logs(variant))
     runs = {"boot": "boot", "all": ",".join(WORKLOADS)}
     vms = [Vm(label, MODES["inplace"], f"run={run} {arguments}") for label, run in runs.items()]
     return power.in_host(power.one_after_another(vms), arguments=VARIANTS[variant], label=variant, how=how)
