@@ -65,7 +65,8 @@ def start(every_ms: int) -> Step:
 
 def end() -> Step:
     """Return the step that ends the sampler and prints what it has, for ``read``."""
-    return Step(_END, f"echo >{_STOP}; sleep 1; cat {_FILE}")
+    # Half an hour's samples are a minute of the console on an idle host.
+    return Step(_END, f"echo >{_STOP}; sleep 1; cat {_FILE}", timeout_s=900)
 
 
 def read(transcript: Transcript) -> tuple[float, list[Sample]]:
