@@ -4,9 +4,7 @@
 # tested alone, with only what it needs: make -C pagetable, make -C dirty, make -C
 # power, and check of each.
 
-ifneq ($(word 2,$(CURDIR)),)
-$(error kbuild builds no modules in a path with a space, which this one has: $(CURDIR))
-endif
+include kmod/place.mk
 
 SHELL		:= /bin/bash
 sub		= $(MAKE) --no-print-directory
