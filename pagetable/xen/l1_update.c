@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * A fast path for a domain's updates of lowest-level entries in its own tables
- * that map its own pages. It hooks do_mmu_update() and do_update_va_mapping(),
- * and put_page_from_l1e() for the references that such entries drop. It makes the
- * same checks and takes the same references as stock Xen, for common cases only.
+ * that map its own pages. It hooks do_mmu_update() and do_update_va_mapping(), and
+ * get_page_from_l1e() and put_page_from_l1e() for the references that such entries take
+ * and drop, also where Xen validates a table or tears it down. It makes the same checks
+ * and takes the same references as stock Xen, for common cases only.
  *
  * Invariants:
  *
@@ -31,6 +32,7 @@
 #include "switches.h"
 #include "livepatch.h"
 #include "original.h"
+#include "own_page.h"
 #include "pte.h"
 
 /* The guest's request, as in Xen's public/xen.h. */
@@ -59,10 +61,10 @@ struct mmu_update {
 #define EFER_NX				(1UL << 11)
 
 /*
- * The flags that a new entry may have: none that selects a cache attribute, makes
- * Xen check more than the page, or is reserved.
+ * What makes an entry plain: of these bits it has PTE_PRESENT, and none of the others, which
+ * select a cache attribute, make Xen check more than the page, or are reserved.
  */
-static u64 plain_bits;
+static u64 checked_bits;
 
 /* Called before the first update: finds the bits that this processor reserves. */
 void l1_update_init(void)
@@ -70,9 +72,14 @@ void l1_update_init(void)
 	u32 efer, high;
 
 	asm volatile("rdmsr" : "=a" (efer), "=d" (high) : "c" (MSR_EFER));
-	plain_bits = PTE_PRESENT | PTE_RW | PTE_USER | PTE_ACCESSED |
-		     PTE_DIRTY | PTE_GLOBAL | PTE_AVAILABLE | PTE_GUEST_KERNEL |
-		     (efer & EFER_NX ? PTE_NX : 0);
+	checked_bits = ~(PTE_RW | PTE_USER | PTE_ACCESSED | PTE_DIRTY |
+			 PTE_GLOBAL | PTE_AVAILABLE | PTE_GUEST_KERNEL |
+			 PTE_FRAME | (efer & EFER_NX ? PTE_NX : 0));
+}
+
+static bool is_plain(u64 entry)
+{
+	return (entry & checked_bits) == PTE_PRESENT;
 }
 
 static bool is_served(const struct vcpu *v, const struct domain *d)
@@ -106,41 +113,79 @@ static struct page_info *own_page(u64 entry, const struct domain *d)
 	return page && page_owner(page) == d ? page : NULL;
 }
 
+#define VALIDATED_WRITABLE	(PGT_writable_page | PGT_validated)
+
+static bool is_writable(u64 type_info)
+{
+	return (type_info & (PGT_type_mask | PGT_validated | PGT_locked)) ==
+	       VALIDATED_WRITABLE;
+}
+
+static bool exchange_type(struct page_info *page, u64 *old, u64 new)
+{
+	return __atomic_compare_exchange_n(&page->type_info, old, new, false,
+					   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+/*
+ * Takes the type reference of a writable entry. Where the page has some already, as that of
+ * the kernel's own mapping, stock Xen's _get_page_type() does no more than increment the
+ * count; the first one, and any page that is locked or not of that type, is left to it.
+ */
+static bool get_writable(struct page_info *page)
+{
+	u64 old = __atomic_load_n(&page->type_info, __ATOMIC_RELAXED);
+	u64 count;
+
+	do {
+		count = old & PGT_count_mask;
+		if (!is_writable(old) || !count || count == PGT_count_mask)
+			return get_page_type(page, PGT_writable_page);
+	} while (!exchange_type(page, &old, old + 1));
+	return true;
+}
+
+/* Drops it again, or leaves the last one to stock Xen's _put_page_type(), likewise. */
+static void put_writable(struct page_info *page)
+{
+	u64 old = __atomic_load_n(&page->type_info, __ATOMIC_RELAXED);
+
+	do {
+		if (!is_writable(old) || (old & PGT_count_mask) < 2) {
+			put_page_type(page);
+			return;
+		}
+	} while (!exchange_type(page, &old, old - 1));
+}
+
 /* Takes a reference to the page of @entry, of the kind that the entry needs. */
-static bool take_page(u64 entry, struct domain *d)
+static __attribute__((always_inline)) inline bool take_page(u64 entry,
+							    struct domain *d)
 {
 	struct page_info *page = valid_page(pte_frame(entry));
 
 	/* Only if it is the domain's own. */
-	if (!page || !get_page(page, d))
+	if (!page || !get_own_page(page, d))
 		return false;
-	if ((entry & PTE_RW) && !get_page_type(page, PGT_writable_page)) {
+	if ((entry & PTE_RW) && !get_writable(page)) {
 		put_page(page);
 		return false;
 	}
 	return true;
 }
 
-#define VALIDATED_WRITABLE	(PGT_writable_page | PGT_validated)
-
 /*
- * Drops the type reference of a writable entry. Where others are left, as that of the
- * kernel's own mapping, stock Xen's _put_page_type() does no more than decrement the
- * count; the last one, and any page that is locked or not of that type, is left to it.
+ * An entry that is not written by l1_update(): of a table that is validated, or of an update
+ * that is left to stock Xen. Xen calls it for other domains' pages too, and adjusts the
+ * entry that it writes by the result, 0 for no change.
  */
-static void put_writable(struct page_info *page)
+static int new_get_page_from_l1e(u64 entry, struct domain *d,
+				 struct domain *page_owner)
 {
-	u64 old = __atomic_load_n(&page->type_info, __ATOMIC_RELAXED);
-
-	do {
-		if ((old & (PGT_type_mask | PGT_validated | PGT_locked)) !=
-			    VALIDATED_WRITABLE ||
-		    (old & PGT_count_mask) < 2) {
-			put_page_type(page);
-			return;
-		}
-	} while (!__atomic_compare_exchange_n(&page->type_info, &old, old - 1, false,
-					      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+	if (l1_update_enabled && d == page_owner && is_plain(entry) &&
+	    take_page(entry, d))
+		return 0;
+	return original_get_page_from_l1e(entry, d, page_owner);
 }
 
 /*
@@ -180,7 +225,7 @@ static bool change_permission(u64 *entry, u64 old, u64 new, bool preserve_ad,
 	if (!page)
 		return false;
 	if (new & PTE_RW) {
-		if (!get_page_type(page, PGT_writable_page))
+		if (!get_writable(page))
 			return false;
 		write_entry(entry, old, new, preserve_ad);
 	} else {
@@ -208,9 +253,7 @@ static bool l1_update(u64 *entry, u64 new, bool preserve_ad, struct domain *d)
 		new_put_page_from_l1e(old, d);
 		return true;
 	}
-	if (!(new & PTE_PRESENT))
-		return false;
-	if (new & ~(plain_bits | PTE_FRAME))
+	if (!is_plain(new))
 		return false;
 
 	/* As stock marks the entries of a PV guest's kernel and of its users. */
@@ -247,7 +290,7 @@ static struct page_info *table_take(u64 mfn, struct domain *d)
 {
 	struct page_info *page = valid_page(mfn);
 
-	if (!page || !get_page(page, d))
+	if (!page || !get_own_page(page, d))
 		return NULL;
 	if (!page_lock_unsafe(page)) {
 		block_speculation();
@@ -381,4 +424,5 @@ static long new_do_update_va_mapping(u64 va, u64 value, u64 flags)
 
 LIVEPATCH_FUNC(do_mmu_update);
 LIVEPATCH_FUNC(do_update_va_mapping);
+LIVEPATCH_FUNC(get_page_from_l1e);
 LIVEPATCH_FUNC(put_page_from_l1e);

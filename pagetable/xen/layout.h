@@ -47,6 +47,10 @@
 #define XEN_SIZE_put_page_from_l1e	304
 #define XEN_PROLOGUE_put_page_from_l1e	0x48, 0x89, 0xf8, 0x89, 0xfa
 
+/* push %r15; push %r14; push %r13 */
+#define XEN_SIZE_get_page_from_l1e	1379
+#define XEN_PROLOGUE_get_page_from_l1e	0x41, 0x57, 0x41, 0x56, 0x41, 0x55
+
 /* push %rbp; push %rbx; mov %rsp,%rax */
 #define XEN_SIZE_domain_kill		275
 #define XEN_PROLOGUE_domain_kill	0x55, 0x53, 0x48, 0x89, 0xe0
@@ -99,6 +103,11 @@ typedef unsigned long u64;
 #define XEN_FRAME_TABLE			0xffff82e000000000UL
 /* Size of struct page_info. Seen in cleanup_page_mappings. */
 #define XEN_PAGE_INFO_SIZE		32
+/*
+ * pdx_group_valid[]: a bit for each group of so many PDX, as a logarithm, 64 to a
+ * word. Seen in __mfn_valid.
+ */
+#define XEN_PDX_GROUP_SHIFT		16
 /* struct page_info: general references. Seen in put_page. */
 #define XEN_PAGE_INFO_COUNT_INFO	0x8
 /* struct page_info: type and its references. Seen in _get_page_type. */
@@ -169,6 +178,7 @@ _Static_assert(offsetof(struct page_info, owner) == XEN_PAGE_INFO_OWNER,
 extern struct domain *hardware_domain;
 extern u64 max_page;			/* frames */
 extern u64 max_pdx;
+extern u64 pdx_group_valid[];
 extern u8 irq_stat[];			/* an array; XEN_IRQ_STAT_SHIFT */
 
 /* A bool result defines %al only: it must not be declared as anything wider. */

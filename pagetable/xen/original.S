@@ -31,6 +31,8 @@ original_\name:
 		 XEN_PROLOGUE_do_update_va_mapping
 	original put_page_from_l1e, put_page_from_l1e, \
 		 XEN_PROLOGUE_put_page_from_l1e
+	original get_page_from_l1e, get_page_from_l1e, \
+		 XEN_PROLOGUE_get_page_from_l1e
 	original get_page_from_l4e, "arch/x86/mm.c#get_page_from_l4e", \
 		 XEN_PROLOGUE_get_page_from_l4e
 	original put_pt_page, "arch/x86/mm.c#put_pt_page", \

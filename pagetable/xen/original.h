@@ -15,6 +15,8 @@ long original_do_mmu_update(const void *updates, u32 count, u32 *done,
 			    u32 foreigndom);
 long original_do_update_va_mapping(u64 va, u64 value, u64 flags);
 void original_put_page_from_l1e(u64 l1e, struct domain *d);
+int original_get_page_from_l1e(u64 l1e, struct domain *d,
+			       struct domain *page_owner);
 int original_get_page_from_l4e(u64 l4e, u64 l4mfn, struct domain *d, u32 flags);
 int original_put_pt_page(struct page_info *page, struct page_info *table,
 			 u32 flags);

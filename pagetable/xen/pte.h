@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The hardware's bits of a page-table entry, and the page that it may name. */
+/* The hardware's bits of a page-table entry. */
 #ifndef TRAPLESS_XEN_PTE_H
 #define TRAPLESS_XEN_PTE_H
 
@@ -18,15 +18,6 @@
 static inline u64 pte_frame(u64 entry)
 {
 	return (entry & PTE_FRAME) >> XEN_PAGE_SHIFT;
-}
-
-/* The page of any number, NULL if that is no frame of RAM. Takes no reference. */
-static inline struct page_info *valid_page(u64 mfn)
-{
-	if (!__mfn_valid(mfn))
-		return NULL;
-	block_speculation();
-	return mfn_to_page(mfn);
 }
 
 #endif /* TRAPLESS_XEN_PTE_H */

@@ -23,6 +23,7 @@
 #include "switches.h"
 #include "livepatch.h"
 #include "original.h"
+#include "own_page.h"
 #include "pte.h"
 
 /* No bit that a processor may reserve: such entries are left to stock Xen. */
@@ -49,7 +50,7 @@ static bool take(struct page_info *page, struct domain *d)
 {
 	u64 old = __atomic_load_n(&page->type_info, __ATOMIC_RELAXED);
 
-	if (!is_validated_l3(old) || !get_page(page, d))
+	if (!is_validated_l3(old) || !get_own_page(page, d))
 		return false;
 	do {
 		u64 count = old & PGT_count_mask;

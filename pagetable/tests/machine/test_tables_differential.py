@@ -34,7 +34,7 @@ LOST_OF_ROUNDS, LOST_OF_DOMU_ROUNDS = 50, 8
 
 LEGS = ("boosted", "boosted, interrupted", "reverted")
 UNDISTURBED = ("boosted", "reverted")
-CONTROLS = ("skip-unchecked", "l1-unchecked", "type-kept")
+CONTROLS = ("skip-unchecked", "l1-unchecked", "validation-unchecked", "owner-unchecked", "type-kept")
 
 _LOAD = Step("load the payload", f"xen-livepatch load {GUEST}/{NAME}.livepatch")
 _UNLOAD = Step("unload the payload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}")
@@ -70,6 +70,8 @@ def dom0() -> Transcript:
             Step("no leak", f"echo 0 >{p}/leak"),
             *tables.broken("skip-unchecked", seed=1, rounds=6),
             *tables.broken("l1-unchecked", seed=1, rounds=60, kinds="update,va"),
+            *tables.broken("validation-unchecked", seed=1, rounds=60, kinds="mmuext"),
+            *tables.broken("owner-unchecked", seed=1, rounds=6),
             *tables.broken("type-kept", seed=1, rounds=6),
             Step("remove the test", f"rmmod {tables.MODULE}"),
         ],

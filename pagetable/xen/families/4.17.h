@@ -19,11 +19,21 @@
 /* count_info: Xen's own, or beyond the allocation. See cleanup_page_mappings. */
 #define PGC_special			0x4200000000000000UL
 
+/* count_info: number of references. Seen in get_page. */
+#define PGC_count_mask			0x01ffffffffffffffUL
+
+extern u64 pfn_hole_mask;
 extern u64 pfn_pdx_bottom_mask;
 extern u64 pfn_top_mask;
 extern u32 pfn_pdx_hole_shift;
 
-/* The index of a frame in the frame table; the frame must be valid. */
+/* Is the number one that the frame table leaves out? */
+static inline bool mfn_in_hole(u64 mfn)
+{
+	return mfn & pfn_hole_mask;
+}
+
+/* The index of a frame in the frame table; the frame must be in no hole. */
 static inline u64 mfn_to_pdx(u64 mfn)
 {
 	return (mfn & pfn_pdx_bottom_mask) |

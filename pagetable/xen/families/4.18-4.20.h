@@ -19,6 +19,15 @@
 /* count_info: Xen's own, or beyond the allocation. See cleanup_page_mappings. */
 #define PGC_special			0x6000000000000000UL
 
+/* count_info: number of references. Seen in get_page. */
+#define PGC_count_mask			0x03ffffffffffffffUL
+
+/* Is the number one that the frame table leaves out? */
+static inline bool mfn_in_hole(u64 mfn)
+{
+	return false;
+}
+
 /* The index of a frame in the frame table. */
 static inline u64 mfn_to_pdx(u64 mfn)
 {

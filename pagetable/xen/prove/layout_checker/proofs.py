@@ -177,6 +177,20 @@ GET_PAGE = Claim(
     given={"XEN_PAGE_INFO_OWNER": OWNER, "XEN_PAGE_SHIFT": OWNER, "XEN_DIRECTMAP": OWNER},
 )
 
+# It is counted, unless the count has reached what is kept in reserve, or is that of a free page.
+ONE_MORE_REFERENCE = Claim(
+    "get_page",
+    To(EXCHANGE),
+    lambda way, x: [
+        way.address == way.argument(0) + x.XEN_PAGE_INFO_COUNT_INFO,
+        way.value == u64(way.argument(0) + x.XEN_PAGE_INFO_COUNT_INFO) + 1,
+        way.decided(
+            z3.UGT((u64(way.argument(0) + x.XEN_PAGE_INFO_COUNT_INFO) + 2) & x.PGC_count_mask, 2),
+        ),
+    ],
+    given={"XEN_PAGE_INFO_COUNT_INFO": COUNT},
+)
+
 ONE_MORE_TYPE_REFERENCE = Witness(
     "_get_page_type",
     """
@@ -267,6 +281,25 @@ MFN_IS_PDX = Witness(
     lfence
     shr rdi, 0x10
     bt dword ptr [pdx_group_valid], edi
+    setb al
+    """,
+)
+
+# A frame is valid only if it lies in no hole,
+HOLE = Witness(
+    "__mfn_valid",
+    """
+    and {_}, qword ptr [pfn_hole_mask]
+    jne {_}
+    """,
+)
+
+# and if its group is.
+GROUP = Witness(
+    "__mfn_valid",
+    """
+    shr r{pdx}, {XEN_PDX_GROUP_SHIFT}
+    bt dword ptr [pdx_group_valid], e{pdx}
     setb al
     """,
 )
@@ -380,6 +413,7 @@ VALUES: dict[str, tuple[Proof, ...]] = {
     "PGT_validated": (VALIDATED_TESTED, VALIDATED_SET),
     "PGT_count_mask": (ONE_MORE_TYPE_REFERENCE,),
     "IOMMUF_rw": (ORDER_BITS,),
+    "XEN_PDX_GROUP_SHIFT": (GROUP,),
 }
 
 CLAIMS = (
@@ -394,6 +428,7 @@ CLAIMS = (
     OWNER,
     UNLOCK,
     COUNT,
+    ONE_MORE_REFERENCE,
     SAME_TYPE,
     DESCRIPTORS,
     PARTIAL,
@@ -444,6 +479,8 @@ SYMBOLS: dict[str, Declared] = {
         (Witness("init_frametable", "mov {_}, qword ptr [max_pdx]"),),
         size=8,
     ),
+    "pdx_group_valid": Declared("extern u64 pdx_group_valid[]", (GROUP,), size=65536 // 8),
+    "pfn_hole_mask": Declared("extern u64 pfn_hole_mask", (HOLE,), size=8),
     "irq_stat": Declared("extern u8 irq_stat[]", (PREEMPTION,), size=256 << 7),
     "pfn_pdx_bottom_mask": Declared("extern u64 pfn_pdx_bottom_mask", (MFN_TO_PDX,), size=8),
     "pfn_top_mask": Declared("extern u64 pfn_top_mask", (MFN_TO_PDX,), size=8),
@@ -663,7 +700,7 @@ SYMBOLS: dict[str, Declared] = {
 }
 
 # The symbols that only some families of versions declare, and what must be seen with each set of them.
-FAMILY_SYMBOLS = frozenset({"pfn_pdx_bottom_mask", "pfn_top_mask", "pfn_pdx_hole_shift"})
+FAMILY_SYMBOLS = frozenset({"pfn_hole_mask", "pfn_pdx_bottom_mask", "pfn_top_mask", "pfn_pdx_hole_shift"})
 PDX = {FAMILY_SYMBOLS: MFN_TO_PDX, frozenset[str](): MFN_IS_PDX}
 
 # livepatch.h: 13 words of 8 bytes an entry, the old address in the third.
