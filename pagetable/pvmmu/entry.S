@@ -10,6 +10,7 @@
 	direct_replace	pvmmu_entry_copy_range, pvmmu_copy_range
 	direct_replace	pvmmu_entry_clear_flush, pvmmu_clear_flush
 	direct_replace	pvmmu_entry_set_access_flags, pvmmu_set_access_flags
+	direct_before	pvmmu_entry_alloc_pmd, pvmmu_alloc_pmd, 2
 	direct_before	pvmmu_entry_end_switch, pvmmu_end_switch, 1
 	direct_before	pvmmu_entry_move_tables, pvmmu_move_tables, 6
 	direct_before	pvmmu_entry_unmap_range, pvmmu_unmap_range, 5

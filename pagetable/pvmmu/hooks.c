@@ -20,6 +20,10 @@ struct direct_hook pvmmu_hook_pgd_unpin = {
 	.symbol = "__xen_pgd_unpin", .entry = pvmmu_entry_pgd_unpin,
 };
 
+struct direct_hook pvmmu_hook_alloc_pmd = {
+	.symbol = "xen_alloc_pmd", .entry = pvmmu_entry_alloc_pmd,
+};
+
 struct direct_hook pvmmu_hook_exit_mmap = {
 	.symbol = "xen_exit_mmap", .entry = pvmmu_entry_exit_mmap,
 };
@@ -78,7 +82,7 @@ int pvmmu_hooks_resolve(void)
 {
 	struct direct_hook *const hooks[] = {
 		&pvmmu_hook_pgd_walk, &pvmmu_hook_pgd_pin,
-		&pvmmu_hook_pgd_unpin,
+		&pvmmu_hook_pgd_unpin, &pvmmu_hook_alloc_pmd,
 		&pvmmu_hook_exit_mmap, &pvmmu_hook_end_switch,
 		&pvmmu_hook_write_msr, &pvmmu_hook_load_gs_index,
 		&pvmmu_hook_load_sp0, &pvmmu_hook_set_pte,

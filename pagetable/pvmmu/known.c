@@ -28,6 +28,11 @@ static const struct known_function known[] = {
 	{ "pin", "xen_mc_extend_args", 0xa0dc530d41c03629 },
 	{ "pin", "xen_mc_callback", 0x4faf5f52c3ad5264 },
 	{ "pin", "xen_mc_flush", 0x9574e839553fdb41 },
+	{ "kernel_half", "xen_alloc_pmd", 0x4d2cf6db7e63f797 },
+	{ "kernel_half", "xen_set_p4d", 0xcaf8486b971c0f31 },
+	{ "kernel_half", "xen_activate_mm", 0x937fcc7205ccfcb6 },
+	{ "kernel_half", "xen_dup_mmap", 0x937fcc7205ccfcb6 },
+	{ "kernel_half", "__pmd_alloc", 0x2a78e172e9b03890 },
 	{ "exit_mmap", "xen_exit_mmap", 0x8ff5116502ed27b3 },
 	{ "exit_mmap", "drop_mm_ref_this_cpu", 0xe709788a7a5ab123 },
 	{ "exit_mmap", "leave_mm", 0x533e1b6e397f4d4f },
@@ -81,6 +86,10 @@ static const struct known_function known[] = {
 	{ "pin", "xen_mc_callback", 0x0dc615b7bdcb6727 },
 	{ "pin", "xen_mc_flush", 0x24e08e46ac250be5 },
 	{ "pin", "xen_mc_flush", 0x3754e7c80fd1d0af },	/* gcc 12 */
+	{ "kernel_half", "xen_alloc_pmd", 0xfa9c917d030e8562 },
+	{ "kernel_half", "xen_set_p4d", 0x7b3559627836050a },
+	{ "kernel_half", "xen_enter_mmap", 0x85cbe3b2e655bd6a },
+	{ "kernel_half", "__pmd_alloc", 0xd6f6cfcc07507ec8 },
 	{ "exit_mmap", "xen_exit_mmap", 0xf255c671b9a2e24a },
 	{ "exit_mmap", "xen_exit_mmap", 0x374291bde64d02fe },	/* gcc 12 */
 	{ "exit_mmap", "drop_mm_ref_this_cpu", 0xa70dc6a4bdbb3a1b },

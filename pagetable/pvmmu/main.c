@@ -45,6 +45,9 @@ static DEFINE_MUTEX(pvmmu_lock);
 struct pvmmu_switch pvmmu_switches[] = {
 	HOOKED("walk", &pvmmu_hook_pgd_walk),
 	HOOKED("pin", &pvmmu_hook_pgd_pin, &pvmmu_hook_pgd_unpin),
+	{ .name = "kernel_half", .enable = pvmmu_kernel_half_enable,
+	  .disable = pvmmu_kernel_half_disable,
+	  .hooks = HOOKS(&pvmmu_hook_alloc_pmd) },
 	HOOKED("exit_mmap", &pvmmu_hook_exit_mmap),
 	/* The last begins what the others end: see context_switch.c. */
 	HOOKED("context_switch", &pvmmu_hook_load_sp0, &pvmmu_hook_load_gs_index,
@@ -160,6 +163,8 @@ static int __init pvmmu_init(void)
 		rc = pvmmu_multicall_resolve();
 	if (!rc)
 		rc = pvmmu_pin_resolve();
+	if (!rc)
+		rc = pvmmu_kernel_half_resolve();
 	if (!rc)
 		rc = pvmmu_exit_mmap_resolve();
 	if (!rc)

@@ -210,6 +210,9 @@ void pvmmu_pgd_pin(struct mm_struct *mm, pgd_t *pgd)
 {
 	unsigned long flags;
 
+	/* Not if all are pinned at once, in the name of init_mm, without their locks. */
+	if (pgd == mm->pgd && !PagePinned(virt_to_page(pgd)))
+		pvmmu_kernel_half_leave_out(pgd);
 	local_irq_save(flags);
 	walk(mm, pgd, true);
 	change_top(virt_to_page(pgd), MMUEXT_PIN_L4_TABLE);

@@ -12,6 +12,7 @@
  *   walk.c          the walk for pinning: 32 entries of a table at a time
  *   walk.h          its types
  *   pin.c           pinning and unpinning: one flush for many tables
+ *   kernel_half.c   entries of top tables that lead nowhere: left out
  *   exit_mmap.c     leaving and unpinning an address space: one hypercall
  *   context_switch.c   a context switch: one hypercall
  *   multicall.c     the kernel's queue of hypercalls
@@ -91,6 +92,7 @@ void pvmmu_sysfs_exit(void);
 extern struct direct_hook pvmmu_hook_pgd_walk;
 extern struct direct_hook pvmmu_hook_pgd_pin;
 extern struct direct_hook pvmmu_hook_pgd_unpin;
+extern struct direct_hook pvmmu_hook_alloc_pmd;
 extern struct direct_hook pvmmu_hook_exit_mmap;
 extern struct direct_hook pvmmu_hook_end_switch;
 extern struct direct_hook pvmmu_hook_write_msr;
@@ -111,6 +113,7 @@ void pvmmu_unhook(struct pvmmu_switch *part);
 void pvmmu_entry_pgd_walk(void);
 void pvmmu_entry_pgd_pin(void);
 void pvmmu_entry_pgd_unpin(void);
+void pvmmu_entry_alloc_pmd(void);
 void pvmmu_entry_exit_mmap(void);
 void pvmmu_entry_end_switch(void);
 void pvmmu_entry_write_msr(void);
@@ -167,6 +170,12 @@ int pvmmu_hypervisor_set(u32 bit, bool on);
 void pvmmu_enter(void);
 void pvmmu_leave(void);
 void pvmmu_drain(void);
+
+/* kernel_half.c */
+int pvmmu_kernel_half_resolve(void);
+int pvmmu_kernel_half_enable(struct pvmmu_switch *part);
+void pvmmu_kernel_half_disable(struct pvmmu_switch *part);
+void pvmmu_kernel_half_leave_out(pgd_t *pgd);
 
 /* known.c */
 int pvmmu_known_check(void);

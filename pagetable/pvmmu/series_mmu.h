@@ -50,6 +50,18 @@ static inline spinlock_t *series_table_lock(struct page *table)
 	return ptlock_ptr(table);
 }
 
+/* Return: the top table at a place of pgd_list. */
+static inline struct page *series_pgd_page(struct list_head *node)
+{
+	return list_entry(node, struct page, lru);
+}
+
+/* Return: whose it is. */
+static inline struct mm_struct *series_pgd_mm(struct page *table)
+{
+	return table->pt_mm;
+}
+
 /* Another entry maps a page of a file. */
 static inline void series_dup_file_rmap(struct page *page)
 {
@@ -122,6 +134,16 @@ static inline bool series_has_shadow_stacks(void)
 static inline spinlock_t *series_table_lock(struct page *table)
 {
 	return ptlock_ptr(page_ptdesc(table));
+}
+
+static inline struct page *series_pgd_page(struct list_head *node)
+{
+	return ptdesc_page(list_entry(node, struct ptdesc, pt_list));
+}
+
+static inline struct mm_struct *series_pgd_mm(struct page *table)
+{
+	return page_ptdesc(table)->pt_mm;
 }
 
 static inline void series_dup_file_rmap(struct page *page)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * References from a domain's top-level tables to level 3 tables that are long
- * validated. Every top-level table of a Linux guest has some 37 entries for its
+ * validated. Every top-level table of a Linux guest has some 74 entries for its
  * kernel, the same ones in each process, and stock Xen takes and drops each of
- * their references by way of the code that validates and tears down.
+ * their references by way of the code that validates and tears down. A guest with
+ * trapless_pvmmu leaves most of them out (kernel_half.c), others do not.
  *
  * Invariants:
  *

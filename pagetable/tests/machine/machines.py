@@ -7,6 +7,7 @@ from trapless_lab import artifacts, host
 from trapless_lab.machines.initramfs import File, Tree, program
 from trapless_lab.machines.script import Step
 from trapless_lab.pagetable.parts import NAME, PVMMU
+from trapless_lab.releases import INSTALLED
 
 GUEST = "/lib/trapless"
 TABLE_TEST = "trapless_table_test"
@@ -58,9 +59,9 @@ def pvmmu_file(mistake: str = "") -> dict[str, File]:
     return _file("pvmmu", f"{PVMMU}.ko", artifacts.module("pagetable", "pvmmu", PVMMU), mistake)
 
 
-def helper_file(name: str) -> dict[str, File]:
-    """Return one of the modules that only test."""
-    return {f"{GUEST}/{name}.ko": File(artifacts.module("pagetable", "tests/module", name))}
+def helper_file(name: str, linux: str = INSTALLED) -> dict[str, File]:
+    """Return one of the modules that only test, for the host's kernel or another one."""
+    return {f"{GUEST}/{name}.ko": File(artifacts.module("pagetable", "tests/module", name, linux))}
 
 
 def table_test_file() -> dict[str, File]:

@@ -12,7 +12,7 @@ from trapless_lab.machines.script import Step
 from trapless_lab.pagetable.parts import PVMMU, PVMMU_SWITCHES
 
 GUEST_SWITCHES = (
-    *("walk", "pin", "exit_mmap", "context_switch", "set_pte", "fault_around"),
+    *("walk", "pin", "kernel_half", "exit_mmap", "context_switch", "set_pte", "fault_around"),
     *("fork", "fork_copy", "fork_hints", "fork_text", "fork_entries", "clear_flush"),
     *("reuse_around", "mremap", "zap", "thunks"),
 )

@@ -101,6 +101,7 @@ def test_the_installed_hypervisor_is_accepted(tmp_path: Path, capsys: pytest.Cap
         "do_mmu_update",
         "do_update_va_mapping",
         "domain_kill",
+        "get_page_from_l1e",
         "get_page_from_l4e",
         "iommu_legacy_map",
         "iommu_legacy_unmap",
