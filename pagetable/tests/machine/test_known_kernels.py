@@ -23,7 +23,11 @@ pytestmark = pytest.mark.machine
 
 TRACING = "/sys/kernel/tracing"
 POOL = "/sys/kernel/trapless_pagetable"
-PROBED = {"fault_around": "next_uptodate_page", "reuse_around": "do_wp_page", "pmd": "__pmd_alloc"}
+PROBED = {
+    **{"fault_around": "next_uptodate_page", "reuse_around": "do_wp_page"},
+    # A level of the pool, and a part: both rely on it.
+    **{"pmd": "__pmd_alloc", "kernel_half": "__pmd_alloc"},
+}
 SWITCHES = f"cd {PVMMU_SWITCHES} && cat {' '.join(pvmmu.GUEST_SWITCHES)}"
 LEFT_OUT = f"cat {PVMMU_SWITCHES}/left_out {POOL}/left_out"
 
@@ -115,7 +119,7 @@ def test_what_is_not_known_is_left_out(kernel: Transcript) -> None:
 
 def test_nothing_else_is(kernel: Transcript) -> None:
     states = dict(zip(pvmmu.GUEST_SWITCHES, kernel["switches, probed"].output.split(), strict=True))
-    assert {name for name, state in states.items() if state == "0"} == {"fault_around", "reuse_around"}
+    assert {name for name, state in states.items() if state == "0"} == PROBED.keys() - {"pmd"}
     assert "rc 0" not in kernel["turn on"].output
 
 
