@@ -22,8 +22,8 @@
  *  - Order of the locks: init_mm's page_table_lock, state_lock, pgd_lock, that of an address
  *    space. pgd_lock is taken before the last as in the stock kernel.
  *
- * Stock does not need to follow changes of its half: sync_global_pgds(), for memory that is
- * plugged in, fills entries that it finds empty, and none of these is in this run.
+ * sync_global_pgds(), by which the kernel adds entries for memory that is plugged in, changes
+ * none in the range of vmalloc(), so it is not concerned.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

@@ -121,12 +121,6 @@ static bool is_writable(u64 type_info)
 	       VALIDATED_WRITABLE;
 }
 
-static bool exchange_type(struct page_info *page, u64 *old, u64 new)
-{
-	return __atomic_compare_exchange_n(&page->type_info, old, new, false,
-					   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-}
-
 /*
  * Takes the type reference of a writable entry. Where the page has some already, as that of
  * the kernel's own mapping, stock Xen's _get_page_type() does no more than increment the

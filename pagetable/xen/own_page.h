@@ -59,4 +59,11 @@ static inline bool get_own_page(struct page_info *page, const struct domain *d)
 	return false;
 }
 
+/* One try to change the type and its count. If it fails, *@old is what is there. */
+static inline bool exchange_type(struct page_info *page, u64 *old, u64 new)
+{
+	return __atomic_compare_exchange_n(&page->type_info, old, new, false,
+					   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
 #endif /* TRAPLESS_XEN_OWN_PAGE_H */

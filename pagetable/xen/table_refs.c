@@ -41,12 +41,6 @@ static bool is_validated_l3(u64 type_info)
 	return (type_info & (PGT_type_mask | PGT_validated)) == VALIDATED_L3;
 }
 
-static bool exchange(struct page_info *page, u64 *old, u64 new)
-{
-	return __atomic_compare_exchange_n(&page->type_info, old, new, false,
-					   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-}
-
 static bool take(struct page_info *page, struct domain *d)
 {
 	u64 old = __atomic_load_n(&page->type_info, __ATOMIC_RELAXED);
@@ -61,7 +55,7 @@ static bool take(struct page_info *page, struct domain *d)
 			put_page(page);
 			return false;
 		}
-	} while (!exchange(page, &old, old + 1));
+	} while (!exchange_type(page, &old, old + 1));
 	return true;
 }
 
@@ -92,7 +86,7 @@ static int new_put_pt_page(struct page_info *page, struct page_info *table,
 		if (!is_validated_l3(old) ||
 		    (old & PGT_count_mask) < LEAST_COUNT)
 			return original_put_pt_page(page, table, flags);
-	} while (!exchange(page, &old, old - 1));
+	} while (!exchange_type(page, &old, old - 1));
 	put_page(page);
 	return 0;
 }

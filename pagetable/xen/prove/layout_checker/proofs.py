@@ -285,7 +285,7 @@ MFN_IS_PDX = Witness(
     """,
 )
 
-# A frame is valid only if it lies in no hole,
+# A frame is valid only if it lies in no hole.
 HOLE = Witness(
     "__mfn_valid",
     """
@@ -294,7 +294,7 @@ HOLE = Witness(
     """,
 )
 
-# and if its group is.
+# And only if the bit of its group is set.
 GROUP = Witness(
     "__mfn_valid",
     """
