@@ -455,6 +455,8 @@ def test_the_wheel_is_complete(tmp_path: Path) -> None:
         archive.extractall(tmp_path / "installed")
     for name in ("py.typed", "dirty.h"):
         assert (tmp_path / "installed/libdirty" / name).is_file()
+    licences = {path.name for path in tmp_path.glob("installed/*.dist-info/licenses/*")}
+    assert licences == {"LICENSE-APACHE", "LICENSE-MIT"}
     program = "import libdirty; libdirty.track().close(); print(libdirty.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
     said = subprocess.run(
