@@ -33,7 +33,7 @@ help:				## this list
 demo:				## install what is missing, build, and show in one table what it does
 	@scripts/setup || scripts/setup lab
 	+@failed=; built=; for system in $(systems); do \
-		if $(sub) $$system; then built="$$built $$system"; else failed="$$failed $$system"; fi; \
+		if $(sub) $$system least=1; then built="$$built $$system"; else failed="$$failed $$system"; fi; \
 	done; \
 	.venv/bin/trapless-lab demo $$built || failed="$$failed demo"; \
 	[ -z "$$failed" ] || { echo "demo: failed:$$failed; the rest is as shown" >&2; exit 1; }
@@ -49,14 +49,15 @@ dirty:				## libdirty, the command trapless, and the module for Debian's kernel
 	@$(sub) -C dirty CARGO=cargo
 	@$(sub) $(jobs) -C dirty/module
 
-power:				## kernel (minutes the first time), VMM and guests for the e500v2 board
+# least=1: what the demonstration and the short tests need.
+power:				## kernels (minutes the first time), VMM and guests for the e500v2 board
 	@scripts/setup lab power
 	@echo "build: power: kernel, VMM, guests"
-	@$(sub) -C power
+	@$(sub) -C power $(if $(least),kernel vmm guest)
 
 setup:
 	@scripts/setup --tests
-	@$(sub) $(systems)
+	@$(sub) $(systems) least=1
 
 mutants: pagetable-mutants dirty-mutants arm64	## what only tests run, and copies with deliberate mistakes, which they must catch
 	@$(sub) -C power tests
@@ -84,7 +85,7 @@ beside = failed=; $(sub) $(1) & lane=$$!; trap 'kill $$lane; exit 130' INT TERM;
 # The summary of the last command is what is read: a test runner's own.
 check:				## install what is missing, build, run every test but the long ones
 	@scripts/setup --tests
-	@$(call beside,power power-tests,pagetable pagetable-mutants dirty arm64)
+	@$(call beside,power power-tests least=1,pagetable pagetable-mutants dirty arm64)
 	@$(call beside,lint host-tests unit-tests workers="-n 2",dirty-mutants dirty-tests)
 	@echo "check: the tests that boot machines, two at a time"
 	@$(PYTEST) -n 2 -m "machine and not long" $(TESTED)
@@ -138,7 +139,8 @@ soak: setup mutants		## random tests on new seeds for HOURS=n in all; goes on wh
 
 report:				## every table and figure of the papers, in docs/report; QUICK=1; goes on where it was stopped
 	@scripts/setup --long
-	@$(sub) $(systems)
+	@$(sub) $(systems) least=1
+	@scripts/fetch-linux 6.12-deb13 build/linux/6.12-deb13
 	@.venv/bin/trapless-lab report $(if $(QUICK),--quick) -o docs/report --tables docs/results.md
 
 clean:				## remove what was built (.venv stays)
