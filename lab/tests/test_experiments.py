@@ -102,6 +102,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
     "power-exits": {
         **dict.fromkeys(("bare", "base", "inplace", "pv", "pv_fast"), EXITS),
         **{"small_pages": {"bare", "base", "inplace", "pv", "pv_fast"}, "sources": set()},
+        "two_vcpus": {"one", "two"},
     },
     "power-emulation": {way: set(EMULATED) for way in ("bare", "base", "inplace", "emulated")},
     "power-benchmarks": {
@@ -123,6 +124,7 @@ KEYS: dict[str, dict[str, set[str]]] = {
             *("fixed_1024_kb_cached", "fixed_4096_kb_cached", "adaptive"),
         )
     },
+    "power-two-vcpus": {mode: {"one", "two"} for mode in ("base", "inplace")},
     "pv-operations": {"bare": set(), "stock": set(), "boosted": set(), **WITH_COUNTS},
     "toolstack": {name: {"create", "destroy", "both", "nothing"} for name in ("stock", "boosted")},
 }
@@ -150,6 +152,7 @@ WHY_LONG = {
     "pagetable-desktop": "a desktop, twice",
     **dict.fromkeys(("pagetable-types", "pagetable-size", "pagetable-iotlb-model"), LARGE),
     **dict.fromkeys(("power-benchmarks", "power-replay"), LARGE),
+    "power-two-vcpus": "its kernel is not built for make check",
     "power-emulation": "its emulator is compiled for make check-long",
     "linux-series": "its kernels are compiled for make check-long",
 }

@@ -38,7 +38,7 @@ def run(
 
     monkeypatch.setattr(power, "bare", bare)
     monkeypatch.setattr(power, "in_host", in_host)
-    return power_exits.power_exits(Context(quick=True, progress=Progress(), plots=plots))
+    return power_exits.power_exits(Context(quick=True, progress=Progress(), plots=plots, shared=True))
 
 
 def failing(result: Result) -> list[str]:

@@ -85,6 +85,8 @@ class Result:
 class Context:
     """How an experiment is to run: also, on which Xen and Linux. ``resume``: machines that ran to their end,
     of which ``keep`` has the logs, are not run again.
+    ``shared``: machines of other experiments run at the same time, so what is measured in this host's own
+    time is left out.
     """
 
     quick: bool
@@ -93,6 +95,7 @@ class Context:
     keep: Path | None = None
     resume: bool = False
     pair: Pair = pair.DEFAULT
+    shared: bool = False
 
     def logs(self, label: str) -> Path | None:
         """Return where the logs of one of the experiment's machines are left, if they are kept."""

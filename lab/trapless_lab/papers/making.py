@@ -71,7 +71,7 @@ def _take(experiment: Experiment, unit: Unit, order: Order) -> Kept:
     result, failure = None, ""
     try:
         with unit:
-            made = experiment.run(Context(quick=order.quick, progress=unit))
+            made = experiment.run(Context(order.quick, unit, shared=not experiment.alone))
             result = report.as_json(experiment, made)
     except LabError as error:
         failure = str(error)

@@ -88,11 +88,18 @@ class How:
     timeout_s: float = 600
 
 
-def machine_facts() -> dict[str, Any]:
-    """Return the JSON's ``machine`` object."""
+def machine_facts(machine: Machine = HOST) -> dict[str, Any]:
+    """Return the JSON's ``machine`` object, of a host like this one."""
     return {
         **host.package_versions(("qemu-system-ppc", "linux-source-6.1", "gcc-12-powerpc-linux-gnu")),
-        "machines": [{"name": "ppce500", "cpu": HOST.cpu, "cpus": 1, "memory_mib": HOST.memory_mib}],
+        "machines": [
+            {
+                "name": "ppce500",
+                "cpu": machine.cpu,
+                "cpus": machine.cpus,
+                "memory_mib": machine.memory_mib,
+            }
+        ],
     }
 
 

@@ -7,13 +7,13 @@
 from dataclasses import replace
 
 from trapless_lab import artifacts
-from trapless_lab.machines.machine import MACHINES, Machine
+from trapless_lab.machines.machine import Machine
+from trapless_lab.power.experiments import two_vcpus
 
-# Its huge pages are smaller than those of the host with one processor.
-HUGE = "hugetlb=16M"
+HUGE = two_vcpus.BACKING
 
 
 def host(*, mistaken: bool = False) -> Machine:
     """Return the machine with one of the two kernels."""
-    made = artifacts.mutant("power", "host", "vmlinux") if mistaken else artifacts.power("smp", "vmlinux")
-    return replace(MACHINES["power-kvm-smp"], kernel=made)
+    right = two_vcpus.host()
+    return replace(right, kernel=artifacts.mutant("power", "host", "vmlinux")) if mistaken else right
