@@ -18,6 +18,7 @@
 #define TRAPLESS_DIRECT_HOOK_H
 
 #include <linux/sched.h>
+#include <asm/text-patching.h>
 
 #include "series_ftrace.h"
 #include "stock_symbols.h"
@@ -83,19 +84,6 @@ static inline int direct_hook_resolve(struct direct_hook *const *hooks,
 	return rc;
 }
 
-/**
- * direct_hook_in - hook a stock function
- * @hook: resolved
- *
- * Return: 0, or why ftrace refused, with nothing changed; -EBUSY if another
- * user of direct calls, such as a BPF program, holds the function.
- */
-static inline int direct_hook_in(struct direct_hook *hook)
-{
-	return series_hook_in(&hook->series, hook->ip,
-			      (unsigned long)hook->entry);
-}
-
 /*
  * The kernel has lost control of its text (ftrace found a fault and is disabled
  * until the next boot): it continues to call our code, which must therefore stay.
@@ -115,6 +103,44 @@ static inline void direct_hook_out(struct direct_hook *hook)
 {
 	if (series_hook_out(&hook->series, hook->ip, (unsigned long)hook->entry))
 		direct_hook_stranded();
+}
+
+/**
+ * direct_hook_is_live - see whether a hook that ftrace has accepted is in the text
+ * @ip: where it leads away
+ *
+ * While kernel.ftrace_enabled is 0 ftrace accepts hooks and leaves the text as it is. Once a
+ * hook is live it stays so (series_hooks_stay()).
+ *
+ * Return: whether it is.
+ */
+static inline bool direct_hook_is_live(unsigned long ip)
+{
+	bool live = READ_ONCE(*(const u8 *)ip) == CALL_INSN_OPCODE;
+
+	if (!live)
+		pr_err("no function can be hooked while kernel.ftrace_enabled is 0\n");
+	return live;
+}
+
+/**
+ * direct_hook_in - hook a stock function
+ * @hook: resolved
+ *
+ * Return: 0, or why ftrace refused, with nothing changed; -EBUSY if another
+ * user of direct calls, such as a BPF program, holds the function, or if
+ * kernel.ftrace_enabled is 0.
+ */
+static inline int direct_hook_in(struct direct_hook *hook)
+{
+	int rc = series_hook_in(&hook->series, hook->ip,
+				(unsigned long)hook->entry);
+
+	if (!rc && !direct_hook_is_live(hook->ip)) {
+		direct_hook_out(hook);
+		rc = -EBUSY;
+	}
+	return rc;
 }
 
 #endif /* TRAPLESS_DIRECT_HOOK_H */

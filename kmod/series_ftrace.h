@@ -10,6 +10,15 @@
 
 #include "series.h"
 
+/*
+ * So that kernel.ftrace_enabled cannot turn a set off, nor single hooks where they are sets:
+ * the kernel then refuses to write it. Registering forgets the flag, so it is set afterwards.
+ */
+static inline void series_hooks_stay(struct ftrace_ops *set)
+{
+	set->flags |= FTRACE_OPS_FL_PERMANENT;
+}
+
 #if SERIES_IS(6, 1)
 
 /* What one hook needs beside its address. */
@@ -30,7 +39,11 @@ static inline int series_hook_out(struct series_hook *hook, unsigned long ip,
 
 static inline int series_hooks_in(struct ftrace_ops *set, unsigned long entry)
 {
-	return register_ftrace_direct_multi(set, entry);
+	int rc = register_ftrace_direct_multi(set, entry);
+
+	if (!rc)
+		series_hooks_stay(set);
+	return rc;
 }
 
 static inline int series_hooks_out(struct ftrace_ops *set, unsigned long entry)
@@ -62,7 +75,11 @@ static inline void series_hooks_forget(struct ftrace_ops *set)
 
 static inline int series_hooks_in(struct ftrace_ops *set, unsigned long entry)
 {
-	return register_ftrace_direct(set, entry);
+	int rc = register_ftrace_direct(set, entry);
+
+	if (!rc)
+		series_hooks_stay(set);
+	return rc;
 }
 
 static inline int series_hooks_out(struct ftrace_ops *set, unsigned long entry)

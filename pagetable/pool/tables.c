@@ -273,7 +273,8 @@ int tpt_tables_resolve(void)
  *        processes, by counts that the kernel keeps in the page: these stay stock.
  *
  * Return: 0, or why the kernel refused, with nothing changed; -EBUSY if another
- * user of direct calls, such as a BPF program, holds one of the functions.
+ * user of direct calls, such as a BPF program, holds one of the functions, or if
+ * kernel.ftrace_enabled is 0.
  */
 int tpt_tables_hook(bool bare)
 {
@@ -291,8 +292,13 @@ int tpt_tables_hook(bool bare)
 		series_hooks_forget(&ops);
 		return rc;
 	}
-	/* So that kernel.ftrace_enabled cannot turn the hooks off. */
-	ops.flags |= FTRACE_OPS_FL_PERMANENT;
+	for (i = 0; i < ARRAY_SIZE(hooks); i++) {
+		if (is_hooked(hooks[i].symbol, bare) &&
+		    !direct_hook_is_live(hooks[i].ip)) {
+			tpt_tables_unhook();
+			return -EBUSY;
+		}
+	}
 	return 0;
 }
 

@@ -19,8 +19,15 @@
  *    after it is in pgd_list; and is changed before the lock is taken by who puts entries
  *    in. So either the former finds that nothing is left out, or the latter finds its table
  *    without the entries.
+ *  - The hook stays as long as the part is on: the kernel lets nobody turn it off
+ *    (series_hooks_stay()).
  *  - Order of the locks: init_mm's page_table_lock, state_lock, pgd_lock, that of an address
  *    space. pgd_lock is taken before the last as in the stock kernel.
+ *
+ * Putting entries in takes one pass over all address spaces, without preemption and under
+ * pgd_lock, for which each fork and exec waits: two hypercalls an address space. An address
+ * space gets them once, so that happens as often as vmalloc() enters another 512 GiB, which
+ * is seldom, or when memory is plugged in.
  *
  * sync_global_pgds(), by which the kernel adds entries for memory that is plugged in, changes
  * none in the range of vmalloc(), so it is not concerned.
@@ -53,7 +60,7 @@ static series_lazy_t *stock_lazy;
 struct run {
 	u16 first;
 	u16 count;
-};
+} __aligned(sizeof(u32));
 
 static_assert(sizeof(struct run) == sizeof(u32)); /* read and written as a whole */
 

@@ -146,7 +146,9 @@ fn sentence(part: Part, refused: &NotInserted) -> String {
         }
         (Some(libc::EOPNOTSUPP), _) => "the kernel preempts its own code: boot without preempt=full",
         (Some(libc::ENOENT), _) => "this build of the kernel is unknown: a function is missing or differs",
-        (Some(libc::EBUSY), _) => "a BPF program or a kernel livepatch holds a kernel function that it needs",
+        (Some(libc::EBUSY), _) => {
+            "a BPF program or a kernel livepatch holds a kernel function that it needs, or kernel.ftrace_enabled is 0"
+        }
         (Some(libc::ENOEXEC), _) => "the file is not for this kernel",
         (Some(libc::ENOMEM), _) => "no memory",
         (Some(libc::EINVAL), _) => "a parameter is wrong, or the file is not for this kernel",

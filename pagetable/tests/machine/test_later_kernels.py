@@ -33,6 +33,11 @@ pytestmark = pytest.mark.machine
 KERNELS = ("6.12-deb13", pytest.param("6.12-deb12", marks=pytest.mark.long("its source is 6.12-deb13's")))
 
 # Each process has a table of the third level. The kernel's count is kept in batches for each CPU.
+# While it is 0, ftrace accepts hooks and puts none in.
+_FTRACE = "/proc/sys/kernel/ftrace_enabled"
+FTRACE_OFF, FTRACE_ON = f"echo 0 >{_FTRACE}", f"echo 1 >{_FTRACE}"
+SAID = "dmesg | grep -c 'kernel.ftrace_enabled is 0'"
+
 PROCESSES = 200
 NOISE_KIB = 128
 MISTAKE = "no-pud-count"
@@ -57,7 +62,12 @@ def pool(request: pytest.FixtureRequest) -> Transcript:
         [
             *PAYLOAD_PART.load,
             Step("stock", COUNT),
+            Step("ftrace off", FTRACE_OFF),
+            Step("refused", f"insmod {POOL_PART.guest_path}", expect=None),
+            Step("said", SAID),
+            Step("ftrace on", FTRACE_ON),
             *POOL_PART.load,
+            Step("off while it serves", FTRACE_OFF, expect=None),
             Step("left out", f"cat {SYSFS}/left_out"),
             Step("boosted", COUNT),
             Step("hits", f"cd {SYSFS} && cat {' '.join(f'{level}/hits' for level in LEVELS)}"),
@@ -85,6 +95,16 @@ def test_the_pool_serves_every_level(pool: Transcript) -> None:
     assert pool.kernel_warnings() == []
 
 
+def _require_hooks_live(module: Transcript) -> None:
+    """Require that hooks were refused that would not have been live, and that live ones stayed."""
+    assert module["refused"].rc != 0 and int(module["said"].output) > 0
+    assert module["off while it serves"].rc != 0
+
+
+def test_the_pool_serves_only_with_live_hooks(pool: Transcript) -> None:
+    _require_hooks_live(pool)
+
+
 def test_the_kernel_counts_tables_as_on_stock(pool: Transcript) -> None:
     stock = _kib(pool, "stock")
     assert abs(_kib(pool, "boosted") - stock) <= NOISE_KIB
@@ -105,7 +125,12 @@ def pvmmu(request: pytest.FixtureRequest) -> Transcript:
         MACHINES["xen-relaxed-smp"].with_linux(linux),
         [
             checks.SWAP,
+            checks.step("ftrace off", FTRACE_OFF),
+            checks.step("refused", f"insmod {PVMMU_PART.guest_path}", None),
+            checks.step("said", SAID),
+            checks.step("ftrace on", FTRACE_ON),
             checks.load(),
+            checks.step("off while it serves", FTRACE_OFF, None),
             checks.step("left out", f"cat {PVMMU_SWITCHES}/left_out"),
             checks.step("switches", f"cd {PVMMU_SWITCHES} && cat {' '.join(checks.GUEST_SWITCHES)}"),
             *checks.oracles("on", PROGRAMS),
@@ -124,6 +149,10 @@ def pvmmu(request: pytest.FixtureRequest) -> Transcript:
 def test_every_part_of_pvmmu_is_on(pvmmu: Transcript) -> None:
     assert pvmmu["left out"].output.split() == []
     assert pvmmu["switches"].output.split() == ["1"] * len(checks.GUEST_SWITCHES)
+
+
+def test_pvmmu_loads_only_with_live_hooks(pvmmu: Transcript) -> None:
+    _require_hooks_live(pvmmu)
 
 
 def test_memory_is_as_under_the_stock_kernel(pvmmu: Transcript) -> None:
