@@ -67,6 +67,9 @@ enum Command {
         /// How many programs for each back end and target.
         #[arg(long, default_value_t = 100)]
         cases: u32,
+        /// The programs of this seed; others each time if left out.
+        #[arg(long)]
+        seed: Option<u64>,
     },
     /// Keep an image of a running program by the documented loop, and compare it while the program is stopped.
     Attach {
@@ -186,10 +189,10 @@ fn run() -> Result<ExitCode, String> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Some(Command::Property { what, cases }) => {
+        Some(Command::Property { what, cases, seed }) => {
             for setup in what.setups(0.0, &mut report) {
                 let since = Instant::now();
-                let verdict = match search(&program, &setup, *cases, 2000, None)? {
+                let verdict = match search(&program, &setup, *cases, 2000, *seed)? {
                     Search::Passed => Verdict::Done(Default::default()),
                     Search::Skipped(why) => Verdict::Skipped(why),
                     Search::Found(sequence, verdict) => {
