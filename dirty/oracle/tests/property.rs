@@ -51,3 +51,13 @@ fn any_program() {
         }
     }
 }
+
+/// As the soak calls it.
+#[test]
+fn the_command_takes_a_seed() {
+    let ran = std::process::Command::new(program())
+        .args(["property", "--cases", "2", "--seed", "7"])
+        .output()
+        .expect("the oracle starts");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
