@@ -87,9 +87,11 @@ static const struct known_function known[] = {
 	{ "pin", "xen_mc_flush", 0x24e08e46ac250be5 },
 	{ "pin", "xen_mc_flush", 0x3754e7c80fd1d0af },	/* gcc 12 */
 	{ "kernel_half", "xen_alloc_pmd", 0xfa9c917d030e8562 },
+	{ "kernel_half", "xen_alloc_pmd", 0x6aebfbc8fa3da324 },	/* gcc 12 */
 	{ "kernel_half", "xen_set_p4d", 0x7b3559627836050a },
 	{ "kernel_half", "xen_enter_mmap", 0x85cbe3b2e655bd6a },
 	{ "kernel_half", "__pmd_alloc", 0xd6f6cfcc07507ec8 },
+	{ "kernel_half", "__pmd_alloc", 0x37d9c9158fffd014 },	/* gcc 12 */
 	{ "exit_mmap", "xen_exit_mmap", 0xf255c671b9a2e24a },
 	{ "exit_mmap", "xen_exit_mmap", 0x374291bde64d02fe },	/* gcc 12 */
 	{ "exit_mmap", "drop_mm_ref_this_cpu", 0xa70dc6a4bdbb3a1b },

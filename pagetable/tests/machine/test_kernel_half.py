@@ -99,8 +99,9 @@ def _script() -> list[Step]:
         ("xen-relaxed", INSTALLED),
         pytest.param(("xen-relaxed-smp", INSTALLED), marks=pytest.mark.long("two CPUs")),
         pytest.param(("xen-relaxed", "6.12-deb13"), marks=pytest.mark.long("another kernel")),
+        pytest.param(("xen-relaxed", "6.12-deb12"), marks=pytest.mark.long("another compiler")),
     ],
-    ids=["one CPU", "two CPUs", "Linux 6.12"],
+    ids=["one CPU", "two CPUs", "Linux 6.12", "Linux 6.12 by gcc 12"],
 )
 def half(request: pytest.FixtureRequest) -> Transcript:
     name, linux = request.param
