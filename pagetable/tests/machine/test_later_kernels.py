@@ -32,12 +32,12 @@ pytestmark = pytest.mark.machine
 
 KERNELS = ("6.12-deb13", pytest.param("6.12-deb12", marks=pytest.mark.long("its source is 6.12-deb13's")))
 
-# Each process has a table of the third level. The kernel's count is kept in batches for each CPU.
 # While it is 0, ftrace accepts hooks and puts none in.
 _FTRACE = "/proc/sys/kernel/ftrace_enabled"
 FTRACE_OFF, FTRACE_ON = f"echo 0 >{_FTRACE}", f"echo 1 >{_FTRACE}"
 SAID = "dmesg | grep -c 'kernel.ftrace_enabled is 0'"
 
+# Each process has a table of the third level. The kernel's count is kept in batches for each CPU.
 PROCESSES = 200
 NOISE_KIB = 128
 MISTAKE = "no-pud-count"

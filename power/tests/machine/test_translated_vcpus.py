@@ -19,6 +19,7 @@ from differential import parameters
 from trapless_lab import artifacts
 from trapless_lab.machines.initramfs import File
 from trapless_lab.power import machine as power
+from trapless_lab.power.experiments import two_vcpus
 from trapless_lab.power.machine import MODES, Console, How, Vm
 
 pytestmark = [
@@ -143,7 +144,7 @@ def linux() -> Console:
         script += [*setting.lines(), *power.one_after_another([vm])]
     return power.in_host(
         script,
-        files={"/guest/vmlinux": File(artifacts.power("smp", "vmlinux"))},
+        files={"/guest/vmlinux": File(two_vcpus.kernel())},
         guest_files={
             f"/modules/{name}.ko": File(artifacts.power("smp/module", f"{name}.ko")) for name in MODULES
         },
