@@ -6,15 +6,21 @@ stuck, the other waited for it in a loop.
 """
 
 import asyncio
+import contextlib
 import json
+import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from recorded import DATA
 from trapless_lab import host
 from trapless_lab.machines import monitor, session
-from trapless_lab.machines.monitor import Look
+from trapless_lab.machines.monitor import Look, Monitor
 
 AT = 0xFFFFFFFF81023290
 
@@ -63,13 +69,19 @@ def test_nor_one_that_is_being_changed() -> None:
     assert not monitor.executes_a_breakpoint_that_is_gone(looks)
 
 
+@contextlib.contextmanager
+def emulator(asked: Monitor, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """QEMU with two processors that stand still before their first instruction."""
+    command = [str(host.qemu("x86")), "-nodefaults", "-display", "none", "-S", "-smp", "2", *asked.argv]
+    with session.process(command, log) as running:
+        while not (asked.socket.exists() or running.poll() is not None):
+            time.sleep(0.05)
+        yield running
+
+
 def test_the_monitor_answers(tmp_path: Path) -> None:
     with monitor.attached() as asked:
-        # It stands still before its first instruction.
-        command = [str(host.qemu("x86")), "-nodefaults", "-display", "none", "-S", "-smp", "2", *asked.argv]
-        with session.process(command, tmp_path / "log") as running:
-            while not (asked.socket.exists() or running.poll() is not None):
-                time.sleep(0.05)
+        with emulator(asked, tmp_path / "log"):
             looks = asyncio.run(asked.looks())
             assert not asked.stuck()
         assert {cpu: len(seen) for cpu, seen in looks.items()} == {0: monitor.LOOKS, 1: monitor.LOOKS}
@@ -79,3 +91,16 @@ def test_the_monitor_answers(tmp_path: Path) -> None:
 def test_an_emulator_that_has_ended_is_not_stuck() -> None:
     with monitor.attached() as asked:
         assert not asked.stuck()
+
+
+@pytest.mark.parametrize("after_s", [0, 0.2, 0.5])
+def test_nor_is_one_that_ends_while_it_is_asked(tmp_path: Path, after_s: float) -> None:
+    """A guest powers off when it likes, so QEMU may go away between two questions."""
+    with monitor.attached() as asked, emulator(asked, tmp_path / "log") as running:
+        ending = threading.Timer(after_s, running.terminate)
+        ending.start()
+        assert not asked.stuck()
+        ending.join()
+        # Looking takes longer than that, so the end came in its middle.
+        assert after_s < monitor.LOOKS * monitor.BETWEEN_S
+        running.wait(10)

@@ -24,7 +24,7 @@ from pathlib import Path
 from qemu.qmp import QMPClient, QMPError
 
 LOOKS = 100
-_BETWEEN_S = 0.01
+BETWEEN_S = 0.01
 # How many looks must find the processor at the instruction, and how many its breakpoint on the stack.
 _ENOUGH = 4
 _TIMEOUT_S = 60
@@ -69,14 +69,15 @@ class Monitor:
         """Whether a processor is stuck now; no if QEMU does not answer, for which others have limits."""
         try:
             looks = asyncio.run(asyncio.wait_for(self.looks(), _TIMEOUT_S))
-        except (QMPError, OSError, TimeoutError):
+        except (QMPError, OSError, EOFError, TimeoutError):
+            # EOFError: the guest powered off between two questions, and QEMU ended.
             return False
         return any(executes_a_breakpoint_that_is_gone(seen) for seen in looks.values())
 
     async def looks(self) -> dict[int, list[Look]]:
         """Look at each processor ``LOOKS`` times.
 
-        Raises QMPError, OSError.
+        Raises QMPError, OSError, EOFError.
         """
         client = QMPClient()
         await client.connect(str(self.socket))
@@ -87,7 +88,7 @@ class Monitor:
             for _ in range(LOOKS):
                 for cpu, seen in looks.items():
                     seen.append(await _look(client, cpu))
-                await asyncio.sleep(_BETWEEN_S)
+                await asyncio.sleep(BETWEEN_S)
         finally:
             await client.disconnect()
         return looks
