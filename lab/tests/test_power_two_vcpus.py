@@ -64,6 +64,14 @@ def test_what_was_meant_to_run_is_checked() -> None:
     assert failing(alone) == ["processors"]
 
 
+def test_the_contracts_key_is_only_of_guests_that_pass_the_checks() -> None:
+    assert two_vcpus.sound(host(), ROUNDS).medians == {"one": 66.7, "two": 116.7}
+    with pytest.raises(LabError, match="translated though they should not be, or not: 4 of 4"):
+        two_vcpus.sound(host(sites=0), ROUNDS)
+    with pytest.raises(LabError, match="another number of vCPUs: 2 of 4"):
+        two_vcpus.sound(Console(host().text.replace("together on 2", "together on 1")), ROUNDS)
+
+
 def test_a_guest_with_fewer_results_is_named() -> None:
     with pytest.raises(LabError, match="guest base-0-1 said 4 times, not 6,"):
         two_vcpus.rates(host(times=2), "base", ROUNDS)

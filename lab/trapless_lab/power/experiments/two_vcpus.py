@@ -145,9 +145,19 @@ def checks(console: Console, modes: Sequence[str], rounds: int) -> list[Check]:
 
 
 def in_place(context: Context) -> Mapping[str, float]:
-    """Return the contract's key ``two_vcpus``: forks a second in place, with one vCPU and with two."""
+    """Return the contract's key ``two_vcpus``: forks a second in place, with one vCPU and with two.
+
+    Raises LabError if the guests were not what the key says.
+    """
     console, rounds = take(context, ("inplace",))
-    return rates(console, "inplace", rounds).medians
+    return sound(console, rounds).medians
+
+
+def sound(console: Console, rounds: int) -> Rates:
+    """Return the rates of guests in place. Raises LabError if a check of theirs does not hold."""
+    if broken := [check for check in checks(console, ("inplace",), rounds) if not check.holds]:
+        raise LabError("; ".join(f"{check.name}: {check.text}" for check in broken))
+    return rates(console, "inplace", rounds)
 
 
 def row(mode: str, found: Rates) -> dict[str, Any]:
