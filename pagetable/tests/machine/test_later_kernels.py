@@ -41,6 +41,8 @@ SAID = "dmesg | grep -c 'kernel.ftrace_enabled is 0'"
 PROCESSES = 200
 NOISE_KIB = 128
 MISTAKE = "no-pud-count"
+# Has no hook refused, and lets live ones be turned off.
+HOOKS_OFF = "hooks-off"
 # "filemap read" counts pages by a number that 6.12 keeps in batches for each CPU. "samepage" waits for ksm,
 # which merged 72 of its pages only; that it does no better on the stock kernel has not been tried.
 PROGRAMS = (
@@ -56,7 +58,7 @@ COUNT = f"spawn fork-exec -n {PROCESSES} >/dev/null && sleep 1 && grep ^PageTabl
 def pool(request: pytest.FixtureRequest) -> Transcript:
     """The pool serves; then the same by a mutant."""
     linux: Linux = request.param
-    mutant = f"{GUEST}/{MISTAKE}.ko"
+    mutant, hooks_off = (f"{GUEST}/{name}.ko" for name in (MISTAKE, HOOKS_OFF))
     return runner.run(
         MACHINES["xen-strict"].with_linux(linux),
         [
@@ -75,11 +77,17 @@ def pool(request: pytest.FixtureRequest) -> Transcript:
             Step("stock again", COUNT),
             Step("load the mutant", f"insmod {mutant}"),
             Step("mutant", COUNT),
+            Step("unload the mutant", f"rmmod {NAME}"),
+            Step("ftrace off once more", FTRACE_OFF),
+            Step("refused by a mutant", f"insmod {hooks_off}", expect=None),
+            Step("ftrace on once more", FTRACE_ON),
+            Step("off while a mutant serves", FTRACE_OFF, expect=None),
         ],
         files={
             PAYLOAD_PART.guest_path: File(artifacts.payload("pagetable", NAME)),
             POOL_PART.guest_path: File(artifacts.module("pagetable", "pool", NAME, linux)),
             mutant: File(artifacts.mutant("pagetable", f"pool-{MISTAKE}", f"{NAME}.ko", linux)),
+            hooks_off: File(artifacts.mutant("pagetable", f"pool-{HOOKS_OFF}", f"{NAME}.ko", linux)),
         },
     )
 
@@ -103,6 +111,12 @@ def _require_hooks_live(module: Transcript) -> None:
 
 def test_the_pool_serves_only_with_live_hooks(pool: Transcript) -> None:
     _require_hooks_live(pool)
+
+
+def test_hooks_that_are_off_are_seen(pool: Transcript) -> None:
+    """The control: a mutant loads while hooks are off, and the kernel turns its live hooks off."""
+    assert pool["refused by a mutant"].rc == 0
+    assert pool["off while a mutant serves"].rc == 0
 
 
 def test_the_kernel_counts_tables_as_on_stock(pool: Transcript) -> None:
