@@ -21,7 +21,8 @@ die() {
 }
 
 archive_open() {
-	local folder=$1 architecture=$2 keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror sources release
+	local folder=$1 architecture=$2 keys=/usr/share/keyrings/debian-archive-keyring.gpg
+	local mirror security sources release
 	shift 2
 	. /etc/os-release
 	[ -e "$keys" ] || die "$keys is missing; install the Debian package debian-archive-keyring"
@@ -31,6 +32,8 @@ archive_open() {
 	mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' \
 		"Codename: ${VERSION_CODENAME:-}" | head -n 1)
 	[ -n "$mirror" ] || die "apt knows no mirror of Debian on this host"
+	security=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian-Security' \
+		"Codename: ${VERSION_CODENAME:-}-security" | head -n 1)
 
 	archive_folder=$folder fresh=$folder.$$
 	trap 'rm -rf "$fresh"' EXIT
@@ -41,6 +44,9 @@ archive_open() {
 		for release; do
 			[ "$release" != "${VERSION_CODENAME:-}" ] || continue
 			echo "deb [signed-by=$keys] $mirror $release main"
+			# Who runs that release has its security fixes; backports and sid have none of their own.
+			case $release in *-* | sid | experimental) continue ;; esac
+			[ -z "$security" ] || echo "deb [signed-by=$keys] $security $release-security main"
 		done
 	} >"$fresh/apt/sources.list"
 	apt=(-q -o APT::Architecture="$architecture" -o APT::Architectures::="$architecture"
