@@ -6,6 +6,7 @@
  * numbers enter an entry whole or not at all: half a frame number would name
  * another frame in another boot.
  */
+#include "stream.h"
 #include "table_test.h"
 
 static struct rnd_state streams[NR_CPUS];
@@ -14,7 +15,7 @@ static bool racing;
 /* Each round can be generated without the ones before it. */
 void tt_seed(u32 seed, u32 round)
 {
-	prandom_seed_state(&streams[0], (u64)seed << 32 | round);
+	stream_begin(&streams[0], (u64)seed << 32 | round);
 }
 
 /* One stream for each processor, as long as callers do not migrate. */
@@ -24,8 +25,7 @@ void tt_race_streams(bool race)
 
 	if (race)
 		for_each_online_cpu(cpu)
-			prandom_seed_state(&streams[cpu],
-					   (u64)cpu << 32 | tt_random(~0U));
+			stream_begin(&streams[cpu], (u64)cpu << 32 | tt_random(~0U));
 	racing = race;
 }
 

@@ -233,6 +233,21 @@ static bool populate(xen_pfn_t *frame)
 }
 
 /*
+ * Flush a page's address from every TLB, as the balloon driver does before it gives a frame
+ * back. Xen flushes only when it allocates a frame that was freed lately. If the page gets
+ * another one, a stale translation would let us write to the frame that is no longer ours.
+ */
+static void flush_address(const struct tt_page *page)
+{
+	struct mmuext_op op = {
+		.cmd = MMUEXT_INVLPG_ALL,
+		.arg1.linear_addr = (unsigned long)page->entry,
+	};
+
+	BUG_ON(HYPERVISOR_mmuext_op(&op, 1, NULL, DOMID_SELF));
+}
+
+/*
  * Give every frame of the pool back to Xen and take new ones. Xen frees a frame
  * with its last reference, which shows in the size of the domain.
  */
@@ -249,6 +264,7 @@ void tt_pool_renew(bool count)
 			continue;
 		hash_del(&p->node);
 		xenmem_reservation_va_mapping_reset(1, &p->page);
+		flush_address(p);
 		if ((xenmem_reservation_decrease(1, &frame) != 1 ||
 		     reservation() != before - 1) && count)
 			(*(p->level > 1 ? &kept_tables : p->level ? &kept_l1 : &kept_data))++;

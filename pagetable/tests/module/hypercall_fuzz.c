@@ -20,7 +20,6 @@
 
 #include <linux/mm.h>
 #include <linux/module.h>
-#include <linux/prandom.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/vmalloc.h>
@@ -30,6 +29,7 @@
 #include <xen/xen.h>
 
 #include "call.h"
+#include "stream.h"
 
 #define FRAMES		256
 #define LEAVES_AFTER	64	/* frames, if the hypervisor has other work */
@@ -389,7 +389,7 @@ static int run_set(const char *val, const struct kernel_param *kp)
 		return -EAGAIN;	/* on the module's command line */
 	if (sscanf(val, "%u %u", &seed, &calls) != 2)
 		return -EINVAL;
-	prandom_seed_state(&rnd, seed);
+	stream_begin(&rnd, seed);
 	for (i = 0; i < calls && ok; i++) {
 		ok = call();
 		cond_resched();

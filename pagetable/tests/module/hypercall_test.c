@@ -17,7 +17,6 @@
 #include <linux/kthread.h>
 #include <linux/mm.h>
 #include <linux/module.h>
-#include <linux/prandom.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
@@ -26,6 +25,7 @@
 #include <xen/xen.h>
 
 #include "call.h"
+#include "stream.h"
 
 #define PAGES		TPT_MAX_BATCH
 #define MFN_NO_RAM	(~0ULL >> 12)
@@ -406,7 +406,7 @@ static int race(void *arg)
 	struct rnd_state rnd;
 	unsigned int call, done;
 
-	prandom_seed_state(&rnd, racer->seed);
+	stream_begin(&rnd, racer->seed);
 	racer->ok = true;
 	for (call = 0; call < RACE_CALLS && racer->ok; call++) {
 		u32 random = prandom_u32_state(&rnd);
