@@ -131,6 +131,36 @@ def test_a_payload_that_is_no_longer_proven_is_removed(host: Host) -> None:
     assert host.stored() == {"aaaa/refused.txt"}
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_what_cannot_be_put_there_is_an_error_and_the_old_one_stays(host: Host, before: bool) -> None:
+    if before:
+        host.run("build")
+    old = {path: (host.root / "store" / path).read_bytes() for path in host.stored()}
+    # As on a full disk: half of it is there, then an error.
+    half = '#!/bin/sh\nfor to; do :; done\necho half >"$to"\necho "No space left on device" >&2\nexit 1\n'
+    host.write("bin/install", half, 0o755)
+    refused = host.run("build", "--force")
+    assert refused.returncode == 1
+    for output in (refused.stderr, (host.root / "said").read_text()):
+        assert "NO NEW PAYLOAD for" in output
+    assert {path: (host.root / "store" / path).read_bytes() for path in host.stored()} == old
+    (host.root / "bin/install").unlink()
+    assert host.run("build").returncode == 0
+    assert host.stored() == {f"aaaa/{PAYLOAD}", "aaaa/report.txt"}
+
+
+def test_a_store_that_cannot_be_made_is_an_error(host: Host) -> None:
+    host.write("store", "a file")
+    refused = host.run("build")
+    assert refused.returncode == 1 and "NO NEW PAYLOAD for" in refused.stderr
+
+
+def test_a_checker_that_does_not_run_is_named(host: Host) -> None:
+    host.write(CHECKER_PATH, "import no_such_module_of_ours\n")
+    refused = host.run("build")
+    assert refused.returncode == 1 and "No module named 'no_such_module_of_ours'" in refused.stderr
+
+
 def test_one_refused_image_does_not_keep_the_other_from_its_payload(host: Host) -> None:
     host.write("boot/xen-4.17-amd64.gz", "aaaa strange")
     host.write("boot/xen-4.17-amd64.efi", "eeee")
