@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The Python package against memory itself, against the C header, and against its own documents."""
 
+import ctypes
 import errno
 import mmap
 import os
@@ -436,10 +437,22 @@ def test_the_readme_runs(writer: Writer, capsys: pytest.CaptureFixture[str]) -> 
     exec(compile(other, "README.md", "exec"), names)
     assert names["copy"] == writer.content() != bytes(writer.length)
     # The control: without its line for what is to be copied, the copy is wrong.
-    careless = other.replace("part = os.pread(mem, extent.length, extent.start)", "continue")
+    careless = other.replace("part = read(extent.start, extent.length)", "continue")
     assert careless != other
     exec(compile(careless, "README.md", "exec"), names)
     assert names["copy"] != writer.content()
+
+    # What is unmapped between a collect and the copy does not move what is behind it.
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    start = libc.mmap(None, ctypes.c_size_t(3 * PAGE), 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    ctypes.memset(start, ord("x"), 3 * PAGE)
+    names |= {"pid": os.getpid(), "mem": os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)}
+    read = names["read"]
+    assert callable(read) and read(start, 3 * PAGE) == b"x" * 3 * PAGE
+    libc.munmap(ctypes.c_void_p(start + PAGE), ctypes.c_size_t(PAGE))
+    assert read(start, 3 * PAGE) == b"x" * PAGE + bytes(PAGE) + b"x" * PAGE
+    libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(3 * PAGE))
 
     exec(compile(own, "README.md", "exec"), {})
 
