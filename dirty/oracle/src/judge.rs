@@ -449,13 +449,17 @@ impl Judge {
         Ok(())
     }
 
-    /// Do something while the program, which is another process, is stopped by a signal.
+    /// Do something while the program, which is another process, is stopped by a signal; one that somebody has
+    /// stopped stays so.
     ///
     /// # Errors
     /// When it does not stop, and those of `work`.
     pub fn stopped(&mut self, work: impl FnOnce(&mut Self) -> Result<(), Stop>) -> Result<(), Stop> {
         let pid = self.workload.pid();
-        // SAFETY: (here and below) a signal to the child that this process started.
+        if self.memory.is_stopped()? {
+            return work(self);
+        }
+        // SAFETY: (here and below) a signal to a process that is tracked.
         unsafe { libc::kill(pid, libc::SIGSTOP) };
         while !self.memory.is_stopped()? {
             std::thread::yield_now();

@@ -32,7 +32,7 @@ struct Cli {
     #[arg(long, value_parser = scenario)]
     except: Vec<&'static Scenario>,
     /// How long each racing scenario races; twelve rounds at least.
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 2.0, value_parser = dirty_oracle::seconds)]
     seconds: f64,
     /// Kill a scenario after so many seconds.
     #[arg(long, default_value_t = 600)]
@@ -65,7 +65,7 @@ enum Command {
         #[command(flatten)]
         what: Choice,
         /// How many programs for each back end and target.
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         cases: u32,
         /// The programs of this seed; others each time if left out.
         #[arg(long)]
@@ -78,7 +78,7 @@ enum Command {
         #[command(flatten)]
         what: Choice,
         /// How long for each back end.
-        #[arg(long, default_value_t = 10.0)]
+        #[arg(long, default_value_t = 10.0, value_parser = dirty_oracle::seconds)]
         seconds: f64,
         /// How many images are compared in that time.
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]

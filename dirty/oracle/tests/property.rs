@@ -61,3 +61,17 @@ fn the_command_takes_a_seed() {
         .expect("the oracle starts");
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }
+
+/// A number of seconds or of programs with which nothing would be tried.
+#[test]
+fn nothing_is_not_tried() {
+    for wrong in [
+        &["attach", "1", "--seconds", "nan"][..],
+        &["attach", "1", "--seconds=-1"],
+        &["--seconds", "inf"],
+        &["property", "--cases", "0"],
+    ] {
+        let refused = std::process::Command::new(program()).args(wrong).output().expect("the oracle starts");
+        assert_eq!(refused.status.code(), Some(2), "{wrong:?}");
+    }
+}

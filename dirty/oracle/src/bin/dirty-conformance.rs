@@ -44,10 +44,10 @@ struct Cli {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// How many programs the case "generated" runs.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// How long a case in which threads race with the tracker races, at least.
-    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = dirty_oracle::seconds)]
     seconds: f64,
     /// A case that takes longer is not ok.
     #[arg(long, value_name = "S", default_value_t = 300)]
