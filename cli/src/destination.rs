@@ -13,7 +13,7 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
@@ -62,7 +62,10 @@ pub struct Prepared<'a> {
 /// When it cannot be opened.
 pub fn prepare(path: &Path) -> io::Result<Prepared<'_>> {
     let found = match find(path)? {
-        Destination::Special(found) => Destination::Special(writable(&found)?),
+        Destination::Special(found) => Destination::Special(match descriptor_of_ours(path) {
+            Some(same) => same,
+            None => writable(&found)?,
+        }),
         other => other,
     };
     Ok(Prepared { path, found })
@@ -126,7 +129,7 @@ fn find(path: &Path) -> io::Result<Destination> {
         }
         Err(error) => return Err(error),
     };
-    if !found.metadata()?.is_file() || is_descriptor(path) {
+    if !found.metadata()?.is_file() || in_procfs(path).is_some() {
         return Ok(Destination::Special(found));
     }
     Ok(Destination::File(std::fs::read_link(descriptor(&found))?))
@@ -141,19 +144,32 @@ fn descriptor(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// Whether it is a link of procfs to an open file (`/dev/stdout`, perhaps behind links): the open file itself must be
-/// written, not replaced by another one.
-fn is_descriptor(path: &Path) -> bool {
+/// The link of procfs to an open file that it leads to (`/dev/stdout`, perhaps behind links): the open file itself
+/// must be written, not replaced by another one.
+fn in_procfs(path: &Path) -> Option<PathBuf> {
     let mut path = path.to_owned();
     // As many links as the kernel follows; it has followed these.
     for _ in 0..40 {
-        if folder(&path).canonicalize().is_ok_and(|folder| folder.starts_with("/proc")) {
-            return true;
+        if let Ok(folder) = folder(&path).canonicalize()
+            && folder.starts_with("/proc")
+        {
+            return Some(folder.join(path.file_name()?));
         }
-        let Ok(target) = std::fs::read_link(&path) else { return false };
+        let target = std::fs::read_link(&path).ok()?;
         path = folder(&path).join(target);
     }
-    false
+    None
+}
+
+/// The open file itself if it is one of this process. Opened anew, it would be written from its beginning on, though
+/// the shell has opened it to append, or has written to it before.
+fn descriptor_of_ours(path: &Path) -> Option<File> {
+    let found = in_procfs(path)?;
+    let number =
+        found.strip_prefix(Path::new("/proc/self/fd").canonicalize().ok()?).ok()?.to_str()?.parse().ok()?;
+    // SAFETY: it is only asked for a duplicate, which fails if it is not open.
+    let open = unsafe { BorrowedFd::borrow_raw(number) };
+    open.try_clone_to_owned().ok().map(File::from)
 }
 
 fn folder(path: &Path) -> &Path {
@@ -356,6 +372,9 @@ mod tests {
         symlink(format!("/proc/self/fd/{}", file.as_raw_fd()), &link).unwrap();
         replace(&link, b"text", Readers::All).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 4, "the open file itself has it");
+        // Where it stands, as the shell's >> has it.
+        replace(&link, b" more", Readers::All).unwrap();
+        assert_eq!(std::fs::read(folder.path().join("file")).unwrap(), b"text more");
         assert!(matches!(find(Path::new("-")).unwrap(), Destination::Output));
     }
 }

@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 fn say(said: &clap::Error) -> ExitCode {
     match said.print().and_then(|()| io::stdout().flush()) {
         Err(error) if !said.use_stderr() && error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("trapless: {}", output::unwritable(error));
+            crate::output::remark!("trapless: {}", output::unwritable(error));
             ExitCode::FAILURE
         }
         _ => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),

@@ -15,6 +15,15 @@ pub fn line(text: &str) -> io::Result<()> {
     written.map_err(unwritable)
 }
 
+/// Print a line on standard error. That nobody can read it there is no reason to stop.
+macro_rules! remark {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+pub(crate) use remark;
+
 /// An error of standard output that says so, of the same kind.
 pub fn unwritable(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot write standard output: {error}"))

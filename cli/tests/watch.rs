@@ -229,6 +229,41 @@ fn a_named_pipe_whose_reader_leaves_is_a_failure() {
     writer.assert_unharmed_and_untracked();
 }
 
+/// What is remarked on standard error is no reason to fail, or to stop before the picture is drawn.
+#[test]
+fn a_full_standard_error_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, picture) = (folder.path().join("a.jsonl"), folder.path().join("a.svg"));
+    let full = || Stdio::from(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let mut writer = Writer::start("runs");
+    let mut record =
+        command(&["dirty", "record", &writer.pid(), "--interval", "0.1", "--duration", "0.5", "-o"]);
+    assert!(record.arg(&file).stderr(full()).status().unwrap().success());
+    writer.assert_unharmed_and_untracked();
+    let recorded = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &recorded[..recorded.len() - 5]).unwrap();
+    let mut plot = command(&["dirty", "plot", "-o"]);
+    assert!(plot.arg(&picture).arg(&file).stderr(full()).status().unwrap().success());
+    assert!(picture.exists());
+}
+
+/// A rate that no number holds cannot be drawn; it was tried for ever.
+#[test]
+fn an_interval_of_no_time_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.jsonl");
+    let writer = Writer::start("runs");
+    let mut record =
+        command(&["dirty", "record", &writer.pid(), "--interval", "0.1", "--duration", "0.3", "-o"]);
+    assert!(record.arg(&file).output().unwrap().status.success());
+    let recorded = std::fs::read_to_string(&file).unwrap();
+    let at = recorded.find(r#""seconds":"#).unwrap() + r#""seconds":"#.len();
+    let end = at + recorded[at..].find(',').unwrap();
+    std::fs::write(&file, format!("{}1e-300{}", &recorded[..at], &recorded[end..])).unwrap();
+    let mut plot = command(&["dirty", "plot", "-o", "-"]);
+    assert_refuses(&plot.arg(&file).output().unwrap(), 1, "an interval of 1e-300 seconds");
+}
+
 /// A limit of the size of files stands for a full disk, which only root can make: a write is cut, and the next fails.
 #[test]
 fn a_full_disk_leaves_what_was_there() {

@@ -111,7 +111,9 @@ pub(super) fn track_tree(client: &mut Client, root: i32) {
         if let Err(error) = client.track(Process { pid, start: 0 }, true)
             && (pid == root || error.errno() != libc::ESRCH)
         {
-            eprintln!("trapless: process {pid} is not tracked, all of it counts as dirty: {error}");
+            crate::output::remark!(
+                "trapless: process {pid} is not tracked, all of it counts as dirty: {error}"
+            );
         }
         waiting.extend(children(pid));
     }

@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 }
                 environment(&mut command, &library, &socket);
             }
-            Source::Kernel => eprintln!(
+            Source::Kernel => crate::output::remark!(
                 "trapless: criu uses the kernel's own soft-dirty bits: no cheaper back end works here"
             ),
         }

@@ -47,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let recording = recording::read(BufReader::new(input)).with_context(|| format!("{name}"))?;
     if recording.is_cut {
-        eprintln!("trapless: {name} is truncated; its unfinished last line is left out");
+        crate::output::remark!("trapless: {name} is truncated; its unfinished last line is left out");
     }
     if recording.samples.is_empty() {
         return Err(anyhow!("{name}: it has no interval to draw"));

@@ -82,9 +82,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (pid, command) = (session.pid, session.command.clone());
     drop(session);
     if let Some(gone) = gone {
-        eprintln!("trapless: process {pid} ({command}) {gone}");
+        crate::output::remark!("trapless: process {pid} ({command}) {gone}");
     }
-    eprintln!("trapless: {intervals} intervals in {}", destination::name(path));
+    crate::output::remark!("trapless: {intervals} intervals in {}", destination::name(path));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -145,6 +145,7 @@ fn parsed<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T> {
 fn check(sample: &Sample, before: Option<&Sample>) -> Result<()> {
     ensure!(sample.t.is_finite() && sample.t >= 0.0, "t is {}", sample.t);
     ensure!(sample.seconds.is_finite() && sample.seconds > 0.0, "an interval of {} seconds", sample.seconds);
+    ensure!((u64::MAX as f64 / sample.seconds).is_finite(), "an interval of {:?} seconds", sample.seconds);
     ensure!(before.is_none_or(|before| before.t < sample.t), "t does not grow");
     ensure!(before.is_none_or(|before| before.gone.is_none()), "a sample of a process that is gone");
     Ok(())

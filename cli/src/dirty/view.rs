@@ -108,7 +108,8 @@ impl Screen {
 pub fn run(session: &mut Session, window: Duration) -> Result<Option<Sample>> {
     let mut terminal = ratatui::try_init()?;
     let result = watch(&mut terminal, session, window);
-    ratatui::restore();
+    // Where the terminal is gone, there is nothing to restore, and restore() would panic.
+    let _ = ratatui::try_restore();
     result
 }
 

@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (pid, command) = (session.pid, session.command.clone());
     drop(session);
     if let Some(gone) = last.and_then(|sample| sample.gone) {
-        eprintln!("trapless: process {pid} ({command}) {gone}");
+        crate::output::remark!("trapless: process {pid} ({command}) {gone}");
     }
     Ok(ExitCode::SUCCESS)
 }
