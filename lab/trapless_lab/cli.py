@@ -366,8 +366,9 @@ def make_report(
 ) -> None:
     """Make one page of every table and figure of the papers, theirs beside ours.
 
-    Each result is kept in results/report; the same command goes on where it was stopped, and makes anew what
-    failed or was made by other sources. The last lines say which targets moved since the page it replaces.
+    Each result is kept in results/report/full, or quick; the same command goes on where it was stopped, and
+    makes anew what failed or was made by other sources. The last lines say which targets moved since the page
+    it replaces.
     """
     root = artifacts.repository()
     papers = [paper for paper in PAPERS if not only or paper.system in only]
@@ -386,6 +387,8 @@ def make_report(
     replaced = kept.load(target / page.RESULTS, names)
     if given:
         found = kept.load(folder, names)
+        if not found:
+            raise click.ClickException(f"{given} has no result of these experiments; the page stays as it is")
     else:
         with output.alone(folder, "another report keeps its results there"):
             found = kept.load(folder, names)
