@@ -5,7 +5,8 @@
 
 mod common;
 
-use std::io::BufRead;
+use std::io::{BufRead, Read};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -226,6 +227,46 @@ fn a_named_pipe_whose_reader_leaves_is_a_failure() {
     std::io::BufReader::new(std::fs::File::open(&path).unwrap()).read_line(&mut header).unwrap();
     assert!(header.contains("backend"), "{header}");
     assert_refuses(&record.wait_with_output().unwrap(), 1, &format!("cannot write {}: ", path.display()));
+    writer.assert_unharmed_and_untracked();
+}
+
+/// A terminal that is closed ends the view as its SIGHUP does, with nothing to restore and nobody to tell.
+#[test]
+fn a_terminal_that_goes_away_ends_it() {
+    let mut writer = Writer::start("runs");
+    let (mut master, mut slave) = (-1, -1);
+    let none = std::ptr::null_mut();
+    let mut size = libc::winsize { ws_row: 30, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: writes two descriptors, which are ours from then on; the size lives here.
+    let (mut master, slave) = unsafe {
+        assert_eq!(libc::openpty(&raw mut master, &raw mut slave, none, none.cast(), &raw mut size), 0);
+        libc::fcntl(master, libc::F_SETFL, libc::O_NONBLOCK);
+        libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
+        (std::fs::File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
+    };
+    let mut watch = command(&["dirty", "watch", &writer.pid(), "--interval", "0.1"]);
+    watch.stdin(slave.try_clone().unwrap()).stdout(slave.try_clone().unwrap()).stderr(slave);
+    // SAFETY: the closure makes system calls only.
+    unsafe {
+        watch.pre_exec(|| {
+            libc::setsid();
+            match libc::ioctl(0, libc::TIOCSCTTY, 0) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        })
+    };
+    let mut child = watch.spawn().unwrap();
+    drop(watch); // it has the terminal's descriptors
+    let (mut shown, since) = (Vec::new(), Instant::now());
+    // Until the view is there.
+    while !String::from_utf8_lossy(&shown).contains("back") {
+        assert!(since.elapsed() < Duration::from_secs(30), "no view: {}", String::from_utf8_lossy(&shown));
+        let _ = master.read_to_end(&mut shown);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(master);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
     writer.assert_unharmed_and_untracked();
 }
 

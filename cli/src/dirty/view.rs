@@ -108,8 +108,12 @@ impl Screen {
 pub fn run(session: &mut Session, window: Duration) -> Result<Option<Sample>> {
     let mut terminal = ratatui::try_init()?;
     let result = watch(&mut terminal, session, window);
-    // Where the terminal is gone, there is nothing to restore, and restore() would panic.
-    let _ = ratatui::try_restore();
+    if ratatui::try_restore().is_err() {
+        // It is gone. Its drop would complain on a standard error that is gone as well, and panic.
+        std::mem::forget(terminal);
+        // That ends the view as SIGHUP does, which comes with it, before or after the first error.
+        return result.or(Ok(None));
+    }
     result
 }
 
