@@ -270,6 +270,24 @@ fn a_terminal_that_goes_away_ends_it() {
     writer.assert_unharmed_and_untracked();
 }
 
+/// The kernel cuts a name at 15 bytes, which may be in the middle of a character.
+#[test]
+fn a_process_may_have_any_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("abcdefghijklmn\u{fc}");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let mut named = std::process::Command::new(&program).arg("600").spawn().unwrap();
+    let told = |back_end: &str| {
+        let mut record = command(&["dirty", "record", &named.id().to_string(), "--duration", "0.3"]);
+        record.args(["--interval", "0.1", "--backend", back_end, "-o", "-"]).output().unwrap()
+    };
+    let failed: Vec<_> =
+        back_ends().iter().map(|name| told(name)).filter(|told| !told.status.success()).collect();
+    named.kill().unwrap();
+    named.wait().unwrap();
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
 /// What is remarked on standard error is no reason to fail, or to stop before the picture is drawn.
 #[test]
 fn a_full_standard_error_changes_nothing() {

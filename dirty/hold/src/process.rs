@@ -28,7 +28,9 @@ pub(crate) fn children(pid: i32) -> Vec<i32> {
 
 /// A line of `/proc/PID/status`, without its name.
 pub(crate) fn status(pid: i32, name: &str) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // The name of the process, before it, may be any bytes.
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(line.trim().to_owned())
 }

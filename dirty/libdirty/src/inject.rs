@@ -32,12 +32,11 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
-use procfs::FromRead;
-use procfs::process::Status;
 
 use crate::guardian;
 use crate::own;
 use crate::seccomp;
+use crate::status;
 use crate::target::Target;
 
 #[cfg_attr(target_arch = "x86_64", path = "inject/x86_64.rs")]
@@ -157,7 +156,7 @@ fn pick_thread(target: &Target) -> Result<(Pid, Filters), Unfit> {
     let mut filtered = None;
     for entry in entries.flatten() {
         let Some(tid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let Ok(status) = Status::from_file(entry.path().join("status")) else { continue };
+        let Ok(status) = status::read(entry.path().join("status")) else { continue };
         let state = status.state.chars().next();
         if status.tracerpid != 0 {
             unfit.why = format!("process {} traces it already", status.tracerpid);

@@ -49,6 +49,7 @@ mod room;
 mod scratch;
 mod seccomp;
 mod signals;
+mod status;
 mod stop;
 mod survey;
 mod target;

@@ -8,13 +8,11 @@
 //! Invariant: no filtered thread is made to call anything before its filters are suspended. A filter may kill the whole
 //! process for a call, so the tracer must not be killed in between either: see `guardian`.
 
-use std::fs;
 use std::io;
 
 use nix::unistd::Pid;
-use procfs::FromRead;
-use procfs::process::Status;
 
+use crate::status;
 use crate::target::Target;
 
 /// What a caller may do who cannot have filters suspended.
@@ -24,9 +22,7 @@ const OTHERWISE: &str = "otherwise hand over a userfaultfd that the process itse
 /// Whether thread `tid` of `target` is under seccomp. Only of a stopped thread does the answer stay true. Doubt is
 /// an error.
 pub(crate) fn is_filtered(target: &Target, tid: Pid) -> Result<bool, String> {
-    let path = format!("/proc/{}/task/{tid}/status", target.pid());
-    let status = fs::File::open(&path).map_err(|error| format!("{path}: {error}"))?;
-    let status = Status::from_read(status).map_err(|error| format!("{path}: {error}"))?;
+    let status = status::read(format!("/proc/{}/task/{tid}/status", target.pid()))?;
     // A kernel without seccomp has no such line.
     Ok(status.seccomp.unwrap_or(0) != 0)
 }

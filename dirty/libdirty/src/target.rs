@@ -11,13 +11,11 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use procfs::FromRead;
-use procfs::process::Status;
-
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::inject;
 use crate::maps::Maps;
+use crate::status;
 
 /// A process and the files through which it is tracked.
 #[derive(Debug)]
@@ -170,6 +168,6 @@ fn folder(pid: i32) -> String {
 }
 
 fn has_ended(folder: &str) -> bool {
-    let status = Status::from_file(format!("{folder}/status"));
+    let status = status::read(format!("{folder}/status"));
     status.is_ok_and(|status| matches!(status.state.chars().next(), Some('Z' | 'X')))
 }
