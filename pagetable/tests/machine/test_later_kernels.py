@@ -79,7 +79,7 @@ def pool(request: pytest.FixtureRequest) -> Transcript:
             Step("mutant", COUNT),
             Step("unload the mutant", f"rmmod {NAME}"),
             Step("ftrace off once more", FTRACE_OFF),
-            Step("refused by a mutant", f"insmod {hooks_off}", expect=None),
+            Step("taken by a mutant", f"insmod {hooks_off}", expect=None),
             Step("ftrace on once more", FTRACE_ON),
             Step("off while a mutant serves", FTRACE_OFF, expect=None),
         ],
@@ -115,7 +115,7 @@ def test_the_pool_serves_only_with_live_hooks(pool: Transcript) -> None:
 
 def test_hooks_that_are_off_are_seen(pool: Transcript) -> None:
     """The control: a mutant loads while hooks are off, and the kernel turns its live hooks off."""
-    assert pool["refused by a mutant"].rc == 0
+    assert pool["taken by a mutant"].rc == 0
     assert pool["off while a mutant serves"].rc == 0
 
 

@@ -19,11 +19,11 @@ from trapless_lab.pagetable.parts import NAME
 
 pytestmark = pytest.mark.machine
 
-SEEDS, ROUNDS = range(1, 6), 40
+SEEDS, ROUNDS = range(1, 7), 40
 DOMU_SEEDS = range(101, 103)
 XPTI_SEEDS = range(201, 203)
 RACE_SEEDS, RACE_ROUNDS = range(1, 3), 15
-TABLES = 1500  # at least, a leg
+TABLES = 2000  # at least, a leg
 # Of the calls of each kind; the generator wants a third to a half of them refused.
 ACCEPTED, REFUSED = 100, 50
 CONTINUATIONS = 100  # a leg with interrupts; over 300 are usual
