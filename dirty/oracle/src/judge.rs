@@ -456,17 +456,17 @@ impl Judge {
     /// When it does not stop, and those of `work`.
     pub fn stopped(&mut self, work: impl FnOnce(&mut Self) -> Result<(), Stop>) -> Result<(), Stop> {
         let pid = self.workload.pid();
-        if self.memory.is_stopped()? {
-            return work(self);
-        }
+        let was_stopped = self.memory.is_stopped_by_a_signal()?;
         // SAFETY: (here and below) a signal to a process that is tracked.
         unsafe { libc::kill(pid, libc::SIGSTOP) };
         while !self.memory.is_stopped()? {
             std::thread::yield_now();
         }
         let done = work(self);
-        // SAFETY: as above.
-        unsafe { libc::kill(pid, libc::SIGCONT) };
+        if !was_stopped {
+            // SAFETY: as above.
+            unsafe { libc::kill(pid, libc::SIGCONT) };
+        }
         done
     }
 

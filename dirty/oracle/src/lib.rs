@@ -9,16 +9,6 @@
 //! in another. [`scenario`]s are such lists written by hand; [`sequence`]s are generated, and shrink. Each runs in
 //! a process of its own ([`run`]), so that a crash is a result and not the end.
 
-/// Parse an option's seconds.
-///
-/// # Errors
-/// When it is no number above 0, or more than a year.
-pub fn seconds(text: &str) -> Result<f64, String> {
-    const YEAR: f64 = 366.0 * 86400.0;
-    let seconds: f64 = text.parse().map_err(|_| "it is no number of seconds")?;
-    if seconds > 0.0 && seconds <= YEAR { Ok(seconds) } else { Err("more than 0, and at most a year".into()) }
-}
-
 pub mod churn;
 #[cfg(target_arch = "x86_64")]
 pub mod guest;
@@ -43,3 +33,13 @@ pub mod tap;
 pub mod tracker;
 pub mod workload;
 pub mod writers;
+
+/// Parse an option's seconds.
+///
+/// # Errors
+/// When it is no number above 0, or more than a year.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    const YEAR: f64 = 366.0 * 86400.0;
+    let seconds: f64 = text.parse().map_err(|_| "it is no number of seconds")?;
+    if seconds > 0.0 && seconds <= YEAR { Ok(seconds) } else { Err("more than 0, and at most a year".into()) }
+}

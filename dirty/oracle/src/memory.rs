@@ -83,6 +83,14 @@ impl Memory {
         Ok(!self.process.tasks().map_err(io::Error::other)?.any(is_running))
     }
 
+    /// Whether somebody has stopped the process by a signal; not whether a tracer holds it for a moment.
+    ///
+    /// # Errors
+    /// When its state cannot be read.
+    pub fn is_stopped_by_a_signal(&self) -> io::Result<bool> {
+        Ok(self.process.stat().map_err(io::Error::other)?.state == 'T')
+    }
+
     /// KiB of `range` that are in huge pages, by `/proc/PID/smaps`.
     ///
     /// # Errors

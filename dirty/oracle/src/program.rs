@@ -6,7 +6,10 @@
 //! before a signal ends this process ([`Held`]); only a SIGKILL in the midst of one leaves it stopped. What
 //! it shares with other processes is compared only if the back end promises to report their writes.
 
+use std::io;
 use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
 
 use libdirty::{PageRange, page_size};
 
@@ -33,7 +36,7 @@ pub struct Looks {
 /// # Errors
 /// A skip when the process cannot be tracked; a failure when it ends meanwhile.
 pub fn judge(subject: Subject, pid: i32, looks: Looks) -> Result<Outcome, Stop> {
-    let signals = Held::new();
+    let signals = Held::new().map_err(io::Error::from)?;
     let mut judge = Judge::of_process(subject, pid)?;
     let everything = PageRange::everything();
     judge.watch(Area { start: everything.start(), pages: everything.pages() })?;
@@ -46,7 +49,7 @@ pub fn judge(subject: Subject, pid: i32, looks: Looks) -> Result<Outcome, Stop> 
             judge.collect_racing()?;
             judge.copy()?;
             std::thread::sleep(looks.interval);
-            signals.deliver();
+            signals.deliver().map_err(io::Error::from)?;
             collects += 1;
         }
         judge.stopped(Judge::check)?;
@@ -61,37 +64,27 @@ pub fn judge(subject: Subject, pid: i32, looks: Looks) -> Result<Outcome, Stop> 
 
 /// What ends a process from outside, held back: all of its threads that are started later do so too.
 struct Held {
-    those: libc::sigset_t,
-    before: libc::sigset_t,
+    those: SigSet,
+    before: SigSet,
 }
 
 impl Held {
-    fn new() -> Self {
-        // SAFETY: a set of signals is plain data.
-        let (mut those, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
-        // SAFETY: points to a set that lives here, and makes it a valid one.
-        unsafe { libc::sigemptyset(&raw mut those) };
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
-            // SAFETY: a valid set, and a signal that exists.
-            unsafe { libc::sigaddset(&raw mut those, signal) };
-        }
-        // SAFETY: both point to sets that live here.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const those, &raw mut before) };
-        Held { those, before }
+    fn new() -> nix::Result<Self> {
+        let those = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT].into_iter().collect();
+        let before = SigSet::thread_get_mask()?;
+        SigSet::thread_block(&those)?;
+        Ok(Held { those, before })
     }
 
     /// Let in what came meanwhile.
-    fn deliver(&self) {
-        // SAFETY: points to a set that lives here; nothing is asked for the old one.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
-        // SAFETY: as above.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const self.those, std::ptr::null_mut()) };
+    fn deliver(&self) -> nix::Result<()> {
+        self.before.thread_set_mask()?;
+        self.those.thread_block()
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: points to a set that lives here; nothing is asked for the old one.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+        let _ = self.before.thread_set_mask(); // of a set that was this thread's
     }
 }
