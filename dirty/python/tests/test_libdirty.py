@@ -447,12 +447,14 @@ def test_the_readme_runs(writer: Writer, capsys: pytest.CaptureFixture[str]) -> 
     libc.mmap.restype = ctypes.c_void_p
     start = libc.mmap(None, ctypes.c_size_t(3 * PAGE), 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     ctypes.memset(start, ord("x"), 3 * PAGE)
-    names |= {"pid": os.getpid(), "mem": os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)}
+    mem = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    names |= {"pid": os.getpid(), "mem": mem}
     read = names["read"]
     assert callable(read) and read(start, 3 * PAGE) == b"x" * 3 * PAGE
     libc.munmap(ctypes.c_void_p(start + PAGE), ctypes.c_size_t(PAGE))
     assert read(start, 3 * PAGE) == b"x" * PAGE + bytes(PAGE) + b"x" * PAGE
     libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(3 * PAGE))
+    os.close(mem)
 
     exec(compile(own, "README.md", "exec"), {})
 
