@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         Err(error) if output::reader_went_away(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // Where nobody reads it, the exit code still says it.
-            let _ = writeln!(io::stderr(), "trapless: {error:#}");
+            output::remark!("trapless: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 fn say(said: &clap::Error) -> ExitCode {
     match said.print().and_then(|()| io::stdout().flush()) {
         Err(error) if !said.use_stderr() && error.kind() != io::ErrorKind::BrokenPipe => {
-            crate::output::remark!("trapless: {}", output::unwritable(error));
+            output::remark!("trapless: {}", output::unwritable(error));
             ExitCode::FAILURE
         }
         _ => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),
