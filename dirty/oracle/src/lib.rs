@@ -37,9 +37,9 @@ pub mod writers;
 /// Parse an option's seconds.
 ///
 /// # Errors
-/// When it is no number above 0, or more than a year.
+/// When it is no number, negative, or more than a year.
 pub fn seconds(text: &str) -> Result<f64, String> {
     const YEAR: f64 = 366.0 * 86400.0;
     let seconds: f64 = text.parse().map_err(|_| "it is no number of seconds")?;
-    if seconds > 0.0 && seconds <= YEAR { Ok(seconds) } else { Err("more than 0, and at most a year".into()) }
+    if (0.0..=YEAR).contains(&seconds) { Ok(seconds) } else { Err("0 at least, and a year at most".into()) }
 }
