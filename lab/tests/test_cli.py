@@ -208,7 +208,13 @@ def apples(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.mark.parametrize(
-    ("shell", "why"), [(">/dev/full", "No space left on device"), ("| exec true", "Broken pipe")]
+    ("shell", "why"),
+    [
+        (">/dev/full", "No space left on device"),
+        ("| exec true", "Broken pipe"),
+        (">&-", "Bad file descriptor"),
+        ("<&- >&-", "Bad file descriptor"),
+    ],
 )
 def test_a_result_is_written_although_it_cannot_be_shown(
     apples: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, shell: str, why: str
@@ -220,13 +226,21 @@ def test_a_result_is_written_although_it_cannot_be_shown(
     assert (tmp_path / "pictures" / "l.png").exists()
 
 
+@pytest.mark.parametrize(
+    ("shell", "why"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
+)
 @pytest.mark.parametrize("arguments", ["list", "list --json", "machines", "--version", "run --help"])
-def test_a_full_standard_output_is_one_message(
-    apples: Callable[..., subprocess.CompletedProcess[str]], arguments: str
+def test_a_standard_output_that_cannot_be_written_is_one_message(
+    apples: Callable[..., subprocess.CompletedProcess[str]], arguments: str, shell: str, why: str
 ) -> None:
-    ran = apples(arguments, ">/dev/full")
+    ran = apples(arguments, shell)
     assert ran.returncode == 1
-    assert ran.stderr == "Error: cannot write standard output: No space left on device\n"
+    assert ran.stderr == f"Error: cannot write standard output: {why}\n"
+
+
+def test_a_closed_standard_error_is_no_error(apples: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    ran = apples("run apples --json out.json", "<&- 2>&-")
+    assert ran.returncode == 0 and "apples" in ran.stdout
 
 
 def test_one_file_for_two_results_is_refused(tmp_path: Path) -> None:

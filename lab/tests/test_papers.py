@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The report: its items and docs/papers.md, what is kept and when it is stale, a failure, and both pages."""
 
+import copy
+import functools
 import json
+import operator
+import random
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
@@ -290,13 +295,62 @@ def test_a_file_that_is_no_result_is_an_error(tmp_path: Path) -> None:
         kept.load(tmp_path, ["pears"])
 
 
-@pytest.mark.parametrize("found", ["rubbish", [], {}, {"rows": 3}])
-def test_a_result_of_another_shape_is_an_error(tmp_path: Path, found: object) -> None:
+DAMAGES = [
+    pytest.param({"result": "rubbish"}, r"\$.result: 'rubbish' is not of type 'object'", id="text"),
+    pytest.param({"result": []}, r"\$.result: \[\] is not", id="list"),
+    pytest.param({"result": {}}, r"\$.result: 'experiment' is a required", id="empty"),
+    pytest.param({"seconds": "3"}, r"\$.seconds: '3' is not", id="seconds"),
+    pytest.param({"processors": None}, r"\$.processors: None is not", id="processors"),
+    pytest.param({"peers": 1}, "unexpected keyword argument 'peers'", id="more"),
+    pytest.param({"seconds": float("inf")}, "Infinity is no number", id="infinity"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGES)
+def test_a_result_of_another_shape_is_an_error(tmp_path: Path, damage: object, said: str) -> None:
     make(tmp_path, tree("pears", lambda _: result()))
     path = tmp_path / "pears.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"result": found}))
-    with pytest.raises(LabError, match=r"pears\.json is no kept result \(its result (is no object|lacks)"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises(LabError, match=rf"pears\.json is no kept result \(.*{said}"):
         kept.load(tmp_path, ["pears"])
+
+
+def _places(value: object, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    yield at
+    inner: Iterable[tuple[str | int, object]] = ()
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    for name, one in inner:
+        yield from _places(one, (*at, name))
+
+
+def test_whatever_one_value_is_a_page_is_made_or_the_file_named(tmp_path: Path) -> None:
+    """Values of a result, one at a time, as another of every kind, or left out; a chart takes a while."""
+    make(tmp_path, tree("pears", lambda _: result()))
+    path = tmp_path / "pears.json"
+    good = json.loads(path.read_text())
+    outcomes = Counter[str]()
+    others = (None, -1, 10**400, "it's \\", [1, "a"], {"a": 1}, _places)
+    cases = [(place, other) for place in list(_places(good))[1:] for other in others]
+    for place, other in random.Random(1).sample(cases, 120):
+        bad = copy.deepcopy(good)
+        inner = functools.reduce(operator.getitem, place[:-1], bad)
+        if other is _places:
+            del inner[place[-1]]
+        else:
+            inner[place[-1]] = other
+        path.write_text(json.dumps(bad))
+        try:
+            found = kept.load(tmp_path, ["pears"])
+        except LabError as error:
+            assert "pears.json is" in str(error)
+            outcomes["named"] += 1
+        else:
+            page.build([PEARS], [], found, NOW, quick=True)
+            outcomes["made"] += 1
+    assert min(outcomes["named"], outcomes["made"]) > 20
 
 
 # The version of the sources

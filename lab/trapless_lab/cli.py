@@ -34,14 +34,15 @@ from .profiler import flame, profile, profile_report
 
 P = ParamSpec("P")
 
-# What a full disk, a quota, a limit, a broken disk and a reader that has left say.
-_NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+# What a full disk, a quota, a limit, a broken disk, a reader that has left and a closed file say.
+_NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE, errno.EBADF)
 
 
 class _Commands(click.Group):
     """Turns the lab's errors, and those of files that the user has named, into one message and code 1."""
 
     def main(self, *arguments: Any, **named: Any) -> Any:
+        output.open_standard()
         try:
             with _standard_output():
                 return super().main(*arguments, **named)

@@ -36,6 +36,22 @@ class Terminal(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
+def open_standard() -> None:
+    """Give the standard files that the caller has closed to nobody else.
+
+    The next file that is opened would get their number, and what a program prints. Standard output cannot be
+    written afterwards, as it could not before; what goes to standard error is lost.
+    """
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, flags)  # gets the lowest number that is free: this one
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
 def give_up_standard() -> None:
     """Write what standard output is still to get to nowhere: it cannot be written."""
     with contextlib.suppress(OSError, ValueError):  # a test's is no descriptor

@@ -11,8 +11,11 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import jsonschema
 
 from .. import output
 from ..errors import LabError
@@ -20,8 +23,22 @@ from .sources import Sources
 
 Json = Mapping[str, Any]
 
-# What every experiment's JSON has, and of which type.
-_PARTS = {"rows": list, "paper": list, "checks": list, "targets": list, "machine": dict}
+# What every experiment's JSON has, for those who read it too.
+RESULT = json.loads((files(__package__) / "result.schema.json").read_text())
+_LARGEST = 1e30  # what is drawn is summed and squared
+_TEXT = {"type": "string"}
+_KEPT = jsonschema.Draft202012Validator(
+    {
+        "type": "object",
+        "properties": {
+            **dict.fromkeys(("experiment", "commit", "digest", "began", "failure"), _TEXT),
+            "quick": {"type": "boolean"},
+            "seconds": {"type": "number", "minimum": 0},
+            "processors": {"type": "integer", "minimum": 1},
+            "result": {"if": {"not": {"type": "null"}}, "then": RESULT},
+        },
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -75,12 +92,17 @@ def load(folder: Path, experiments: Iterable[str]) -> dict[str, Kept]:
             path = place(folder, experiment, packed=True)
         try:
             data = path.read_bytes()
-            kept = Kept(**json.loads(gzip.decompress(data) if path.suffix == ".gz" else data))
-            if kept.result is not None:
-                _require_result(kept.result)
+            text = gzip.decompress(data) if path.suffix == ".gz" else data
+            fields = json.loads(text, parse_constant=_drawable, parse_float=_drawable, parse_int=_count)
+            _KEPT.validate(fields)
+            kept = Kept(**fields)
         except FileNotFoundError:
             continue
-        except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
+        except jsonschema.ValidationError as error:
+            raise LabError(
+                f"{path} is no kept result ({error.json_path}: {error.message[:200]}); move it away"
+            ) from error
+        except (OSError, EOFError, zlib.error, ValueError, TypeError, RecursionError) as error:
             raise LabError(f"{path} is no kept result ({error}); move it away") from error
         if kept.experiment != experiment:
             raise LabError(f"{path} is a result of {kept.experiment}; move it away")
@@ -88,8 +110,13 @@ def load(folder: Path, experiments: Iterable[str]) -> dict[str, Kept]:
     return found
 
 
-def _require_result(result: object) -> None:
-    if not isinstance(result, dict):
-        raise TypeError("its result is no object")
-    if missing := [name for name, kind in _PARTS.items() if not isinstance(result.get(name), kind)]:
-        raise TypeError(f"its result lacks {', '.join(missing)}")
+def _drawable(text: str) -> float:
+    number = float(text)
+    if not abs(number) <= _LARGEST:  # nor is it a number at all
+        raise ValueError(f"{text[:20]} is no number that can be drawn")
+    return number
+
+
+def _count(text: str) -> int:
+    _drawable(text)
+    return int(text)

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Reads what an item shows out of a result.
 
-Invariant: nothing is computed but percentages, products and quotients of what was read; a value that is not
-there is None.
+Invariants: nothing is computed but percentages, products and quotients of what was read; a value that is not
+there, or is of another kind than what is shown, is None. So a result that was kept by other sources, or by
+nobody's, is drawn without what it lacks.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 import jmespath
+from jmespath.exceptions import JMESPathError
 from jmespath.functions import Functions, signature
 
 from .item import Column, Comparison, Line, Listing, Number, Points
@@ -36,19 +38,35 @@ _OPTIONS = jmespath.Options(custom_functions=_Functions())
 
 def value(expression: str, result: Json) -> Any:
     """Return what a JMESPath expression finds; nothing in no result. It may call product() and quotient()."""
-    return jmespath.search(expression, result, _OPTIONS) if result else None
+    try:
+        return jmespath.search(expression, result, _OPTIONS) if result else None
+    except JMESPathError:  # a function is given what it does not take
+        return None
+
+
+def _list(expression: str, result: Json) -> list[Any]:
+    found = value(expression, result)
+    return found if isinstance(found, list) else []
+
+
+def _number(found: object) -> float | None:
+    return found if isinstance(found, float | int) and not isinstance(found, bool) else None
+
+
+def _cell(found: object) -> Number | None:
+    return found if isinstance(found, str) else _number(found)
 
 
 def rows(view: Comparison, result: Json) -> Mapping[str, str]:
     """Return the names of the rows, and what they are called."""
     if not isinstance(view.rows, str):
         return view.rows
-    return {str(name): str(name) for name in dict.fromkeys(value(view.rows, result) or ())}
+    return {name: name for name in dict.fromkeys(map(str, _list(view.rows, result)))}
 
 
 def _one(expression: str, row: str, result: Json) -> Number | None:
-    found: object = value(expression.replace("{row}", row), result) if expression else None
-    return found if isinstance(found, float | int | str) and not isinstance(found, bool) else None
+    quoted = row.replace("'", "\\'")
+    return _cell(value(expression.replace("{row}", quoted), result)) if expression else None
 
 
 def theirs(column: Column, row: str, result: Json) -> Number | None:
@@ -77,11 +95,19 @@ def points(line: Line, result: Json) -> Points:
     """Return the measured points of a line, without those that have no value."""
     if line.ours is None:
         return ()
-    xs, ys = (value(expression, result) or () for expression in line.ours)
+    xs, ys = (list(map(_number, _list(expression, result))) for expression in line.ours)
+    if len(xs) != len(ys):
+        return ()
     return [(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None]
 
 
 def listed(view: Listing, result: Json) -> list[list[Number | None]]:
     """Return the cells of each row."""
-    found = ([row.get(key) for key in view.columns] for row in value(view.rows, result) or ())
-    return [[view.words.get(cell, cell) if isinstance(cell, str) else cell for cell in row] for row in found]
+    rows = (row for row in _list(view.rows, result) if isinstance(row, dict))
+    return [[_worded(view, row.get(key)) for key in view.columns] for row in rows]
+
+
+def _worded(view: Listing, cell: object) -> Number | None:
+    if isinstance(cell, str):
+        return view.words.get(cell, cell)
+    return cell if isinstance(cell, float | int) else None
