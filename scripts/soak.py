@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+import jsonschema
 from rich.console import Console
 
-from trapless_lab import output
+from trapless_lab import commands, output
 from trapless_lab.errors import LabError
 from trapless_lab.papers import sources
 
@@ -68,6 +69,23 @@ class Batch:
     failure: str = ""
 
 
+_COUNT = {"type": "integer", "minimum": 0}
+_HEADER = jsonschema.Draft202012Validator(
+    {"type": "object", "required": ["first_seed"], "properties": {"first_seed": _COUNT}}
+)
+_BATCH = jsonschema.Draft202012Validator(
+    {
+        "type": "object",
+        "properties": {
+            **{name: {"type": "string"} for name in ("soak", "began", "failure")},
+            "seed": _COUNT,
+            "seconds": {"type": "number", "minimum": 0, "maximum": 2 * BATCH_LIMIT_S},
+            "counts": {"type": "object", "additionalProperties": _COUNT},
+        },
+    }
+)
+
+
 @dataclass
 class Journal:
     """The batches of one version of the sources, in the order in which they ended."""
@@ -82,29 +100,40 @@ class Journal:
         return self.folder / "journal.jsonl"
 
     @classmethod
-    def opened(cls, folder: Path) -> "Journal":
-        """Return the journal of a folder, a new one if there is none.
+    def read(cls, folder: Path) -> "Journal":
+        """Return the journal of a folder, which another process may be writing.
 
-        A last line that is not whole was being written when the machine stopped: its batch has not been.
-        Raises click.ClickException if another line cannot be read.
+        A last line that is not whole is being written, or was when the machine stopped: its batch has not
+        been. Raises LabError if another line cannot be read, OSError if there is no journal.
         """
+        journal = cls(folder, 0, [])
+        try:
+            header, *lines = map(_parsed, _whole_lines(journal.file.read_bytes()).splitlines())
+            _HEADER.validate(header)
+            journal.first_seed = header["first_seed"]
+            for line in lines:
+                _BATCH.validate(line)
+                journal.batches.append(Batch(**line))
+        except (ValueError, TypeError, RecursionError, jsonschema.ValidationError) as error:
+            why = error.message if isinstance(error, jsonschema.ValidationError) else error
+            raise LabError(
+                f"{journal.file} is not a journal of soak tests ({why}); move it away to begin anew"
+            ) from error
+        return journal
+
+    @classmethod
+    def opened(cls, folder: Path) -> "Journal":
+        """Return the journal of a folder, to go on with; a new one if there is none."""
         journal = cls(folder, 1 + secrets.randbelow(FIRST_SEEDS), [])
         if not journal.file.exists():
             journal._append({"first_seed": journal.first_seed})
             return journal
-        text = journal.file.read_text()
-        whole = text[: text.rfind("\n") + 1]
-        try:
-            header, *lines = [json.loads(line) for line in whole.splitlines()]
-            journal.first_seed = int(header["first_seed"])
-            journal.batches = [Batch(**line) for line in lines]
-        except (ValueError, TypeError, KeyError) as error:
-            raise click.ClickException(
-                f"{journal.file} is not a journal of soak tests ({error}); move it away to begin anew"
-            ) from error
+        journal = cls.read(folder)
+        text = journal.file.read_bytes()
+        whole = _whole_lines(text)
         if whole != text:
             with journal.file.open("r+") as file:
-                file.truncate(len(whole.encode()))
+                file.truncate(len(whole))
         return journal
 
     def add(self, batch: Batch) -> None:
@@ -140,6 +169,17 @@ class Journal:
         return bool(past and past[-1].failure)
 
 
+def _whole_lines(text: bytes) -> bytes:
+    return text[: text.rfind(b"\n") + 1]
+
+
+def _parsed(line: bytes) -> Any:
+    def refused(constant: str) -> None:
+        raise ValueError(f"{constant} is no number of JSON's")
+
+    return json.loads(line, parse_constant=refused)
+
+
 def found(repository: Path) -> list[Soak]:
     """Return every soak test of a repository."""
     return [
@@ -150,11 +190,11 @@ def found(repository: Path) -> list[Soak]:
 
 
 def version(repository: Path) -> str:
-    """Return a digest of the sources as they are, committed or not, but for documents."""
-    try:
-        contents = sources.files(repository)
-    except LabError as error:
-        raise click.ClickException(str(error)) from error
+    """Return a digest of the sources as they are, committed or not, but for documents.
+
+    Raises LabError without git.
+    """
+    contents = sources.files(repository)
     names = [name for name in contents if not name.startswith("docs/") and not name.endswith(".md")]
     return sources.digest(contents, names)[:12]
 
@@ -198,7 +238,7 @@ def run(soak: Soak, seed: int, repository: Path, log: Path, console: Console) ->
     elif not failure:
         try:
             counts = {str(name): int(count) for name, count in json.loads(_last_line(log)).items()}
-        except (ValueError, AttributeError, TypeError):
+        except (ValueError, AttributeError, TypeError, OverflowError):
             failure = f"its last line is no JSON object of counts: {_last_line(log)}"
     return Batch(soak.name, seed, began, round(time.monotonic() - start, 3), counts, failure)
 
@@ -246,7 +286,9 @@ def _stop(*_: object) -> None:
     raise Stopped
 
 
-@click.command(help="Run soak tests until they have run for HOURS in all, each for its share.")
+@click.command(
+    cls=commands.Command, help="Run soak tests until they have run for HOURS in all, each for its share."
+)
 @click.option("--hours", type=click.FloatRange(0, min_open=True), default=8.0, show_default=True)
 @click.option(
     "--only", "only", multiple=True, metavar="NAME", help="A soak test, or a system; may be repeated."
@@ -280,18 +322,19 @@ def main(
         click.echo("\n".join(soak.name for soak in soaks))
         return
     folder = folder or repository / "results" / "soak" / version(repository)
-    if only_summary and not (folder / "journal.jsonl").exists():
-        raise click.ClickException(f"nothing was run yet: there is no {folder / 'journal.jsonl'}")
-    try:
+    stopped = False
+    if only_summary:
+        try:
+            journal = Journal.read(folder)
+        except FileNotFoundError as error:
+            raise LabError(f"nothing was run yet: there is no {error.filename}") from error
+        click.echo(summary(journal, soaks))
+    else:
         # Two runs would try the same seeds and share a journal.
         with output.alone(folder, "other soak tests are running with it"):
             journal = Journal.opened(folder)
-            stopped = False
-            if not only_summary:
-                stopped = _run_all(journal, soaks, hours, again, repository)
+            stopped = _run_all(journal, soaks, hours, again, repository)
             click.echo(summary(journal, soaks))
-    except LabError as error:
-        raise click.ClickException(str(error)) from error
     if stopped:
         click.echo(f"stopped; the same command goes on from {journal.file}", err=True)
         sys.exit(130)

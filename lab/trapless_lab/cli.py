@@ -5,20 +5,17 @@ Invariant: the exit code is 0 only if the command ran to its end and every check
 argument is wrong.
 """
 
-import contextlib
-import errno
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec, Self
+from typing import ParamSpec, Self
 
 import click
 from rich.table import Table
 
-from . import __version__, artifacts, catalogue, host, output, overall, progress
+from . import __version__, artifacts, catalogue, commands, host, output, overall, progress
 from . import demo as demonstration
 from .errors import LabError
 from .experiment import experiment, report
@@ -34,50 +31,8 @@ from .profiler import flame, profile, profile_report
 
 P = ParamSpec("P")
 
-# What a full disk, a quota, a limit, a broken disk, a reader that has left and a closed file say.
-_NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE, errno.EBADF)
 
-
-class _Commands(click.Group):
-    """Turns the lab's errors, and those of files that the user has named, into one message and code 1."""
-
-    def main(self, *arguments: Any, **named: Any) -> Any:
-        output.open_standard()
-        try:
-            with _standard_output():
-                return super().main(*arguments, **named)
-        except LabError as error:
-            click.echo(f"Error: {error}", err=True)
-            sys.exit(1)
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            with _standard_output():
-                return super().invoke(ctx)
-        except LabError as error:
-            raise click.ClickException(str(error)) from error
-        except OSError as error:
-            if error.filename is None:
-                raise
-            raise click.ClickException(f"{error.filename}: {error.strerror}") from error
-
-
-@contextlib.contextmanager
-def _standard_output() -> Iterator[None]:
-    """Name standard output if it cannot be written."""
-    try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except OSError as error:
-        if error.filename is not None or error.errno not in _NOT_WRITABLE:
-            raise
-        output.give_up_standard()
-        raise LabError(f"cannot write standard output: {error.strerror}") from error
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=commands.Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="trapless-lab")
 def main() -> None:
     """Boot machines in QEMU and measure trapless in them."""
@@ -149,7 +104,7 @@ class _Saving:
 
     def __call__(self, write: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
         try:
-            with _standard_output():
+            with commands.standard_output():
                 write(*arguments, **named)
         except LabError as error:
             self._failed.append(str(error))

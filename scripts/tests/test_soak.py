@@ -116,9 +116,22 @@ def test_a_journal_has_one_writer(tree: Tree) -> None:
     program = tree.add("dirty", "calls", HOLDS)
     with output.alone(tree.folder / "kept", "a test"):
         second = tree.soak("--hours", A_MOMENT)
+        assert "nothing was run yet" in tree.soak("--summary").stderr
     assert second.returncode == 1 and "is in use: other soak tests" in second.stderr.replace("\n", " ")
     assert not program.with_suffix(".seeds").exists()
     assert tree.soak("--hours", A_MOMENT).returncode == 0
+
+
+def test_what_was_run_so_far_can_be_read_while_a_batch_runs(tree: Tree) -> None:
+    tree.add("dirty", "calls", HOLDS)
+    assert tree.soak("--hours", A_MOMENT).returncode == 0
+    journal = tree.folder / "kept" / "journal.jsonl"
+    half = journal.read_bytes() + b'{"soak": "dirty-ca'
+    journal.write_bytes(half)
+    with output.alone(tree.folder / "kept", "a test"):
+        shown = tree.soak("--summary")
+    assert shown.returncode == 0 and "| dirty-calls | 1 |" in shown.stdout
+    assert journal.read_bytes() == half, "a line that is being written is the writer's"
 
 
 def test_the_test_that_ran_least_is_next(tree: Tree) -> None:
@@ -194,11 +207,27 @@ def test_another_file_is_refused_and_stays_as_it_is(tree: Tree) -> None:
     tree.add("dirty", "calls", HOLDS)
     journal = tree.folder / "kept" / "journal.jsonl"
     journal.parent.mkdir()
-    for text in ("notes\n", '{"first_seed": 1}\n{"soak": "x"}\n', '["a"]\n'):
-        journal.write_text(text)
-        result = tree.soak("--hours", A_MOMENT)
-        assert result.returncode == 1 and "is not a journal" in result.stderr, result.stderr
-        assert journal.read_text() == text
+    batch = b'{"soak": "dirty-calls", "seed": 1, "began": "", "seconds": %s, "counts": %s}\n'
+    for text in (
+        b"notes\n",
+        b"",
+        b"\xff\n",
+        b'["a"]\n',
+        b'{"first_seed": 1}\n{"soak": "x"}\n',
+        *(b'{"first_seed": 1}\n' + batch % wrong for wrong in ((b"NaN", b"{}"), (b"1", b'{"a": null}'))),
+    ):
+        journal.write_bytes(text)
+        for asked in (("--hours", A_MOMENT), ("--summary",)):
+            result = tree.soak(*asked)
+            assert result.returncode == 1 and "is not a journal" in result.stderr, result.stderr
+            assert journal.read_bytes() == text
+    journal.unlink()
+    journal.mkdir()
+    for asked in (("--hours", A_MOMENT), ("--summary",)):
+        result = tree.soak(*asked)
+        assert (
+            result.returncode == 1 and "Is a directory" in result.stderr and "Traceback" not in result.stderr
+        )
 
 
 @pytest.mark.parametrize("last", ["", "done", "[1]", '{"calls": "many"}'])
