@@ -187,10 +187,11 @@ fn begin_file(path: &Path, content: &[u8], force: bool, readers: Readers) -> io:
     let mut new = tempfile::Builder::new()
         .prefix(".trapless.")
         .suffix(".new")
-        .permissions(Permissions::from_mode(0o666)) // less the umask
-        .tempfile_in(folder(path))
-        .map_err(without_path)?;
-    // By the file itself: its own errors would name the new name.
+        // Opened here: tempfile's own errors would name the temporary name.
+        .make_in(folder(path), |new| {
+            OpenOptions::new().write(true).create_new(true).mode(0o666).open(new) // less the umask
+        })?;
+    // By the file itself, for the same reason.
     new.as_file_mut().write_all(content)?;
     if let Some(old) = old {
         let is_new = new.as_file().metadata()?;
@@ -206,14 +207,6 @@ fn begin_file(path: &Path, content: &[u8], force: bool, readers: Readers) -> io:
         new.as_file().set_permissions(mode)?;
     }
     Ok(if force { new.persist(path)? } else { new.persist_noclobber(path)? })
-}
-
-/// The error itself: the temporary name in tempfile's is nobody's business.
-fn without_path(error: io::Error) -> io::Error {
-    let within = error.get_ref().and_then(|within| within.source());
-    let number =
-        within.and_then(|within| within.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);
-    number.map_or(error, io::Error::from_raw_os_error)
 }
 
 fn write_all(out: &mut impl Write, content: &[u8]) -> io::Result<()> {

@@ -17,9 +17,11 @@ mod testing;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use signal_hook::consts::SIGXFSZ;
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -49,6 +51,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // So a limit of file sizes is an error of write(2), as a full disk is. A handler, for exec would hand on SIG_IGN.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let command = match Arguments::try_parse() {
         Ok(arguments) => arguments.command,
         Err(said) => return say(&said),

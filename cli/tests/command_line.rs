@@ -140,6 +140,8 @@ fn the_bench_judges_by_memory() {
     }
     let named = rows.len() + report["rejected"].as_array().unwrap().len();
     assert_eq!(named, 7, "each back end has a row or a reason");
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(report["host"]["cpus"], cpus, "the host's, not those that the bench keeps to");
 }
 
 #[test]
@@ -168,6 +170,35 @@ fn a_file_may_be_standard_output_or_a_link() {
     // Of the device of another name: the tests may run as root.
     let output = run(&["pagetable", "status", "--prometheus", "/dev/stdout"]);
     assert_eq!(names(&output.stdout), names(&metrics), "{output:?}");
+}
+
+/// A limit of file sizes and a full file system are errors of the file that was named, and leave nothing behind.
+#[test]
+fn no_room_is_an_error_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let sh = |script: &str| {
+        Command::new("sh")
+            .args(["-c", script, "sh", env!("CARGO_BIN_EXE_trapless")])
+            .current_dir(folder.path())
+            .output()
+            .unwrap()
+    };
+    let limited = sh("ulimit -f 0; \"$1\" pagetable status --prometheus file");
+    assert_refuses(&limited, 1, "trapless: file is not written: File too large (os error 27)");
+    assert_refuses(
+        &sh("ulimit -f 0; \"$1\" completions bash >file"),
+        1,
+        "cannot write standard output: File too large",
+    );
+    std::fs::remove_file(folder.path().join("file")).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let full = "mount -t tmpfs -o size=4k,nr_inodes=2 none . && cd $PWD && touch a || exit 77
+        exec \"$1\" pagetable status --prometheus b";
+    let full = sh(&format!("exec unshare -rm sh -c '{full}' sh \"$1\""));
+    if full.status.code() != Some(77) && !String::from_utf8_lossy(&full.stderr).contains("unshare") {
+        assert_refuses(&full, 1, "trapless: b is not written: No space left on device (os error 28)");
+        assert!(!String::from_utf8_lossy(&full.stderr).contains("at path"), "{full:?}");
+    }
 }
 
 /// In /tmp the kernel does not follow links of other users (fs.protected_symlinks), on this file system none. Root must

@@ -14,16 +14,68 @@ pub(super) enum Purpose {
     Other,
 }
 
+/// Criu's options whose value is the next word, if it is one that the user chooses, and so may be called as a command is.
+const NAMED: [&str; 23] = [
+    "action-script",
+    "address",
+    "cgroup-dump-controller",
+    "cgroup-props",
+    "cgroup-props-file",
+    "cgroup-root",
+    "config",
+    "enable-fs",
+    "ext-mount-map",
+    "external",
+    "freeze-cgroup",
+    "images-dir",
+    "inherit-fd",
+    "irmap-scan-path",
+    "join-ns",
+    "libdir",
+    "log-file",
+    "lsm-profile",
+    "pidfile",
+    "prev-images-dir",
+    "root",
+    "skip-mnt",
+    "work-dir",
+];
+/// The same of one letter each.
+const NAMED_LETTERS: &str = "DJLMWor";
+
 impl Purpose {
-    /// By the first argument that is a command of criu's.
+    /// By the first argument that is a command of criu's, and no option's value.
     pub(super) fn of(arguments: &[OsString]) -> Self {
-        let purpose = |argument: &OsString| match argument.to_str()? {
+        let purpose = |argument: &str| match argument {
             "dump" | "pre-dump" | "service" | "swrk" => Some(Purpose::Dump),
             "check" => Some(Purpose::Check),
             "restore" | "page-server" | "lazy-pages" | "dedup" | "cpuinfo" | "exec" => Some(Purpose::Other),
             _ => None,
         };
-        arguments.iter().find_map(purpose).unwrap_or(Purpose::Other)
+        let mut words = arguments.iter();
+        while let Some(word) = words.next() {
+            let word = word.to_string_lossy();
+            if let Some(purpose) = purpose(&word) {
+                return purpose;
+            }
+            if has_name_behind(&word) {
+                words.next();
+            }
+        }
+        Purpose::Other
+    }
+}
+
+/// Whether the next word is this option's value, by the rules of getopt: a long option may be shortened, letters may
+/// stand together, of which one that takes a value has the rest of the word.
+fn has_name_behind(word: &str) -> bool {
+    match (word.strip_prefix("--"), word.strip_prefix('-')) {
+        (Some(""), _) => false,
+        (Some(long), _) => NAMED.iter().any(|name| name.starts_with(long)),
+        (None, Some(letters)) => letters
+            .find(|letter| NAMED_LETTERS.contains(letter) || letter == 't')
+            .is_some_and(|at| at + 1 == letters.len()),
+        (None, None) => false,
     }
 }
 
@@ -62,6 +114,18 @@ mod tests {
             ("swrk 3", Purpose::Dump),
             ("check --feature mem_dirty_track", Purpose::Check),
             ("restore -D dump", Purpose::Other),
+            ("-D dump restore", Purpose::Other),
+            ("-D dump -t 5 dump", Purpose::Dump),
+            ("-Ddump restore", Purpose::Other),
+            ("-vD dump restore", Purpose::Other),
+            ("-vd dump -t 5", Purpose::Dump),
+            ("--images-dir dump restore", Purpose::Other),
+            ("--images-dir=dump restore", Purpose::Other),
+            ("--imag dump restore", Purpose::Other),
+            ("--log-file dump -o check restore", Purpose::Other),
+            ("--track-mem dump", Purpose::Dump),
+            ("-j -- dump", Purpose::Dump),
+            ("-D", Purpose::Other),
             ("--version", Purpose::Other),
             ("", Purpose::Other),
         ] {

@@ -4,8 +4,11 @@
 //! Adjacent mappings of one name (the segments of a library, a heap with two protections) are merged. Dirty pages
 //! that are no longer mapped by then are listed under [`UNMAPPED`].
 
+use std::io::Read;
+
 use libdirty::{Dirty, PageRange, Reason};
-use procfs::process::{MMapPath, Process};
+use procfs::FromBufRead;
+use procfs::process::{MMapPath, MemoryMap, MemoryMaps, Process};
 
 use super::sample::{Address, MappingSample};
 use crate::output::printable;
@@ -21,7 +24,7 @@ impl Names {
     /// Read them; none if the process is gone.
     pub fn read(process: &Process) -> Self {
         let mut names: Vec<(usize, usize, String)> = Vec::new();
-        for map in process.maps().map(|maps| maps.0).unwrap_or_default() {
+        for map in mappings(process) {
             let (Ok(start), Ok(end)) = (usize::try_from(map.address.0), usize::try_from(map.address.1))
             else {
                 continue;
@@ -70,6 +73,27 @@ impl Names {
         }
         shares
     }
+}
+
+/// All of its mappings. A main thread that has ended shows none, and the others do.
+fn mappings(process: &Process) -> Vec<MemoryMap> {
+    let main = read_mappings(process, "maps");
+    if !main.is_empty() {
+        return main;
+    }
+    let threads = process.tasks().into_iter().flatten().flatten();
+    let mut theirs = threads.map(|thread| read_mappings(process, &format!("task/{}/maps", thread.tid)));
+    theirs.find(|maps| !maps.is_empty()).unwrap_or_default()
+}
+
+/// A file's name may be any bytes.
+fn read_mappings(process: &Process, file: &str) -> Vec<MemoryMap> {
+    let mut text = Vec::new();
+    if process.open_relative(file).and_then(|mut file| Ok(file.read_to_end(&mut text)?)).is_err() {
+        return Vec::new();
+    }
+    let text = String::from_utf8_lossy(&text);
+    text.lines().filter_map(|line| MemoryMaps::from_buf_read(line.as_bytes()).ok()).flatten().collect()
 }
 
 fn name(path: &MMapPath) -> String {
@@ -122,5 +146,33 @@ mod tests {
         let split = Names(vec![(half, first + 64 * page_size(), "x".into())]).share(&dirty);
         let named: Vec<_> = split.iter().map(|share| (share.name.as_str(), share.written)).collect();
         assert_eq!(named, [(UNMAPPED, 1), ("x", 2)]);
+    }
+
+    /// A file whose name is no text, mapped by a process whose main thread has ended.
+    #[test]
+    fn any_name_and_any_thread() {
+        use std::io::BufRead;
+        use std::os::unix::ffi::OsStrExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(std::ffi::OsStr::from_bytes(b"a\xffb"));
+        std::fs::write(&file, [0; 4096]).unwrap();
+        let script = "import ctypes, mmap, os, sys, threading, time\n\
+            f = os.open(os.fsencode(sys.argv[1]), os.O_RDWR); m = mmap.mmap(f, 4096)\n\
+            def go():\n    time.sleep(0.2); print('ready', flush=True); time.sleep(60)\n\
+            threading.Thread(target=go).start(); ctypes.CDLL(None).pthread_exit(None)";
+        let mut program = std::process::Command::new("python3")
+            .args(["-c", script])
+            .arg(&file)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let names = Names::read(&Process::new(program.id().cast_signed()).unwrap());
+        program.kill().unwrap();
+        program.wait().unwrap();
+        assert_eq!(line, "ready\n");
+        assert!(names.0.iter().any(|(_, _, name)| name.ends_with("/a\u{fffd}b")), "{names:?}");
     }
 }

@@ -43,7 +43,7 @@ pub(crate) enum Looked {
 impl Held {
     /// Track the process that has this pid now.
     pub(crate) fn new(pid: i32, tree: bool, backend: Option<BackendKind>) -> Result<Self, Error> {
-        let start = process::start(pid).ok_or(Error::NoProcess(pid))?;
+        let start = process::start(pid);
         let mut builder = Tracker::builder().patience(PATIENCE);
         if let Some(kind) = backend {
             builder = builder.backend(kind);
@@ -51,9 +51,9 @@ impl Held {
         let mut tracker = builder.process(pid)?;
         tracker.watch(PageRange::everything())?;
         // The tracker has a process that lives; if that still started then, it is the one.
-        if process::start(pid) != Some(start) {
+        let Some(start) = start.filter(|_| process::start(pid) == start) else {
             return Err(Error::NoProcess(pid));
-        }
+        };
         Ok(Held {
             process: Process { pid, start },
             tree,
@@ -150,7 +150,7 @@ fn random() -> Result<u64, Error> {
     // SAFETY: room of the length given.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if got != bytes.len() as isize {
-        return Err(Error::System { what: "getrandom".into(), source: io::Error::last_os_error() });
+        return Err(Error::System { what: "getrandom".into(), error: io::Error::last_os_error() });
     }
     // 0 stands for none.
     Ok(u64::from_ne_bytes(bytes).max(1))

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -57,6 +57,8 @@ impl Default for Options {
 pub struct Holder {
     listener: UnixListener,
     path: PathBuf,
+    /// The file at `path`: the device and the inode.
+    socket: Option<(u64, u64)>,
     options: Options,
     clients: Vec<Connection>,
     processes: Processes,
@@ -92,7 +94,8 @@ impl Holder {
         if let Ok(there) = fs::symlink_metadata(path) {
             let is_stale = there.file_type().is_socket()
                 && UnixStream::connect(path)
-                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+                && identity(path) == Some((there.dev(), there.ino())); // not another holder's since
             if !is_stale {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, "something is there already"));
             }
@@ -100,11 +103,13 @@ impl Holder {
         }
         raise_descriptor_limit();
         let listener = listen(path)?;
+        let socket = identity(path);
         listener.set_nonblocking(true)?;
         fs::set_permissions(path, fs::Permissions::from_mode(options.mode))?;
         Ok(Holder {
             listener,
             path: path.to_owned(),
+            socket,
             processes: Processes {
                 backend: options.backend,
                 held: BTreeMap::new(),
@@ -185,8 +190,15 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        // Another holder's by now, if somebody has removed ours.
+        if self.socket.is_some() && identity(&self.path) == self.socket {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|there| (there.dev(), there.ino()))
 }
 
 impl Processes {

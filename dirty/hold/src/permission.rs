@@ -119,6 +119,10 @@ impl Caller {
             Err(Asked::Kernel(error)) if error.raw_os_error() == Some(libc::ENOENT) => {
                 Err((libc::ESRCH, format!("process {pid}: no such process")))
             }
+            Err(Asked::Kernel(error)) if error.raw_os_error() == Some(libc::ESRCH) => {
+                let none = libdirty::Error::NoMemory(pid);
+                Err((none.errno(), none.to_string()))
+            }
             Err(Asked::Kernel(error)) => refuse(format!(
                 "user {}, group {} needs the permission to ptrace it ({error}{})",
                 self.uid,

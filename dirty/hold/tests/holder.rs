@@ -53,6 +53,23 @@ fn files_that_other_threads_make_have_the_mode_they_ask_for() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// Somebody removes the socket, and another holder listens there: the first one's end leaves that alone.
+#[test]
+fn the_end_of_a_holder_leaves_its_successors_socket() {
+    let folder = std::env::temp_dir().join(format!("trapless-hold-{}-successor", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let socket = folder.join("socket");
+    let first = Holder::new(&socket, Options::default()).unwrap();
+    assert!(Holder::new(&socket, Options::default()).is_err());
+    std::fs::remove_file(&socket).unwrap();
+    let second = Holder::new(&socket, Options::default()).unwrap();
+    drop(first);
+    assert!(socket.exists());
+    drop(second);
+    assert!(!socket.exists());
+    std::fs::remove_dir(folder).unwrap();
+}
+
 /// One asks from moments of its own, the other begins anew by clearing; each at its own pace.
 #[test]
 fn two_clients_on_one_process() {

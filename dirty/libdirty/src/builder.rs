@@ -63,7 +63,7 @@ impl Builder {
     /// Track process `pid`. The caller needs the permission to ptrace it (`ptrace(2)`, access mode checking).
     ///
     /// # Errors
-    /// [`Error::NoProcess`], [`Error::Permission`], [`Error::Rejected`] or [`Error::NoBackend`].
+    /// [`Error::NoProcess`], [`Error::Thread`], [`Error::NoMemory`], [`Error::Permission`], [`Error::Rejected`] or [`Error::NoBackend`].
     pub fn process(self, pid: i32) -> Result<Tracker> {
         let mut target = Target::process(pid)?;
         if let Some(patience) = self.patience {

@@ -40,6 +40,17 @@ pub enum Error {
     /// There is no such process.
     #[error("process {0}: no such process")]
     NoProcess(i32),
+    /// It is not a process's number but that of one of its threads, which have the memory together.
+    #[error("process {pid}: this is a thread of process {process}; track that")]
+    Thread {
+        /// What was asked for.
+        pid: i32,
+        /// The process.
+        process: i32,
+    },
+    /// It has no memory: a kernel thread, or a process that has ended.
+    #[error("process {0} has no memory: it is a kernel thread, or has ended and is not waited for yet")]
+    NoMemory(i32),
     /// The tracked process ended or called `execve`; this was reported by an earlier collect.
     #[error("process {0} has ended or replaced its memory (execve); nothing is tracked any more")]
     Gone(i32),
@@ -58,12 +69,12 @@ pub enum Error {
     #[error("no back end works here: {}", reasons(.0))]
     NoBackend(Vec<(BackendKind, String)>),
     /// The kernel refused something that it should not have.
-    #[error("{what}: {source}")]
+    #[error("{what}: {error}")]
     System {
         /// What was asked of it.
         what: String,
-        /// What it said.
-        source: io::Error,
+        /// What it said. It is in the message, and so no [`source`](std::error::Error::source) of it.
+        error: io::Error,
     },
 }
 
@@ -76,8 +87,8 @@ fn reasons(rejected: &[(BackendKind, String)]) -> String {
 
 impl Error {
     /// A system call failed: `what` says which and on what.
-    pub(crate) fn system(what: impl Into<String>, source: io::Error) -> Self {
-        Error::System { what: what.into(), source }
+    pub(crate) fn system(what: impl Into<String>, error: io::Error) -> Self {
+        Error::System { what: what.into(), error }
     }
 
     /// The nearest `errno`, for the C interface.
@@ -88,10 +99,10 @@ impl Error {
             Error::Overlap(..) => libc::EEXIST,
             Error::NotWatched(_) => libc::ENOENT,
             Error::Permission { .. } => libc::EPERM,
-            Error::NoProcess(_) | Error::Gone(_) => libc::ESRCH,
+            Error::NoProcess(_) | Error::Thread { .. } | Error::NoMemory(_) | Error::Gone(_) => libc::ESRCH,
             Error::Forked(_) => libc::EXDEV,
             Error::Rejected { .. } | Error::NoBackend(_) => libc::EOPNOTSUPP,
-            Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
         }
     }
 }

@@ -51,7 +51,8 @@ impl Target {
         if pidfd < 0 {
             let source = io::Error::last_os_error();
             return Err(match source.raw_os_error() {
-                Some(libc::ESRCH | libc::EINVAL) => Error::NoProcess(pid),
+                // Which of them a thread's number gives depends on the kernel.
+                Some(libc::ESRCH | libc::EINVAL | libc::ENOENT) => no_process(pid),
                 _ => Error::system(format!("pidfd_open({pid})"), source),
             });
         }
@@ -66,6 +67,7 @@ impl Target {
             let file = File::open(&path).map_err(|source| match source.kind() {
                 io::ErrorKind::PermissionDenied => Error::Permission { pid, what: format!("opening {path}") },
                 io::ErrorKind::NotFound => Error::NoProcess(pid),
+                _ if source.raw_os_error() == Some(libc::ESRCH) => Error::NoMemory(pid),
                 _ => Error::system(format!("opening {path}"), source),
             })?;
             Descriptor::new(file).map_err(whose)
@@ -152,6 +154,13 @@ impl Target {
         let mut poll = libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd, no waiting.
         unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+    }
+}
+
+fn no_process(pid: i32) -> Error {
+    match status::read(format!("/proc/{pid}/status")) {
+        Ok(status) if status.tgid != pid => Error::Thread { pid, process: status.tgid },
+        _ => Error::NoProcess(pid),
     }
 }
 

@@ -251,6 +251,30 @@ fn refuses_what_it_must_not_touch() {
     assert!(matches!(Tracker::builder().process(0), Err(Error::NoProcess(0))));
     assert!(matches!(Tracker::builder().process(-5), Err(Error::NoProcess(-5))));
     assert!(matches!(Tracker::builder().process(i32::MAX), Err(Error::NoProcess(_))));
+    // A thread of this very process, and a process that has ended.
+    let (id, own) = (std::sync::mpsc::channel(), std::process::id().cast_signed());
+    std::thread::scope(|scope| {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            // SAFETY: takes nothing.
+            id.0.send(unsafe { libc::gettid() }).unwrap();
+            let _ = ended.recv();
+        });
+        let thread = id.1.recv().unwrap();
+        let refused = Tracker::builder().process(thread);
+        assert!(matches!(refused, Err(Error::Thread { process, .. }) if process == own), "{refused:?}");
+        drop(end);
+    });
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    let pid = ended.id().cast_signed();
+    wait_until("a zombie", || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z "));
+    let refused = Tracker::builder().process(pid);
+    ended.wait().unwrap();
+    let error = refused.unwrap_err();
+    assert!(matches!(error, Error::NoMemory(_) | Error::NoProcess(_)), "{error:?}");
+    let message = error.to_string();
+    assert_eq!(message.matches("os error").count(), 0, "{message}");
+    assert!(std::error::Error::source(&error).is_none());
     // A forbidden system call kills under strict seccomp: such a process calls something only while that is suspended.
     let strict = "import ctypes; print(1, flush=True)\nctypes.CDLL(None).prctl(22, 1)\nwhile 1: pass";
     let (mut program, _) = Answering::start(strict);
