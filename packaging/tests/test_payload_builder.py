@@ -221,6 +221,15 @@ def test_probe_passes_on_what_it_is_given_and_changes_nothing(host: Host) -> Non
     assert not host.stored() and host.builds() == 0 and not (host.root / "said").exists()
 
 
+def test_the_first_python_of_a_path_is_not_taken(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An administrator's own lacks the provers' modules."""
+    host.write("own/python3", "#!/bin/sh\nexit 9\n", 0o755)
+    host.write("sources/pagetable/xen/prove/probe.py", "import sys\nprint(sys.executable)\n")
+    monkeypatch.setenv("PATH", f"{host.root}/own:{os.environ['PATH']}")
+    ran = host.run("probe", "image", "symbols")
+    assert (ran.returncode, ran.stdout) == (0, "/usr/bin/python3\n")
+
+
 @pytest.mark.parametrize("arguments", [[], ["remove"], ["build", "all"], ["list", "x"]])
 def test_wrong_use(host: Host, arguments: list[str]) -> None:
     assert host.run(*arguments).returncode == 2
