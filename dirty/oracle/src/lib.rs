@@ -18,6 +18,7 @@ pub mod memory;
 pub mod noise;
 pub mod op;
 pub mod outcome;
+pub mod output;
 pub mod perform;
 pub mod pinned;
 pub mod program;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dirty_oracle::judge::Setup;
 use dirty_oracle::outcome::{Stop, Verdict};
+use dirty_oracle::output::{complain, say};
 use dirty_oracle::program::Looks;
 use dirty_oracle::property::{Search, search};
 use dirty_oracle::report::{Rejected, Report, Row, heading};
@@ -138,14 +139,22 @@ impl Choice {
     }
 
     /// Add a row to the report, and show it at once unless JSON is wanted.
-    fn add(&self, report: &mut Report, setup: &Setup, scenario: &str, verdict: Verdict, since: Instant) {
+    fn add(
+        &self,
+        report: &mut Report,
+        setup: &Setup,
+        scenario: &str,
+        verdict: Verdict,
+        since: Instant,
+    ) -> Result<(), String> {
         let (backend, target) = (setup.subject.to_string(), setup.target.name().into());
         let seconds = since.elapsed().as_secs_f64();
         let row = Row { backend, target, scenario: scenario.into(), verdict, seconds };
         if !self.json {
-            println!("{}", row.line());
+            say(row.line())?;
         }
         report.rows.push(row);
+        Ok(())
     }
 
     fn finish(&self, mut report: Report) -> Result<ExitCode, String> {
@@ -154,14 +163,15 @@ impl Choice {
             && !report.rows.is_empty()
             && !report.rejected.iter().any(is_asked);
         if self.json {
-            println!("{}", serde_json::to_string(&report).map_err(|error| error.to_string())?);
+            say(serde_json::to_string(&report).map_err(|error| error.to_string())?)?;
         } else {
             for rejected in &report.rejected {
-                println!("{:<11} does not work here: {}", rejected.backend, rejected.why);
+                say(format_args!("{:<11} does not work here: {}", rejected.backend, rejected.why))?;
             }
             let writes = report.rows.iter().map(|row| row.verdict.writes()).sum::<u64>();
             let racing = if writes > 0 { format!(", {writes} writes raced with it") } else { String::new() };
-            println!("{}{racing}", if report.good { "nothing missed" } else { "NOT good" });
+            let verdict = if report.good { "nothing missed" } else { "NOT good" };
+            say(format_args!("{verdict}{racing}"))?;
         }
         Ok(if report.good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -169,7 +179,7 @@ impl Choice {
 
 fn main() -> ExitCode {
     run().unwrap_or_else(|error| {
-        eprintln!("dirty-oracle: {error}");
+        complain(format_args!("dirty-oracle: {error}"));
         ExitCode::from(2)
     })
 }
@@ -185,7 +195,7 @@ fn run() -> Result<ExitCode, String> {
         }
         Some(Command::List) => {
             for scenario in ALL {
-                println!("{:<18} {}", scenario.name, scenario.about);
+                say(format_args!("{:<18} {}", scenario.name, scenario.about))?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -196,11 +206,11 @@ fn run() -> Result<ExitCode, String> {
                     Search::Passed => Verdict::Done(Default::default()),
                     Search::Skipped(why) => Verdict::Skipped(why),
                     Search::Found(sequence, verdict) => {
-                        eprintln!("{}", serde_json::to_string(&sequence).map_err(|error| error.to_string())?);
+                        complain(serde_json::to_string(&sequence).map_err(|error| error.to_string())?);
                         verdict
                     }
                 };
-                what.add(&mut report, &setup, "property", verdict, since);
+                what.add(&mut report, &setup, "property", verdict, since)?;
             }
             what.finish(report)
         }
@@ -220,7 +230,7 @@ fn run() -> Result<ExitCode, String> {
                     Err(Stop::Skip(why)) if what.backend.is_empty() => Verdict::Skipped(why),
                     Err(stop) => Verdict::Crashed(stop.to_string()),
                 };
-                what.add(&mut report, &setup, "attach", verdict, since);
+                what.add(&mut report, &setup, "attach", verdict, since)?;
             }
             what.finish(report)
         }
@@ -234,13 +244,13 @@ fn run() -> Result<ExitCode, String> {
                 let verdict = Order::new(setup.clone(), What::Sequence(sequence.clone()))
                     .spawn(&program, Duration::from_secs(cli.limit))
                     .map_err(|error| error.to_string())?;
-                what.add(&mut report, &setup, "replay", verdict, since);
+                what.add(&mut report, &setup, "replay", verdict, since)?;
             }
             what.finish(report)
         }
         None => {
             if !cli.what.json {
-                println!("{}", heading());
+                say(heading())?;
             }
             let is_wanted = |scenario: &&Scenario| {
                 let named = |list: &[&Scenario]| list.iter().any(|other| other.name == scenario.name);
@@ -252,7 +262,7 @@ fn run() -> Result<ExitCode, String> {
                     let verdict = Order::new(setup.clone(), What::Scenario(scenario.name.into()))
                         .spawn(&program, Duration::from_secs(cli.limit))
                         .map_err(|error| error.to_string())?;
-                    cli.what.add(&mut report, &setup, scenario.name, verdict, since);
+                    cli.what.add(&mut report, &setup, scenario.name, verdict, since)?;
                 }
             }
             cli.what.finish(report)

@@ -45,7 +45,9 @@ impl Program {
     /// Have it compared again and again, by a back end that works here.
     fn attach(&self) -> Child {
         let other = setups(0.0).into_iter().find(|setup| setup.target == Target::Other);
-        Command::new(program())
+        // As from a terminal: a runner may have its programs ignore SIGINT.
+        Command::new("env")
+            .args(["--default-signal=INT,TERM,HUP".as_ref(), program().as_os_str()])
             .args([
                 "attach",
                 &self.0.id().to_string(),

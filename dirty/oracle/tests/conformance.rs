@@ -74,6 +74,27 @@ fn bad_cases(file: &Path, cases: &[&str]) -> Option<Vec<String>> {
     Some(bad.map(ToOwned::to_owned).collect())
 }
 
+/// Neither program panics where nobody reads it: the exit code says that it could not.
+#[test]
+fn what_cannot_be_written_is_an_exit_code() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("a full device");
+    let [conformance, oracle] = [env!("CARGO_BIN_EXE_dirty-conformance"), env!("CARGO_BIN_EXE_dirty-oracle")];
+    for arguments in [
+        &[conformance, "--list"][..],
+        &[conformance, "--plugin", "/none"],
+        &[oracle, "list"],
+        &[oracle, "replay", "/none"],
+    ] {
+        let mut command = Command::new(arguments[0]);
+        command.args(&arguments[1..]).stdout(full());
+        let said = command.output().expect("it starts");
+        assert_eq!(said.status.code(), Some(2), "{arguments:?}: {said:?}");
+        assert!(!said.stderr.is_empty(), "{arguments:?}");
+        let mute = command.stderr(full()).status().expect("it starts");
+        assert_eq!(mute.code(), Some(2), "{arguments:?}");
+    }
+}
+
 const CASES: [&str; 8] = [
     "one-writer",
     "huge",
@@ -243,7 +264,7 @@ fn a_closed_pipe_is_an_error_like_any_other() {
             .expect("it starts");
         assert_eq!(
             (output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()),
-            (Some(2), "dirty-conformance: standard output: Broken pipe (os error 32)\n")
+            (Some(2), "dirty-conformance: cannot write standard output: Broken pipe (os error 32)\n")
         );
     }
 }

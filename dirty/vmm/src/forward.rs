@@ -168,9 +168,9 @@ impl<L: Log> Forwarder<L> {
 
     fn fail(&mut self, what: &str, error: &io::Error) -> i32 {
         if !self.broken {
-            eprintln!(
-                "trapless-vmm: KVM could not {what} ({error}); from now on everything is reported as overrun"
-            );
+            crate::remark(format_args!(
+                "KVM could not {what} ({error}); from now on everything is reported as overrun"
+            ));
         }
         self.broken = true;
         abi::FAILED

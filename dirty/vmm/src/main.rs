@@ -18,6 +18,8 @@ mod mp_table;
 mod self_test;
 mod vcpus;
 
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -66,13 +68,18 @@ fn main() -> ExitCode {
     match machine::run(&configuration) {
         Ok(counts) => {
             if arguments.counts {
-                eprintln!("trapless-vmm: {counts:?}");
+                remark(format_args!("{counts:?}"));
             }
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("trapless-vmm: {error:#}");
+            remark(format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Print a line on standard error. That nobody can read it is no reason to end the machine.
+fn remark(line: impl Display) {
+    let _ = writeln!(io::stderr(), "trapless-vmm: {line}");
 }

@@ -2,8 +2,6 @@
 //! `dirty-conformance`: judges anybody's tracker of dirty pages, by the oracle's cases. The result is in TAP; the exit
 //! code is 0 if nothing was missed, 1 if something was, 2 if nothing could be judged.
 
-use std::fmt::Display;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -11,6 +9,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand, ValueEnum};
 use dirty_oracle::judge::Setup;
 use dirty_oracle::outcome::{Outcome, Verdict};
+use dirty_oracle::output::{complain, say};
 use dirty_oracle::property::{Search, search};
 use dirty_oracle::run::{Order, What};
 use dirty_oracle::scenario::ALL;
@@ -146,15 +145,10 @@ fn main() -> ExitCode {
         Err(why) => {
             // Where nobody reads it, standard error still has it.
             let _ = say(tap::bail_out(&why));
-            eprintln!("dirty-conformance: {why}");
+            complain(format_args!("dirty-conformance: {why}"));
             ExitCode::from(2)
         }
     }
-}
-
-/// Prints a line, or says that it cannot: a closed pipe is no reason to panic.
-fn say(line: impl Display) -> Result<(), String> {
-    writeln!(io::stdout(), "{line}").map_err(|error| format!("standard output: {error}"))
 }
 
 fn start() -> Result<ExitCode, String> {
