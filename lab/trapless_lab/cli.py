@@ -262,15 +262,15 @@ def profile_workload(
 def _parts(_ctx: click.Context, _param: click.Parameter, names: tuple[str, ...]) -> list[Part]:
     known = catalogue.parts()
     if unknown := [name for name in names if name not in known]:
-        raise click.BadParameter(f"there is no part {', '.join(unknown)}; there are: {', '.join(known)}")
+        raise click.BadParameter(f"there is no system {', '.join(unknown)}; there are: {', '.join(known)}")
     return [known[name] for name in known if name in (names or known)]
 
 
 @main.command()
-@click.argument("parts", metavar="[PART]...", nargs=-1, callback=_parts)
+@click.argument("parts", metavar="[SYSTEM]...", nargs=-1, callback=_parts)
 @click.option("--logs", is_flag=True, help="Show the ends of a failed machine's logs.")
 def demo(parts: list[Part], logs: bool) -> None:
-    """Show in some minutes what trapless is for, before and after; all parts, or those named."""
+    """Show in some minutes what trapless is for, before and after: all systems, or those named."""
     with overall.for_terminal(demonstration.MACHINES_AT_A_TIME) as shown:
         outcomes = demonstration.run(parts, shown)
     if not demonstration.show(Terminal(), outcomes, logs=logs):
@@ -285,7 +285,7 @@ def demo(parts: list[Part], logs: bool) -> None:
     "--only",
     multiple=True,
     type=click.Choice(sorted({paper.system for paper in PAPERS})),
-    help="The papers of one part; may be repeated.",
+    help="The papers of one system; may be repeated.",
 )
 @click.option(
     "--from",
