@@ -578,18 +578,31 @@ def make(directory: Path, name: str) -> None:
         (out / "trapless_pagetable.livepatch").rename(directory / f"{name}.livepatch")
 
 
-def check_payload(path: Path, sites: Path | None = None) -> int:
-    more = ["--loops", str(sites)] if sites else []
-    return check(DEFAULT_IMAGE, DEFAULT_SYMBOLS, LAYOUT, "--payload", str(path), *more)
+def check_payload(path: Path, layout: Path, *more: str) -> int:
+    return check(DEFAULT_IMAGE, DEFAULT_SYMBOLS, layout, "--payload", str(path), *more)
 
 
 @pytest.mark.not_fast("builds a payload for each of its mistakes: 30 s of a processor")
 @pytest.mark.parametrize(("name", "item"), VARIANTS.items())
 def test_built_payloads(name: str, item: str | None, built: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = check_payload(built / f"{name}.livepatch", built / SITES.name)
+    loops = ("--loops", str(built / SITES.name))
+    status = check_payload(built / f"{name}.livepatch", built / "layout.h", "--payload-only", *loops)
     output = capsys.readouterr().out
     assert status == (1 if item else 0)
     assert (f"REFUSED {item}:" in output) if item else "REFUSED" not in output
+    if not item:
+        assert check_payload(built / f"{name}.livepatch", LAYOUT, *loops) == 0
+
+
+def test_a_payload_alone_is_checked_only_beside_a_layout_of_its_image(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = Path(shutil.copy(built / "layout.h", tmp_path))
+    for wrong, said in ((None, "No such file"), ("00" * 20, "was proven for Xen 0000"), ("\xff", "ascii")):
+        if wrong is not None:
+            (tmp_path / "build-id").write_bytes(wrong.encode("latin-1"))
+        assert check_payload(built / "trapless_pagetable.livepatch", layout, "--payload-only") == 2
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -623,7 +636,7 @@ def test_a_payload_that_xen_could_not_load_is_refused(
     subprocess.run(["gcc", *base, *flags, "-c", source, "-o", compiled], check=True)
     others = [built / "trapless_pagetable" / f"{name}.S.o" for name in ("original", "notes")]
     subprocess.run(["ld", "-r", "--build-id=sha1", "-o", linked, compiled, *others], check=True)
-    assert check_payload(linked) == 1
+    assert check_payload(linked, built / "layout.h", "--payload-only") == 1
     assert f"REFUSED payload: {item}" in capsys.readouterr().out
 
 

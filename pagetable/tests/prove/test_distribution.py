@@ -32,6 +32,9 @@ def _has_libraries() -> bool:
         return False
 
 
+@pytest.mark.long(
+    "40 s of a processor; the packages' tests in clean roots build payloads by the same libraries"
+)
 @needs_xen
 @pytest.mark.skipif(
     not _has_libraries(), reason="the distribution's python3 lacks what trapless-xen depends on"

@@ -23,7 +23,7 @@ from layout_checker.header import parse_header, read_layout
 from layout_checker.known_functions import left_out, lists, parts_header, read_known
 from layout_checker.loops import read_loops
 from layout_checker.payload import check_payload
-from layout_checker.report import Refused, UnusableInput
+from layout_checker.report import Refused, Report, UnusableInput
 
 # The newest that is installed.
 DEFAULT_IMAGE = max(
@@ -48,6 +48,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--fit", type=Path, metavar="FILE", help="write the header fitted to this build")
     parser.add_argument("--payload", type=Path, help="a built payload to check as well")
+    parser.add_argument(
+        "--payload-only",
+        action="store_true",
+        help="not the layout: it is one that --fit wrote, with --emit-build-id FILE beside it",
+    )
     parser.add_argument("--loops", type=Path, help="the payload's zero_run_sites.h")
     parser.add_argument("--emit-build-id", type=Path, metavar="FILE", help="write the build-id, if all holds")
     parser.add_argument(
@@ -57,6 +62,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--build-id", action="store_true", help="print the image's build-id, check nothing")
     parser.add_argument("--quiet", action="store_true", help="print refusals and a summary only")
     return parser.parse_args(arguments)
+
+
+def require_proven(layout: Path, build_id: bytes) -> None:
+    """Refuse a layout that was not proven for this image: its build-id is written after every item held."""
+    beside = layout.with_name("build-id")
+    try:
+        proven = beside.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise UnusableInput(f"{layout} is not proven: {beside}: {error}") from error
+    if proven != build_id.hex():
+        raise UnusableInput(f"{layout} was proven for Xen {proven[:64]}, not for {build_id.hex()}")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -77,7 +93,9 @@ def main(arguments: list[str] | None = None) -> int:
             header = parse_header(text)
             for change in changes:
                 print(f"FITTED  {change}")
-        report = check_all(header, hypervisor)
+        if options.payload_only:
+            require_proven(options.layout, hypervisor.image.build_id)
+        report = Report() if options.payload_only else check_all(header, hypervisor)
         missing = left_out(hypervisor, read_known())
         if options.payload:
             loops = read_loops(options.loops) if options.loops else []
