@@ -85,7 +85,7 @@ beside = failed=; $(sub) $(1) & lane=$$!; trap 'kill $$lane; exit 130' INT TERM;
 # The summary of the last command is what is read: a test runner's own.
 check:				## install what is missing, build, run every test but the long ones
 	@scripts/setup --tests
-	@$(call beside,power power-tests least=1,pagetable pagetable-mutants dirty arm64)
+	@$(call beside,power power-tests arm64 least=1,pagetable pagetable-mutants dirty)
 	@$(call beside,lint host-tests unit-tests workers="-n 2",dirty-mutants dirty-tests)
 	@echo "check: the tests that boot machines, two at a time"
 	@$(PYTEST) -n 2 -m "machine and not long" $(TESTED)
