@@ -2,8 +2,8 @@
 """Reads what an item shows out of a result.
 
 Invariants: nothing is computed but percentages, products and quotients of what was read; a value that is not
-there, or is of another kind than what is shown, is None. So a result that was kept by other sources, or by
-nobody's, is drawn without what it lacks.
+there, or is of another kind than what is shown, is None. So a result that other sources made is drawn
+without what it lacks.
 """
 
 from collections.abc import Mapping
