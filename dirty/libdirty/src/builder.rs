@@ -5,12 +5,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend;
+use crate::backend::{self, Backend};
 use crate::capability::BackendKind;
 use crate::error::{Error, Result};
-use crate::survey;
+use crate::survey::{self, Rejected};
 use crate::target::Target;
 use crate::tracker::Tracker;
+
+/// So often a process may replace its memory while a tracker is made.
+const MOST_EXECS: usize = 10;
 
 /// How to make a [`Tracker`].
 #[derive(Debug, Clone, Default)]
@@ -57,36 +60,49 @@ impl Builder {
     /// # Errors
     /// [`Error::Rejected`] or [`Error::NoBackend`], with the reasons.
     pub fn own(self) -> Result<Tracker> {
-        self.build(Target::own()?)
+        let target = Target::own()?;
+        let (backend, rejected) = self.choose(&target)?;
+        Ok(Tracker::new(target, backend, rejected))
     }
 
-    /// Track process `pid`. The caller needs the permission to ptrace it (`ptrace(2)`, access mode checking).
+    /// Track process `pid`. The caller needs the permission to ptrace it (`ptrace(2)`, access mode checking). One that
+    /// calls `execve` meanwhile is tracked in what it executes then, unless a userfaultfd was given.
     ///
     /// # Errors
-    /// [`Error::NoProcess`], [`Error::Thread`], [`Error::NoMemory`], [`Error::Permission`], [`Error::Rejected`] or [`Error::NoBackend`].
+    /// [`Error::NoProcess`], [`Error::Thread`], [`Error::NoMemory`], [`Error::Permission`], [`Error::Rejected`] or
+    /// [`Error::NoBackend`]; [`Error::Gone`] if it calls `execve` again and again.
     pub fn process(self, pid: i32) -> Result<Tracker> {
-        let mut target = Target::process(pid)?;
-        if let Some(patience) = self.patience {
-            target = target.with_patience(patience);
+        for _ in 0..MOST_EXECS {
+            let mut target = Target::process(pid)?;
+            if let Some(patience) = self.patience {
+                target = target.with_patience(patience);
+            }
+            match self.choose(&target) {
+                Ok((backend, rejected)) => return Ok(Tracker::new(target, backend, rejected)),
+                // Why each back end failed says nothing then.
+                Err(_) if target.is_gone() && self.userfaultfd.is_none() => {}
+                Err(_) if target.is_gone() => break,
+                Err(error) => return Err(error),
+            }
         }
-        self.build(target)
+        Err(Error::Gone(pid))
     }
 
-    fn build(self, target: Target) -> Result<Tracker> {
-        let (backend, rejected) = match (self.backend, self.userfaultfd) {
+    /// A back end for the target, and why each cheaper one does not work.
+    fn choose(&self, target: &Target) -> Result<(Box<dyn Backend>, Rejected)> {
+        Ok(match (self.backend, &self.userfaultfd) {
             (kind, Some(userfaultfd)) => {
                 let kind = kind.unwrap_or(BackendKind::UffdAsync);
                 let copy = userfaultfd.try_clone().map_err(|error| error.to_string());
-                let backend = copy.and_then(|copy| backend::open_with(kind, &target, copy));
+                let backend = copy.and_then(|copy| backend::open_with(kind, target, copy));
                 (backend.map_err(|why| Error::Rejected { backend: kind, why })?, Vec::new())
             }
             (Some(kind), None) => {
-                let backend = backend::open(kind, &target);
+                let backend = backend::open(kind, target);
                 (backend.map_err(|why| Error::Rejected { backend: kind, why })?, Vec::new())
             }
-            (None, None) => survey::best(&target)?,
-        };
-        Ok(Tracker::new(target, backend, rejected))
+            (None, None) => survey::best(target)?,
+        })
     }
 }
 

@@ -328,10 +328,13 @@ fn wait(tid: Pid) -> Result<Stop, Errno> {
                 (signal, _) => Stop::Signal(signal),
             });
         }
-        let mut status = 0;
-        // SAFETY: `status` is valid for the write.
-        let got = unsafe { libc::waitpid(tid.as_raw(), &raw mut status, libc::__WALL | libc::WNOHANG) };
-        let has_ended = got > 0 && !libc::WIFSTOPPED(status);
+        // The news of a stop is taken, so that this program's own waits do not get it. That of its end is left: this
+        // program may be the parent, which is to get it.
+        news(tid, libc::WSTOPPED);
+        let has_ended = matches!(
+            news(tid, libc::WEXITED | libc::WNOWAIT),
+            Some(libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)
+        );
         if has_ended || !Path::new(&format!("/proc/{tid}")).exists() {
             return Err(Errno::ESRCH);
         }
@@ -346,6 +349,16 @@ fn wait(tid: Pid) -> Result<Stop, Errno> {
             std::thread::sleep(Duration::from_micros(200));
         }
     }
+}
+
+/// What has happened to the thread (`CLD_…`), of these kinds; or a stop, which a tracer is always told of.
+fn news(tid: Pid, kinds: libc::c_int) -> Option<i32> {
+    // SAFETY: the struct is plain numbers and pointers, for which zero is a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = kinds | libc::WNOHANG | libc::__WALL;
+    // SAFETY: the kernel fills the struct, or leaves it.
+    let asked = unsafe { libc::waitid(libc::P_PID, tid.as_raw().cast_unsigned(), &raw mut info, flags) };
+    (asked == 0 && info.si_signo == libc::SIGCHLD).then_some(info.si_code)
 }
 
 /// Whether the thread may be inside a restartable sequence (rseq). The kernel aborts one that is interrupted, but not

@@ -138,6 +138,14 @@ impl Target {
         &self.pagemap
     }
 
+    /// Whether the memory is gone: the process has ended or called `execve`.
+    pub(crate) fn is_gone(&self) -> bool {
+        match self.maps.text() {
+            Ok(maps) => maps.0.is_empty(),
+            Err(error) => error.raw_os_error() == Some(libc::ESRCH),
+        }
+    }
+
     /// Whether the process, whose memory is gone, has new memory: it called `execve`. One that is ending has none,
     /// some time before it can be seen to have ended.
     pub(crate) fn has_new_memory(&self) -> bool {

@@ -296,6 +296,40 @@ fn refuses_what_it_must_not_touch() {
     assert!(alive);
 }
 
+/// No reason of a back end's is given for what is none: the process has another memory by then, or has ended.
+#[test]
+fn a_process_that_executes_something_else_meanwhile() {
+    let folder = std::env::temp_dir().join(format!("libdirty-{}-execs", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let script = folder.join("again");
+    // A hundred times itself, then something that stays.
+    let text = "#!/bin/sh\nn=$(($1 + 1)); [ $n -lt 100 ] || exec sleep 60; exec \"$0\" $n\n";
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut tracked = 0;
+    for _ in 0..20 {
+        let mut program = std::process::Command::new(&script).arg("0").spawn().unwrap();
+        let pid = program.id().cast_signed();
+        for _ in 0..10 {
+            match Tracker::builder().process(pid) {
+                Ok(_) => tracked += 1,
+                Err(Error::Gone(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        program.kill().unwrap();
+        // It ends while a tracker is made, too.
+        let refused = Tracker::builder().process(pid);
+        program.wait().unwrap(); // its end is its parent's to learn
+        assert!(
+            matches!(refused, Err(Error::Gone(_) | Error::NoMemory(_) | Error::NoProcess(_))),
+            "{refused:?}"
+        );
+    }
+    println!("{tracked} trackers");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// A process of one thread that waits for a `vfork` child until `seconds` are over, or it has ended itself: in that
 /// time no signal but SIGKILL wakes it.
 fn start_waiting(seconds: f64) -> Answering {
