@@ -8,7 +8,8 @@
 //!   somebody else's link in /tmp leads (fs.protected_symlinks).
 //! - A regular file is *replaced* atomically: every reader sees the whole old file or the whole new one. The new one
 //!   has the old one's permissions and, if root writes, its owner. Where a link leads to no file yet, there is an empty one first.
-//! - A file that grows begins in the same way: it is there with its first line, or not at all.
+//! - A file that grows begins in the same way: it is there with its first line, or not at all. It is locked (flock) for
+//!   as long as it may grow, and nobody here replaces one that is: its writer would go on where nobody finds it.
 //! - What may have to be waited for, a pipe without a reader, is opened by [`prepare`] alone.
 
 use std::fs::{File, OpenOptions, Permissions};
@@ -16,6 +17,9 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 /// The kind of a FILE.
 #[derive(Debug)]
@@ -41,12 +45,22 @@ pub enum Readers {
     All,
 }
 
+/// What a regular file is begun as.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    readers: Readers,
+    /// There will be more than is written at first.
+    grows: bool,
+}
+
+const LOCK: FlockOperation = FlockOperation::NonBlockingLockExclusive;
+
 /// Write `content`; a regular file is replaced atomically.
 ///
 /// # Errors
 /// When it cannot be written; a regular file is then unchanged.
 pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
-    prepare(path)?.begin(content, true, readers).map(drop)
+    prepare(path)?.begin(content, true, Kind { readers, grows: false }).map(drop)
 }
 
 /// A FILE before there is content for it. Nothing has been changed.
@@ -78,10 +92,10 @@ impl Prepared<'_> {
     /// # Errors
     /// `AlreadyExists`, or when it cannot be written; a regular file is then unchanged.
     pub fn create(self, content: &[u8], force: bool) -> io::Result<Box<dyn Write>> {
-        self.begin(content, force, Readers::Usual)
+        self.begin(content, force, Kind { readers: Readers::Usual, grows: true })
     }
 
-    fn begin(self, content: &[u8], force: bool, readers: Readers) -> io::Result<Box<dyn Write>> {
+    fn begin(self, content: &[u8], force: bool, kind: Kind) -> io::Result<Box<dyn Write>> {
         let path = self.path;
         Ok(match self.found {
             Destination::Output => {
@@ -94,12 +108,12 @@ impl Prepared<'_> {
                 Box::new(out)
             }
             Destination::File(_) if !force => return Err(io::ErrorKind::AlreadyExists.into()),
-            Destination::File(path) => Box::new(begin_file(&path, content, true, readers)?),
-            Destination::None => Box::new(begin_file(path, content, force, readers)?),
+            Destination::File(path) => Box::new(begin_file(&path, content, true, kind)?),
+            Destination::None => Box::new(begin_file(path, content, force, kind)?),
             Destination::Dangling => {
                 drop(OpenOptions::new().append(true).create(true).open(path)?);
                 match find(path)? {
-                    Destination::File(path) => Box::new(begin_file(&path, content, true, readers)?),
+                    Destination::File(path) => Box::new(begin_file(&path, content, true, kind)?),
                     _ => return Err(io::Error::other("it changes while it is written")),
                 }
             }
@@ -177,9 +191,13 @@ fn folder(path: &Path) -> &Path {
 }
 
 /// A regular file with this content; one that is there is replaced or, without `force`, refused.
-fn begin_file(path: &Path, content: &[u8], force: bool, readers: Readers) -> io::Result<File> {
+fn begin_file(path: &Path, content: &[u8], force: bool, kind: Kind) -> io::Result<File> {
     let old = std::fs::metadata(path).ok();
-    let mode = match readers {
+    let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    if reader.is_ok_and(|old| flock(old, LOCK) == Err(Errno::WOULDBLOCK)) {
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, "another command is writing it"));
+    }
+    let mode = match kind.readers {
         Readers::All => Some(Permissions::from_mode(0o644)),
         Readers::Usual => old.as_ref().map(std::fs::Metadata::permissions),
     };
@@ -202,6 +220,9 @@ fn begin_file(path: &Path, content: &[u8], force: bool, readers: Readers) -> io:
                 _ => {}
             }
         }
+    }
+    if kind.grows {
+        let _ = flock(new.as_file(), LOCK); // some file systems have no locks
     }
     if let Some(mode) = mode {
         new.as_file().set_permissions(mode)?;
@@ -258,6 +279,23 @@ mod tests {
         assert!(std::fs::symlink_metadata(&path).unwrap().file_type().is_fifo());
         assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_file_that_grows_is_not_replaced() {
+        let folder = folder();
+        let path = folder.path().join("file");
+        let mut growing = create(&path, b"be", false).unwrap();
+        for refused in [create(&path, b"other", true).err(), replace(&path, b"other", Readers::Usual).err()] {
+            assert_eq!(refused.map(|error| error.kind()), Some(io::ErrorKind::ResourceBusy));
+        }
+        growing.write_all(b"gun").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"begun");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        drop(growing);
+        replace(&path, b"other", Readers::Usual).unwrap();
+        replace(&path, b"another", Readers::Usual).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"another");
     }
 
     /// A new device node, so that a failure does not damage the system's; only root can make one.
@@ -349,7 +387,8 @@ mod tests {
         let path = folder.path().join("file");
         std::fs::write(&path, "other").unwrap();
         // As if it had not been there when it was looked for.
-        let refused = begin_file(&path, b"ours", false, Readers::Usual).unwrap_err();
+        let refused =
+            begin_file(&path, b"ours", false, Kind { readers: Readers::Usual, grows: false }).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&path).unwrap(), b"other");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -19,11 +19,13 @@ pub(super) fn find(program: &Path) -> Result<PathBuf> {
         }
         bail!("{} is no program", program.display());
     }
-    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::var_os("PATH").unwrap_or("/bin:/usr/bin".into());
     // Where Debian has criu, which is not in the PATH of users.
     let folders =
         std::env::split_paths(&folders).chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")]);
-    let Some(found) = folders.map(|folder| folder.join(program)).find(is_program) else {
+    // An empty one is the current folder, which exec must not look for in the PATH again.
+    let here = |folder: PathBuf| if folder.as_os_str().is_empty() { ".".into() } else { folder };
+    let Some(found) = folders.map(|folder| here(folder).join(program)).find(is_program) else {
         bail!(
             "{} is not installed (in Debian: apt install criu; elsewhere: name it by --program)",
             program.display()
