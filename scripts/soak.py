@@ -70,6 +70,13 @@ class Batch:
 
 
 _COUNT = {"type": "integer", "minimum": 0}
+_COUNTS = jsonschema.Draft202012Validator(
+    {
+        "type": "object",
+        "propertyNames": {"pattern": "^[ -{}~]+$"},  # ASCII, and no end of a table's cell
+        "additionalProperties": _COUNT,
+    }
+)
 _HEADER = jsonschema.Draft202012Validator(
     {"type": "object", "required": ["first_seed"], "properties": {"first_seed": _COUNT}}
 )
@@ -80,7 +87,7 @@ _BATCH = jsonschema.Draft202012Validator(
             **{name: {"type": "string"} for name in ("soak", "began", "failure")},
             "seed": _COUNT,
             "seconds": {"type": "number", "minimum": 0, "maximum": 2 * BATCH_LIMIT_S},
-            "counts": {"type": "object", "additionalProperties": _COUNT},
+            "counts": _COUNTS.schema,
         },
     }
 )
@@ -107,6 +114,8 @@ class Journal:
         been. Raises LabError if another line cannot be read, OSError if there is no journal.
         """
         journal = cls(folder, 0, [])
+        if journal.file.exists() and not journal.file.is_file():
+            raise LabError(f"{journal.file} is no file")
         try:
             header, *lines = map(_parsed, _whole_lines(journal.file.read_bytes()).splitlines())
             _HEADER.validate(header)
@@ -237,8 +246,9 @@ def run(soak: Soak, seed: int, repository: Path, log: Path, console: Console) ->
         failure = f"exit code {child.returncode}: {_last_line(log)}"
     elif not failure:
         try:
-            counts = {str(name): int(count) for name, count in json.loads(_last_line(log)).items()}
-        except (ValueError, AttributeError, TypeError, OverflowError):
+            counts = json.loads(_last_line(log))
+            _COUNTS.validate(counts)
+        except (ValueError, RecursionError, jsonschema.ValidationError):
             failure = f"its last line is no JSON object of counts: {_last_line(log)}"
     return Batch(soak.name, seed, began, round(time.monotonic() - start, 3), counts, failure)
 

@@ -301,6 +301,7 @@ DAMAGES = [
     pytest.param({"result": {}}, r"\$.result: 'experiment' is a required", id="empty"),
     pytest.param({"seconds": "3"}, r"\$.seconds: '3' is not", id="seconds"),
     pytest.param({"processors": None}, r"\$.processors: None is not", id="processors"),
+    pytest.param({"result": None}, "neither a result nor a failure", id="nothing"),
     pytest.param({"peers": 1}, "unexpected keyword argument 'peers'", id="more"),
     pytest.param({"seconds": float("inf")}, "Infinity is no number", id="infinity"),
 ]
@@ -717,7 +718,8 @@ def test_from_runs_nothing(checkout: Path) -> None:
     empty.mkdir()
     code, shown = report("--from", str(empty), "-o", str(checkout / "out"))
     assert code == 1 and "has no result of these experiments" in shown.replace("\n", "")
-    assert not (checkout / "out/report.html").exists() and (checkout / "ran").read_text() == ""
+    assert not (checkout / "out").exists() and (checkout / "ran").read_text() == ""
+    assert list(empty.iterdir()) == []
     assert report("--quick", "-j2", "-o", str(checkout / "out"))[0] == 0
     made = str(checkout / "results/report/quick")
     assert report("--quick", "--from", made, "-o", str(checkout / "again"))[0] == 0

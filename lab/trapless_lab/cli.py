@@ -330,6 +330,9 @@ def make_report(
     papers = [paper for paper in PAPERS if not only or paper.system in only]
     names = page.experiments(papers)
     folder = given or root / "results" / "report" / ("quick" if quick else "full")
+    if given and not kept.load(folder, names):  # before anything is made
+        raise click.ClickException(f"{given} has no result of these experiments; the page stays as it is")
+    kept.load(target / page.RESULTS, names)
     _require_writable(
         (tables, target / page.HTML, target / page.MARKDOWN),
         (target / page.RESULTS, *([] if given else [folder])),
@@ -343,8 +346,6 @@ def make_report(
     replaced = kept.load(target / page.RESULTS, names)
     if given:
         found = kept.load(folder, names)
-        if not found:
-            raise click.ClickException(f"{given} has no result of these experiments; the page stays as it is")
     else:
         with output.alone(folder, "another report keeps its results there"):
             found = kept.load(folder, names)

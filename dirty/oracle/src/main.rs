@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dirty_oracle::judge::Setup;
 use dirty_oracle::outcome::{Stop, Verdict};
-use dirty_oracle::output::{complain, say};
+use dirty_oracle::output::{complain, parse, say};
 use dirty_oracle::program::Looks;
 use dirty_oracle::property::{Search, search};
 use dirty_oracle::report::{Rejected, Report, Row, heading};
@@ -185,7 +185,10 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<ExitCode, String> {
-    let cli = Cli::parse();
+    let cli: Cli = match parse()? {
+        Ok(cli) => cli,
+        Err(code) => return Ok(code),
+    };
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut report = Report::default();
     match &cli.command {

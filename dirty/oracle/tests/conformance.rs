@@ -81,6 +81,8 @@ fn what_cannot_be_written_is_an_exit_code() {
     let [conformance, oracle] = [env!("CARGO_BIN_EXE_dirty-conformance"), env!("CARGO_BIN_EXE_dirty-oracle")];
     for arguments in [
         &[conformance, "--list"][..],
+        &[conformance, "--help"],
+        &[oracle, "--version"],
         &[conformance, "--plugin", "/none"],
         &[oracle, "list"],
         &[oracle, "replay", "/none"],

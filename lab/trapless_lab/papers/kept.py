@@ -96,6 +96,8 @@ def load(folder: Path, experiments: Iterable[str]) -> dict[str, Kept]:
             fields = json.loads(text, parse_constant=_drawable, parse_float=_drawable, parse_int=_count)
             _KEPT.validate(fields)
             kept = Kept(**fields)
+            if kept.result is None and not kept.failure:
+                raise ValueError("it has neither a result nor a failure")
         except FileNotFoundError:
             continue
         except jsonschema.ValidationError as error:

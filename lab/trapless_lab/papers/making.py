@@ -74,7 +74,7 @@ def _take(experiment: Experiment, unit: Unit, order: Order) -> Kept:
             made = experiment.run(Context(order.quick, unit, shared=not experiment.alone))
             result = report.as_json(experiment, made)
     except LabError as error:
-        failure = str(error)
+        failure = str(error) or "no reason is known"
     except Exception:  # a defect of one experiment must not cost the others' results
         failure = traceback.format_exc()
     return Kept(

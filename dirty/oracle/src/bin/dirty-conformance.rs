@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand, ValueEnum};
 use dirty_oracle::judge::Setup;
 use dirty_oracle::outcome::{Outcome, Verdict};
-use dirty_oracle::output::{complain, say};
+use dirty_oracle::output::{complain, parse, say};
 use dirty_oracle::property::{Search, search};
 use dirty_oracle::run::{Order, What};
 use dirty_oracle::scenario::ALL;
@@ -152,7 +152,10 @@ fn main() -> ExitCode {
 }
 
 fn start() -> Result<ExitCode, String> {
-    let cli = Cli::parse();
+    let cli: Cli = match parse()? {
+        Ok(cli) => cli,
+        Err(code) => return Ok(code),
+    };
     match cli.command {
         Some(Hidden::One) => {
             return run::serve().map_err(|error| error.to_string()).map(|()| ExitCode::SUCCESS);
