@@ -335,7 +335,7 @@ def test_whatever_one_value_is_a_page_is_made_or_the_file_named(tmp_path: Path) 
     outcomes = Counter[str]()
     others = (None, -1, 10**400, "it's \\", [1, "a"], {"a": 1}, _places)
     cases = [(place, other) for place in list(_places(good))[1:] for other in others]
-    for place, other in random.Random(1).sample(cases, 120):
+    for place, other in random.Random(1).sample(cases, 40):
         bad = copy.deepcopy(good)
         inner = functools.reduce(operator.getitem, place[:-1], bad)
         if other is _places:
@@ -351,7 +351,7 @@ def test_whatever_one_value_is_a_page_is_made_or_the_file_named(tmp_path: Path) 
         else:
             page.build([PEARS], [], found, NOW, quick=True)
             outcomes["made"] += 1
-    assert min(outcomes["named"], outcomes["made"]) > 20
+    assert min(outcomes["named"], outcomes["made"]) > 5
 
 
 # The version of the sources
