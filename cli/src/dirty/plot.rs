@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::BufReader;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -19,7 +19,7 @@ use crate::output::{printable, tail};
 /// Draw pages written a second, by mapping, and the working set over time.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The recording
+    /// The recording; - is standard input
     #[arg(value_name = "FILE")]
     input: PathBuf,
     /// The SVG file to write; an old one is replaced; - is standard output
@@ -36,8 +36,10 @@ const BUSIEST: usize = 8;
 /// # Errors
 /// The recording is invalid (with the line), or the picture cannot be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let name = arguments.input.display();
-    let input = File::open(&arguments.input).with_context(|| format!("cannot read {name}"))?;
+    let is_standard = arguments.input.as_os_str() == "-";
+    let path = if is_standard { Path::new("/dev/stdin") } else { &arguments.input };
+    let name = if is_standard { "standard input".into() } else { arguments.input.display().to_string() };
+    let input = File::open(path).with_context(|| format!("cannot read {name}"))?;
     let (is, target) = (input.metadata()?, std::fs::metadata(&arguments.output));
     if target.is_ok_and(|target| target.is_file() && (target.dev(), target.ino()) == (is.dev(), is.ino())) {
         bail!(
@@ -45,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             destination::name(&arguments.output)
         );
     }
-    let recording = recording::read(BufReader::new(input)).with_context(|| format!("{name}"))?;
+    let recording = recording::read(BufReader::new(input)).with_context(|| name.clone())?;
     if recording.is_cut {
         crate::output::remark!("trapless: {name} is truncated; its unfinished last line is left out");
     }

@@ -134,7 +134,8 @@ impl Holder {
     /// Serve until something can be read from `stop`, or [`Options::idle`] is over.
     ///
     /// # Errors
-    /// Those of `poll(2)`; what goes wrong with one client ends only its connection.
+    /// `NotFound` when the socket was removed or replaced and no client is left: a holder that nobody can reach would
+    /// only keep others from tracking its processes. Those of `poll(2)`; what goes wrong with one client ends only its connection.
     pub fn run(&mut self, stop: RawFd) -> io::Result<()> {
         let mut due = Instant::now() + self.options.interval;
         let mut last_used = Instant::now();
@@ -174,6 +175,10 @@ impl Holder {
                 self.clients.push(client);
             }
             if Instant::now() >= due {
+                if self.clients.is_empty() && self.socket.is_some() && identity(&self.path) != self.socket {
+                    let why = format!("{} was removed or replaced: nobody can connect", self.path.display());
+                    return Err(io::Error::new(io::ErrorKind::NotFound, why));
+                }
                 self.processes.look_around();
                 due = Instant::now() + self.options.interval;
             }

@@ -70,6 +70,26 @@ fn the_end_of_a_holder_leaves_its_successors_socket() {
     std::fs::remove_dir(folder).unwrap();
 }
 
+/// A cleaner of /tmp takes the socket away: the holder ends, for its processes could be tracked by nobody else.
+#[test]
+fn a_holder_without_its_socket_ends() {
+    let folder = std::env::temp_dir().join(format!("trapless-hold-{}-gone", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let socket = folder.join("socket");
+    let options = Options { interval: std::time::Duration::from_millis(20), ..Options::default() };
+    let mut holder = Holder::new(&socket, options).unwrap();
+    let client = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    std::fs::remove_file(&socket).unwrap();
+    let (stop, _open) = std::os::unix::net::UnixStream::pair().unwrap();
+    let serving = std::thread::spawn(move || holder.run(std::os::fd::AsRawFd::as_raw_fd(&stop)));
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(!serving.is_finished(), "a client is connected");
+    drop(client);
+    let error = serving.join().unwrap().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+    std::fs::remove_dir(folder).unwrap();
+}
+
 /// One asks from moments of its own, the other begins anew by clearing; each at its own pace.
 #[test]
 fn two_clients_on_one_process() {

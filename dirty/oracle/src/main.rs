@@ -16,7 +16,7 @@ use dirty_oracle::scenario::{ALL, Scenario};
 use dirty_oracle::sequence::Sequence;
 use dirty_oracle::workload::Target;
 use dirty_oracle::{program, run, workload};
-use libdirty::BackendKind;
+use libdirty::{BackendKind, Error, Tracker};
 
 /// Holds the back ends of libdirty against memory itself.
 #[derive(Debug, Parser)]
@@ -220,6 +220,16 @@ fn run() -> Result<ExitCode, String> {
         Some(Command::Attach { pid, what, seconds, images, interval }) => {
             if matches!(what.target, Some(TargetName::Own)) {
                 return Err("attach: --target own: the program is another process".into());
+            }
+            // What is wrong with the process is no back end's mistake.
+            if let Err(
+                error @ (Error::NoProcess(_)
+                | Error::Thread { .. }
+                | Error::NoMemory(_)
+                | Error::Permission { .. }),
+            ) = Tracker::builder().process(*pid)
+            {
+                return Err(format!("attach: {error}"));
             }
             let looks =
                 Looks { images: *images, interval: Duration::from_millis(*interval), seconds: *seconds };
