@@ -100,6 +100,8 @@ const VALUED: [&str; 42] = [
     "veth-pair",
     "work-dir",
 ];
+/// The one that takes none, and is how some of those begin.
+const SWITCH: &str = "tls";
 const VALUED_LETTERS: &str = "DJLMWort";
 /// Letters whose value, if there is one, is the rest of the word.
 const ATTACHED_LETTERS: &str = "vx";
@@ -113,7 +115,7 @@ fn words(arguments: &[OsString]) -> Vec<Word<'_>> {
         } else if let Some(long) = word.strip_prefix("--") {
             if let Some((name, value)) = long.split_once('=') {
                 found.push(Word::Valued(name.to_owned(), Cow::Owned(value.to_owned())));
-            } else if VALUED.iter().any(|name| name.starts_with(long)) {
+            } else if long != SWITCH && VALUED.iter().any(|name| name.starts_with(long)) {
                 found.extend(rest.next().map(|value| Word::Valued(long.to_owned(), value)));
             }
         } else if let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
@@ -156,6 +158,7 @@ mod tests {
             ("-vD dump -t 5", Purpose::Dump), // D is of the verbosity
             ("-jd dump -t 5", Purpose::Dump),
             ("--tls-cert dump restore", Purpose::Other),
+            ("--tls dump -t 5", Purpose::Dump),
             ("--images-dir dump restore", Purpose::Other),
             ("--images-dir=dump restore", Purpose::Other),
             ("--imag dump restore", Purpose::Other),
