@@ -54,10 +54,10 @@ def _chain(backend: str) -> Step:
     return criu.chain(backend, TREE, criu.command(backend, f"/tmp/{backend}.socket"))
 
 
-def _is_right(outcome: Outcome) -> None:
+def _is_right(outcome: Outcome, least_skipped: int = 300) -> None:
     assert outcome.status == 0 and outcome.pages > 3000 and outcome.wrong == 0, outcome.text
     for step in ("two", "three"):
-        assert outcome.skipped(step) > 300 and outcome.written(step) > 100, outcome.text
+        assert outcome.skipped(step) > least_skipped and outcome.written(step) > 100, outcome.text
 
 
 def _holds(transcript: Transcript, *backends: str) -> None:
@@ -142,8 +142,12 @@ def _nested(tree: str, *, mistake: str = "") -> Outcome:
 
 
 def test_the_hypervisors_log() -> None:
-    """By SPML, on two processors."""
-    _is_right(_nested(SMALL))
+    """By SPML, on two processors.
+
+    The slower the machine, the more children the holder has not found yet when they are dumped, as a whole
+    then: 250 to 930 pages were skipped. Of a holder that tells nothing none is.
+    """
+    _is_right(_nested(SMALL), least_skipped=100)
 
 
 @pytest.mark.long("a second nested boot, for a control")
