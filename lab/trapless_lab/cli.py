@@ -332,7 +332,6 @@ def make_report(
     folder = given or root / "results" / "report" / ("quick" if quick else "full")
     if given and not kept.load(folder, names):  # before anything is made
         raise click.ClickException(f"{given} has no result of these experiments; the page stays as it is")
-    kept.load(target / page.RESULTS, names)
     _require_writable(
         (tables, target / page.HTML, target / page.MARKDOWN),
         (target / page.RESULTS, *([] if given else [folder])),
