@@ -330,7 +330,8 @@ def make_report(
     papers = [paper for paper in PAPERS if not only or paper.system in only]
     names = page.experiments(papers)
     folder = given or root / "results" / "report" / ("quick" if quick else "full")
-    if given and not kept.load(folder, names):  # before anything is made
+    found = kept.load(folder, names) if given else {}
+    if given and not found:  # before anything is made
         raise click.ClickException(f"{given} has no result of these experiments; the page stays as it is")
     _require_writable(
         (tables, target / page.HTML, target / page.MARKDOWN),
@@ -343,9 +344,7 @@ def make_report(
     left_out = [name for name in names if quick and not known[name].in_quick_report]
     now = sources.version(root, [known[name] for name in names])
     replaced = kept.load(target / page.RESULTS, names)
-    if given:
-        found = kept.load(folder, names)
-    else:
+    if not given:
         with output.alone(folder, "another report keeps its results there"):
             found = kept.load(folder, names)
             wanted = [
