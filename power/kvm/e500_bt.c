@@ -7,7 +7,7 @@
  * mode that was selected when the VM was created, and never otherwise. Pages that
  * the guest gives are checked against the VM's own memory before they are used; a
  * call that fails has changed nothing. The guarantee of e500_bt.h about program
- * counters is kept here: every exit of a translated VM goes through
+ * counters is kept here: every exit of a translated VM that is not short goes through
  * kvmppc_bt_handle_exit() before any other code reads the guest's state. Sites are made and
  * undone only while the VM is stopped, which is done here; e500_bt.h has the rule.
  */
@@ -64,6 +64,7 @@ int kvmppc_bt_init_vm(struct kvm *kvm)
 	hash_init(bt->reads.by_word);
 	xa_init(&bt->pages);
 	kvm->arch.bt = bt;
+	kvmppc_bt_use_short_exits();
 	return 0;
 }
 

@@ -16,11 +16,11 @@
  *  - A load of traced memory may be a site, too: its fragment reads a copy of what the
  *    guest wrote there, which is valid as long as every store to the data is
  *    intercepted (e500_bt_read.c).
- *  - The guest never sees a program counter inside a fragment: every exit that
- *    finds one moves it to the site or to the instruction after it. It is inside only
- *    if its memory still holds the fragment: a guest that executes code of its own in
- *    these pages is not moved, and no longer translated. Fragments exist only while the
- *    guest's TLB1 maps these pages as they were registered: else all sites are undone
+ *  - The guest never sees a program counter inside a fragment: every exit that finds one,
+ *    and is not short, moves it to the site or to the instruction after it. It is inside
+ *    only if its memory still holds the fragment: a guest that executes code of its own
+ *    in these pages is not moved, and no longer translated. Fragments exist only while
+ *    the guest's TLB1 maps these pages as they were registered: else all sites are undone
  *    before it runs again.
  *  - The host's records of sites and fragments are in host memory. By writing to its
  *    execute pages or the data page, the guest changes only what it executes itself,
@@ -28,7 +28,8 @@
  *
  * Call graph. These files call each other in one direction only:
  *
- *	e500_bt.c, e500_bt_fast.c -> trace -> read -> site -> tlb -> layout
+ *	e500_bt.c, e500_bt_fast.c -> trace -> read -> site -> tlb -> layout, level2
+ *	e500_bt.c, e500_bt_fast.c -> shorten
  *
  * and e500_bt_translate.c calls none of them. So undoing a site never calls upwards: it
  * restores the guest's word and, if that makes shadow TLB entries stale, requests
@@ -332,6 +333,8 @@ struct bt_layout {
  * @access_repeats: how many times in a row it was the same one
  * @near_pc: a traced access
  * @near_repeats: how many in a row were close to it, including itself
+ * @level2_cpu: the processor whose shadow entries are copied
+ * @level2_pids: how often its shadow PIDs had begun anew then
  */
 struct bt_vcpu {
 	bool inside;
@@ -344,6 +347,8 @@ struct bt_vcpu {
 	u32 access_repeats;
 	u32 near_pc;
 	u32 near_repeats;
+	int level2_cpu;
+	u32 level2_pids;
 };
 
 /**
@@ -448,15 +453,47 @@ static inline struct bt_vcpu *kvmppc_bt_vcpu(struct kvm_vcpu *vcpu)
 	return &vcpu->kvm->arch.bt->vcpu[vcpu->vcpu_idx];
 }
 
+/* e500_bt_shorten.c */
+/* Bits of the MSR of which there is no other copy, and the mode. */
+#define BT_HARMLESS_MSR	(MSR_CE | MSR_EE | MSR_ME | MSR_RI | MSR_PR)
+
+extern const struct kvm_vcpu_arch_shared kvmppc_bt_nobody;
+
+void kvmppc_bt_copy_short_exits(void);
+void kvmppc_bt_use_short_exits(void);
+void kvmppc_bt_find_mode(struct kvm_vcpu *vcpu);
+void kvmppc_bt_begin_short_exits(struct kvm_vcpu *vcpu);
+void kvmppc_bt_end_short_exits(struct kvm_vcpu *vcpu);
+
 /* The shadow PIDs are about to change. */
 static inline void kvmppc_bt_forget_pids(struct kvm_vcpu *vcpu)
 {
 	vcpu->arch.bt_pids_known = false;
-	vcpu->arch.bt_short = 0;
+	vcpu->arch.bt_short = &kvmppc_bt_nobody;
 }
 
 /* e500_bt_fast.c */
 bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr);
+
+/* e500_bt_short.S: copied, and never called where they are */
+void kvmppc_bt_short_start(void);
+void kvmppc_bt_short_data_miss(void);
+void kvmppc_bt_short_fetch_miss(void);
+void kvmppc_bt_short_syscall(void);
+void kvmppc_bt_short_program(void);
+void kvmppc_bt_short_end(void);
+
+/* e500_bt_level2.c: called by the shadow TLB */
+struct kvm_book3e_206_tlb_entry;
+
+void kvmppc_bt_note_entry(struct kvm_vcpu *vcpu, const struct kvm_book3e_206_tlb_entry *entry);
+void kvmppc_bt_forget_entry(struct kvm_vcpu *vcpu, u32 ea, u32 pid);
+void kvmppc_bt_forget_page(struct kvm_vcpu *vcpu, kvm_pfn_t pfn);
+void kvmppc_bt_forget_copies(struct kvm_vcpu *vcpu);
+void kvmppc_bt_pids_anew(struct kvm_vcpu *vcpu);
+u32 kvmppc_bt_pids_begun(void);
+void kvmppc_bt_level2_load(struct kvm_vcpu *vcpu);
+void kvmppc_bt_free_level2(struct kvm_vcpu *vcpu);
 
 /* e500_bt_tlb.c: called by the shadow TLB */
 unsigned int kvmppc_bt_next_victim(struct kvm *kvm, unsigned int last, unsigned int entries);
@@ -581,6 +618,35 @@ static inline void kvmppc_bt_forget_pids(struct kvm_vcpu *vcpu)
 static inline bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 {
 	return false;
+}
+
+static inline void kvmppc_bt_copy_short_exits(void)
+{
+}
+
+static inline void kvmppc_bt_note_entry(struct kvm_vcpu *vcpu,
+					const struct kvm_book3e_206_tlb_entry *entry)
+{
+}
+
+static inline void kvmppc_bt_forget_entry(struct kvm_vcpu *vcpu, u32 ea, u32 pid)
+{
+}
+
+static inline void kvmppc_bt_forget_copies(struct kvm_vcpu *vcpu)
+{
+}
+
+static inline void kvmppc_bt_pids_anew(struct kvm_vcpu *vcpu)
+{
+}
+
+static inline void kvmppc_bt_level2_load(struct kvm_vcpu *vcpu)
+{
+}
+
+static inline void kvmppc_bt_free_level2(struct kvm_vcpu *vcpu)
+{
 }
 
 static inline void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst)

@@ -37,22 +37,36 @@ static bool nothing_waits(struct kvm_vcpu *vcpu)
 }
 
 /*
- * Both pairs of shadow PIDs. Allocating one may invalidate all earlier ones; then the
- * first one differs when it is looked up again.
+ * Both pairs of shadow PIDs. Allocating one may invalidate all, also those in use, if this
+ * processor's begin anew.
  */
 static void learn_pids(struct kvm_vcpu *vcpu)
 {
 	struct kvmppc_vcpu_e500 *vcpu_e500 = to_e500(vcpu);
 	unsigned int pid = get_cur_pid(vcpu), pr;
 	u32 (*pids)[2] = vcpu->arch.bt_pids;
+	u32 begun;
 
 	do {
+		begun = kvmppc_bt_pids_begun();
 		for (pr = 0; pr < 2; pr++) {
 			pids[pr][0] = kvmppc_e500_get_sid(vcpu_e500, 0, pid, pr, 1);
 			pids[pr][1] = kvmppc_e500_get_sid(vcpu_e500, 0, 0, pr, 1);
 		}
-	} while (kvmppc_e500_get_sid(vcpu_e500, 0, pid, 0, 1) != pids[0][0]);
+	} while (begun != kvmppc_bt_pids_begun());
 	vcpu->arch.bt_pids_known = true;
+}
+
+/* Let the guest go on with the PIDs of the mode that it is in. */
+static void use_pids(struct kvm_vcpu *vcpu)
+{
+	const u32 *pids;
+
+	if (!vcpu->arch.bt_pids_known)
+		learn_pids(vcpu);
+	pids = vcpu->arch.bt_pids[get_cur_pr(vcpu)];
+	vcpu->arch.shadow_pid = pids[0];
+	vcpu->arch.shadow_pid1 = pids[1];
 }
 
 /*
@@ -62,21 +76,14 @@ static void learn_pids(struct kvm_vcpu *vcpu)
 static void set_msr(struct kvm_vcpu *vcpu, u32 msr)
 {
 	u32 changed = vcpu->arch.shared->msr ^ msr;
-	const u32 *pids;
 
-	if ((changed & ~(MSR_CE | MSR_EE | MSR_ME | MSR_RI | MSR_PR)) ||
-	    (msr & (MSR_IS | MSR_DS))) {
+	if ((changed & ~BT_HARMLESS_MSR) || (msr & (MSR_IS | MSR_DS))) {
 		kvmppc_set_msr(vcpu, msr);
 		return;
 	}
 	vcpu->arch.shared->msr = msr;
-	if (!(changed & MSR_PR))
-		return;
-	if (!vcpu->arch.bt_pids_known)
-		learn_pids(vcpu);
-	pids = vcpu->arch.bt_pids[get_cur_pr(vcpu)];
-	vcpu->arch.shadow_pid = pids[0];
-	vcpu->arch.shadow_pid1 = pids[1];
+	if (changed & MSR_PR)
+		use_pids(vcpu);
 }
 
 /* Like kvmppc_booke_irqprio_deliver() for exceptions that cannot be masked. */
@@ -171,6 +178,9 @@ static bool tlb_instruction(struct kvm_vcpu *vcpu, u32 inst)
 	if (get_xop(inst) == OP_31_XOP_MTSPR) {
 		if (ops->emulate_mtspr(vcpu, get_sprn(inst), kvmppc_get_gpr(vcpu, get_rs(inst))))
 			return false;
+		/* The guest's kernel has changed to another process, and will return to it. */
+		if (!vcpu->arch.bt_pids_known && !(vcpu->arch.shared->msr & (MSR_IS | MSR_DS)))
+			use_pids(vcpu);
 	} else if (ops->emulate_op(vcpu, inst, &advance)) {
 		return false;
 	}
@@ -323,10 +333,11 @@ static bool may_be_fast(struct kvm_vcpu *vcpu)
  */
 bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 {
-	vcpu->arch.bt_short = 0;
-	if (!may_be_fast(vcpu) || !nothing_waits(vcpu) || !simple_exit(vcpu, exit_nr))
+	kvmppc_bt_find_mode(vcpu);
+	if (!may_be_fast(vcpu) || !nothing_waits(vcpu) || !simple_exit(vcpu, exit_nr)) {
+		kvmppc_bt_end_short_exits(vcpu);
 		return false;
-	vcpu->arch.bt_short = vcpu->arch.bt_pids_known &&
-			      !(vcpu->arch.shared->msr & (MSR_IS | MSR_DS | MSR_DE));
+	}
+	kvmppc_bt_begin_short_exits(vcpu);
 	return true;
 }

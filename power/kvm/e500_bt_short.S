@@ -1,33 +1,48 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Exits that only change the guest between its user and its supervisor mode: a
- * system call, and rfi. Two of them are a system call's whole cost, so they are
- * handled where they arrive, before any register of the host's is restored.
+ * Exits that are handled where they arrive, before any register of the host's is
+ * restored, because little has to be done: those that only change the guest between its
+ * user and its supervisor mode, a system call and rfi, of which every system call has
+ * both; and a miss of the shadow TLB for which there is a copy of an entry
+ * (e500_bt_level2.c).
  *
- * Invariant: an exit handled here has the same effect as by e500_bt_fast.c, which sets
- * vcpu->arch.bt_short when the state is simple enough. e500_bt_fast.c clears it at every
- * exit that it handles; it is set only while the shadow PIDs in bt_pids are valid
- * and the guest's address space is 0. Conditions that may change without an exit are
- * checked again here: pending exceptions, requests, a signal, rescheduling. If a check
- * fails, nothing has been changed yet, and the exit takes the normal path.
+ * e500_bt_shorten.c copies this code behind KVM's exception handlers, and has the
+ * handlers of these interrupts begin with a branch to it. So nothing here may depend on
+ * where it is: branches stay inside of the copy, or go through CTR.
+ *
+ * Invariant: an exit handled here has the same effect as by e500_bt_fast.c, but for a
+ * guest that has itself written bits into the MSR in its shared page which it must not
+ * write there. If a comparison fails, nothing has been changed yet, and the exit takes
+ * the normal path.
+ *
+ * For system calls and rfi, e500_bt_shorten.c sets vcpu->arch.bt_short to the guest's
+ * shared page, and with it bt_msr and bt_syscall, when the state is simple enough. At all
+ * other times bt_short is the address of kvmppc_bt_nobody, whose MSR no guest has, so
+ * that the comparisons below fail. The shadow PIDs in bt_pids are valid whenever bt_short
+ * is the guest's.
+ *
+ * What may begin to wait without an exit of this vcpu (an exception, a request, a signal,
+ * rescheduling) comes with an interrupt, as it must for a guest that does not exit at
+ * all. Nothing waited when bt_short was set; while something does, a miss changes nothing
+ * that it waits for. So nothing is asked here.
  *
  * The other steps of lightweight_exit undo effects of host code that has run, and none
- * has. Debug events of the host cannot occur: MSR[DE] takes the normal path. SPRG4 to 7
- * are as the guest's last mtspr left them; a guest that writes them in the shared page
- * sees it after its next longer exit.
+ * has. Debug events that occur here are the guest's, and KVM's debug handler clears them.
+ * SPRG4 to 7 are as the guest's last mtspr left them; a guest that writes them in the
+ * shared page sees it after its next longer exit.
  *
- * No register but r3 to r9, CTR and cr0 is touched, and all are the guest's again at
- * the end. Loads and stores are of the vcpu and its shared page, which the host's
- * TLB1 always maps, whatever PID is.
+ * No register but r3 to r7 and cr0 is touched, and all are the guest's again at the end.
+ * Loads and stores are of the vcpu, its shared page (or kvmppc_bt_nobody) and its copies,
+ * and of the thread, all of which the host's TLB1 always maps, whatever PID is; but for
+ * the guest's instruction (IS_RFI).
  */
 #include <linux/linkage.h>
-#include <linux/threads.h>
 #include <asm/asm-offsets.h>
 #include <asm/kvm_asm.h>
+#include <asm/mmu.h>
 #include <asm/page.h>
 #include <asm/ppc_asm.h>
 #include <asm/reg.h>
-#include <asm/thread_info.h>
 
 #define GUEST_GPR(n)	(VCPU_GPRS + (n * 4))
 /* The low word of a field of 64 bits. */
@@ -36,141 +51,240 @@
 #define INST_RFI_HI	0x4c00
 #define INST_RFI_LO	0x0064
 
-/* The MSR bits that an exception keeps; with MSR[DE] it is not handled here. */
-#define KEPT		(MSR_CE | MSR_ME)
 /* Bits that are kept in the shared page only, and the mode. */
 #define HARMLESS	(MSR_CE | MSR_EE | MSR_ME | MSR_RI | MSR_PR)
 #define OTHERS_HI	(~HARMLESS >> 16 & 0xffff)
 #define OTHERS_LO	(~HARMLESS & 0xffff)
 
-#define MUST_LEAVE	(_TIF_SIGPENDING | _TIF_NEED_RESCHED | _TIF_NOTIFY_SIGNAL)
+/* What a copied entry's MAS1 is, but for the shadow PID. */
+#define LEVEL2_MAS1	(MAS1_VALID | MAS1_TS | MAS1_TSIZE(BOOK3E_PAGESZ_4K))
 
-/* Increment a counter of 64 bits, without the carry bit, which is in the guest's XER. */
-.macro COUNT offset
-	lwz	r6, \offset + LOW(r4)
-	addi	r6, r6, 1
-	stw	r6, \offset + LOW(r4)
-	cmpwi	r6, 0
-	bne	1f
-	lwz	r6, \offset(r4)
-	addi	r6, r6, 1
-	stw	r6, \offset(r4)
-1:
+/* bt_pids and bt_msr have one of each; bt_short_exits has two more. */
+#define SUPERVISOR	0
+#define USER		1
+#define DATA_MISS	2
+#define FETCH_MISS	3
+#define BT_MSR(mode)	(VCPU_BT_MSR + (mode) * 4)
+#define BT_PID(mode)	(VCPU_BT_PIDS + (mode) * 8)
+#define BT_PID1(mode)	(BT_PID(mode) + 4)
+#define BT_EXITS(kind)	(VCPU_BT_SHORT_EXITS + (kind) * 4)
+
+/* Get the vcpu into r4, and free r3, r5 and r6; r3 keeps the guest's CR. */
+.macro BEGIN
+	mtspr	SPRN_SPRG_WSCRATCH0, r4
+	mfspr	r4, SPRN_SPRG_THREAD
+	lwz	r4, THREAD_KVM_VCPU(r4)
+	stw	r3, GUEST_GPR(3)(r4)
+	stw	r5, GUEST_GPR(5)(r4)
+	stw	r6, GUEST_GPR(6)(r4)
+	mfcr	r3
+.endm
+
+/* Get the MSR of the guest, or kvmppc_bt_nobody's, into r5. */
+.macro GET_MSR
+	lwz	r6, VCPU_BT_SHORT(r4)
+	lwz	r5, VCPU_SHARED_MSR + LOW(r6)
 .endm
 
 /*
- * From the handlers in booke_interrupts.S:
- *  r3: guest's PC
- *  r4: vcpu, where the guest's r3 to r6 and CTR are
- *  r5: exit number
+ * Whether the guest's instruction is rfi, into cr0. Like kvmppc_resume_host: it is in the
+ * guest's address space, where an entry of the TLB has just been used for it.
  */
-SYM_FUNC_START(kvmppc_bt_short_exit)
-	stw	r7, GUEST_GPR(7)(r4)
-	stw	r8, GUEST_GPR(8)(r4)
-	stw	r9, GUEST_GPR(9)(r4)
-	mfcr	r8
-
-	lwz	r6, VCPU_BT_SHORT(r4)
-	cmpwi	r6, 0
-	beq	.Llong
-	lwz	r6, VCPU_PENDING_EXCEPTIONS(r4)
-	lwz	r7, VCPU_REQUESTS(r4)
-	lwz	r9, VCPU_REQUESTS + LOW(r4)
-	or	r6, r6, r7
-	or.	r6, r6, r9
-	bne	.Llong
-	mfspr	r6, SPRN_SPRG_THREAD
-	lwz	r6, THREAD_TO_TI_FLAGS(r6)
-	andi.	r6, r6, MUST_LEAVE
-	bne	.Llong
-
-	lwz	r6, VCPU_SHARED(r4)
-	lwz	r7, VCPU_SHARED_MSR + LOW(r6)
-	andi.	r9, r7, MSR_PR
-	bne	.Luser
-
-	/* Supervisor: a hypercall takes the long way, rfi is done here. */
-	cmpwi	r5, BOOKE_INTERRUPT_PROGRAM
-	bne	.Llong
-	/* Like kvmppc_resume_host: the instruction is in the guest's memory. */
-	mfmsr	r5
-	ori	r9, r5, MSR_DS
-	mtmsr	r9
+.macro IS_RFI
+	mfspr	r5, SPRN_SRR0
+	mfmsr	r6
+	ori	r6, r6, MSR_DS
+	mtmsr	r6
 	isync
-	lwz	r9, 0(r3)
-	mtmsr	r5
+	lwz	r5, 0(r5)
+	xori	r6, r6, MSR_DS
+	mtmsr	r6
 	isync
-	li	r5, BOOKE_INTERRUPT_PROGRAM
-	xoris	r9, r9, INST_RFI_HI
-	cmplwi	r9, INST_RFI_LO
-	bne	.Llong
+	xoris	r5, r5, INST_RFI_HI
+	cmplwi	r5, INST_RFI_LO
+.endm
 
-	lwz	r5, VCPU_SHARED_SRR1 + LOW(r6)
-	xor	r9, r5, r7
-	andis.	r7, r9, OTHERS_HI
-	bne	.Llong_program
-	andi.	r7, r9, OTHERS_LO
-	bne	.Llong_program
-	lwz	r3, VCPU_SHARED_SRR0 + LOW(r6)
-	stw	r5, VCPU_SHARED_MSR + LOW(r6)
-	/* MSR[PR], the index: times the size of a pair. */
-	rlwinm	r9, r5, 32 - (MSR_PR_LG - 3), 28, 28
-	COUNT	VCPU_STAT_EMULATED
-	b	.Lenter
+/* Count an exit, for e500_bt_shorten.c to add to the statistics. */
+.macro COUNT kind
+	lwz	r6, BT_EXITS(\kind)(r4)
+	addi	r6, r6, 1
+	stw	r6, BT_EXITS(\kind)(r4)
+.endm
 
-.Luser:
-	cmpwi	r5, BOOKE_INTERRUPT_SYSCALL
-	bne	.Llong
-	lis	r5, KEPT@h
-	ori	r5, r5, KEPT@l
-	and	r5, r5, r7
-	xor	r9, r5, r7
-	andis.	r6, r9, OTHERS_HI
-	bne	.Llong_syscall
-	andi.	r6, r9, OTHERS_LO
-	bne	.Llong_syscall
-	lwz	r6, VCPU_SHARED(r4)
-	stw	r3, VCPU_SHARED_SRR0 + LOW(r6)
-	stw	r7, VCPU_SHARED_SRR1 + LOW(r6)
-	stw	r5, VCPU_SHARED_MSR + LOW(r6)
-	lwz	r3, VCPU_IVPR(r4)
-	lwz	r7, VCPU_IVOR_SYSCALL(r4)
-	or	r3, r3, r7
-	li	r9, 0
-	COUNT	VCPU_STAT_SYSCALL
-
-.Lenter:
-	add	r9, r9, r4
-	lwz	r5, VCPU_BT_PIDS(r9)
-	lwz	r7, VCPU_BT_PIDS + 4(r9)
-	stw	r5, VCPU_SHADOW_PID(r4)
-	stw	r7, VCPU_SHADOW_PID1(r4)
-	mtspr	SPRN_PID, r5
-	mtspr	SPRN_PID1, r7
-	mtspr	SPRN_SRR0, r3
-	/* SRR1 is what the guest's real MSR was, and will be. */
-	lwz	r6, VCPU_CTR(r4)
-	mtctr	r6
-	mtcrf	0x80, r8
-	lwz	r9, GUEST_GPR(9)(r4)
-	lwz	r8, GUEST_GPR(8)(r4)
-	lwz	r7, GUEST_GPR(7)(r4)
+/*
+ * Go on in the guest: SRR0 says where, and SRR1 is what the guest's real MSR was, and
+ * will be. rfi synchronises the context, PID included.
+ */
+.macro RESUME
+	mtcrf	0x80, r3
 	lwz	r6, GUEST_GPR(6)(r4)
 	lwz	r5, GUEST_GPR(5)(r4)
 	lwz	r3, GUEST_GPR(3)(r4)
-	lwz	r4, GUEST_GPR(4)(r4)
-	/* Synchronises the context, PID included. */
+	mfspr	r4, SPRN_SPRG_RSCRATCH0
 	rfi
+.endm
+
+/* Go on in the guest in a mode. */
+.macro RESUME_IN mode
+	lwz	r6, BT_PID(\mode)(r4)
+	lwz	r5, BT_PID1(\mode)(r4)
+	mtspr	SPRN_PID, r6
+	mtspr	SPRN_PID1, r5
+	RESUME
+.endm
+
+/*
+ * Find the copy of the entry that maps the page of an address in r7 for a shadow PID, as
+ * kvmppc_bt_note_entry() has put it there; its address in r6, cr0 says whether there is one. In
+ * r7 is the page and the PID then.
+ */
+.macro FIND_COPY pid
+	mfspr	r5, \pid
+	rlwimi	r7, r5, 0, 20, 31
+	rotlwi	r5, r7, 12
+	xor	r5, r5, r7
+	rlwinm	r5, r5, 24, 20, 27
+	lwzux	r5, r6, r5
+	cmplw	r5, r7
+.endm
+
+/* The MAS registers are as a miss has set them: MAS0 names TLB0 and a victim in it. */
+.macro REFILL address kind exit
+	BEGIN
+	lwz	r6, VCPU_BT_LEVEL2(r4)
+	cmplwi	r6, 0
+	beq	1f
+	stw	r7, GUEST_GPR(7)(r4)
+	mfspr	r7, \address
+	FIND_COPY SPRN_PID
+	beq	2f
+	lwz	r6, VCPU_BT_LEVEL2(r4)
+	FIND_COPY SPRN_PID1
+	beq	2f
+	lwz	r7, GUEST_GPR(7)(r4)
+1:	li	r5, \exit
+	b	.Llong
+
+2:	lis	r5, LEVEL2_MAS1@h
+	ori	r5, r5, LEVEL2_MAS1@l
+	rlwimi	r5, r7, 16, 8, 15
+	mtspr	SPRN_MAS1, r5
+	lwz	r5, BT_COPY_MAS2(r6)
+	mtspr	SPRN_MAS2, r5
+	lwz	r5, BT_COPY_MAS3(r6)
+	mtspr	SPRN_MAS3, r5
+	lwz	r5, BT_COPY_MAS7(r6)
+	mtspr	SPRN_MAS7, r5
+	isync
+	tlbwe
+	COUNT	\kind
+	lwz	r7, GUEST_GPR(7)(r4)
+	RESUME
+.endm
+
+SYM_FUNC_START(kvmppc_bt_short_start)
+SYM_FUNC_END(kvmppc_bt_short_start)
+
+SYM_FUNC_START(kvmppc_bt_short_data_miss)
+	REFILL	SPRN_DEAR, DATA_MISS, BOOKE_INTERRUPT_DTLB_MISS
+SYM_FUNC_END(kvmppc_bt_short_data_miss)
+
+SYM_FUNC_START(kvmppc_bt_short_fetch_miss)
+	REFILL	SPRN_SRR0, FETCH_MISS, BOOKE_INTERRUPT_ITLB_MISS
+SYM_FUNC_END(kvmppc_bt_short_fetch_miss)
+
+SYM_FUNC_START(kvmppc_bt_short_syscall)
+	BEGIN
+	GET_MSR
+	lwz	r6, BT_MSR(USER)(r4)
+	cmplw	r5, r6
+	bne	.Llong_syscall
+	lwz	r6, VCPU_SHARED(r4)
+	stw	r5, VCPU_SHARED_SRR1 + LOW(r6)
+	lwz	r5, BT_MSR(SUPERVISOR)(r4)
+	stw	r5, VCPU_SHARED_MSR + LOW(r6)
+	mfspr	r5, SPRN_SRR0
+	stw	r5, VCPU_SHARED_SRR0 + LOW(r6)
+	lwz	r5, VCPU_BT_SYSCALL(r4)
+	mtspr	SPRN_SRR0, r5
+	COUNT	USER
+	RESUME_IN SUPERVISOR
+.Llong_syscall:
+	li	r5, BOOKE_INTERRUPT_SYSCALL
+	b	.Llong
+SYM_FUNC_END(kvmppc_bt_short_syscall)
+
+/*
+ * The return to the user with the MSR that it had, from where nothing but a system call has
+ * changed the MSR, has the fewest steps.
+ */
+SYM_FUNC_START(kvmppc_bt_short_program)
+	BEGIN
+	GET_MSR
+	lwz	r6, BT_MSR(SUPERVISOR)(r4)
+	cmplw	r5, r6
+	bne	.Lother_msr
+	IS_RFI
+	bne	.Llong_program
+	lwz	r6, VCPU_SHARED(r4)
+	lwz	r5, VCPU_SHARED_SRR1 + LOW(r6)
+	lwz	r6, BT_MSR(USER)(r4)
+	cmplw	r5, r6
+	bne	.Lrfi
+	lwz	r6, VCPU_SHARED(r4)
+	stw	r5, VCPU_SHARED_MSR + LOW(r6)
+	lwz	r5, VCPU_SHARED_SRR0 + LOW(r6)
+	mtspr	SPRN_SRR0, r5
+	COUNT	SUPERVISOR
+	RESUME_IN USER
+
+	/* kvmppc_bt_nobody has MSR[PR], too. */
+.Lother_msr:
+	andi.	r6, r5, MSR_PR
+	bne	.Llong_program
+	IS_RFI
+	bne	.Llong_program
+
+	/* To either mode, as long as no other bit of the MSR changes. */
+.Lrfi:
+	lwz	r6, VCPU_SHARED(r4)
+	lwz	r5, VCPU_SHARED_MSR + LOW(r6)
+	lwz	r6, VCPU_SHARED_SRR1 + LOW(r6)
+	xor	r5, r5, r6
+	andis.	r6, r5, OTHERS_HI
+	bne	.Llong_program
+	andi.	r6, r5, OTHERS_LO
+	bne	.Llong_program
+	lwz	r6, VCPU_SHARED(r4)
+	lwz	r5, VCPU_SHARED_SRR1 + LOW(r6)
+	stw	r5, VCPU_SHARED_MSR + LOW(r6)
+	lwz	r6, VCPU_SHARED_SRR0 + LOW(r6)
+	mtspr	SPRN_SRR0, r6
+	COUNT	SUPERVISOR
+	/* MSR[PR], the index: times the size of a pair. */
+	rlwinm	r5, r5, 32 - (MSR_PR_LG - 3), 28, 28
+	add	r5, r5, r4
+	lwz	r6, BT_PID(0)(r5)
+	lwz	r5, BT_PID1(0)(r5)
+	mtspr	SPRN_PID, r6
+	mtspr	SPRN_PID1, r5
+	RESUME
 
 .Llong_program:
 	li	r5, BOOKE_INTERRUPT_PROGRAM
-	b	.Llong
-.Llong_syscall:
-	li	r5, BOOKE_INTERRUPT_SYSCALL
+	/* What the handler would have done, whose first instruction came here. */
 .Llong:
-	mtcrf	0x80, r8
-	lwz	r9, GUEST_GPR(9)(r4)
-	lwz	r8, GUEST_GPR(8)(r4)
-	lwz	r7, GUEST_GPR(7)(r4)
-	b	kvmppc_resume_host
-SYM_FUNC_END(kvmppc_bt_short_exit)
+	mtcrf	0x80, r3
+	mfspr	r3, SPRN_SPRG_RSCRATCH0
+	stw	r3, GUEST_GPR(4)(r4)
+	mfctr	r3
+	stw	r3, VCPU_CTR(r4)
+	lis	r6, kvmppc_resume_host@h
+	ori	r6, r6, kvmppc_resume_host@l
+	mtctr	r6
+	mfspr	r3, SPRN_SRR0
+	bctr
+SYM_FUNC_END(kvmppc_bt_short_program)
+
+SYM_FUNC_START(kvmppc_bt_short_end)
+SYM_FUNC_END(kvmppc_bt_short_end)

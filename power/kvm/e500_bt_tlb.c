@@ -253,6 +253,7 @@ static bool drop_page(struct kvm_vcpu *vcpu, gfn_t gfn)
 		drop_entry(MAS0_TLBSEL(1) | MAS0_ESEL(way), 0, true, map.pfn);
 		local_irq_restore(flags);
 	}
+	kvmppc_bt_forget_page(vcpu, map.pfn);
 	preempt_enable();
 	kvm_vcpu_unmap(vcpu, &map, false);
 	return true;

@@ -133,14 +133,14 @@ def _symbols(elf: ELFFile, path: Path) -> SymbolTableSection:
 def parts(image: Image, objects: Mapping[str, Path]) -> dict[str, range]:
     """Return the address ranges of objects in the linked kernel.
 
-    An object's text stays in one piece, so each of its global functions determines the range; all must agree.
+    An object's text stays in one piece, so each global function in it determines the range; all must agree.
     """
     found = {}
     for name, path in objects.items():
         with path.open("rb") as file:
             elf = ELFFile(file)
             text = elf.get_section_by_name(".text")
-            offsets = _functions(elf, path)
+            offsets = _functions(elf, path, elf.get_section_index(".text"))
         bases = {image.functions.get(function, 0) - offset for function, offset in offsets.items()}
         if text is None or len(bases) != 1 or (first := bases.pop()) < BASE:
             raise LabError(f"the kernel was not linked from {path}; run make power")
@@ -148,10 +148,11 @@ def parts(image: Image, objects: Mapping[str, Path]) -> dict[str, range]:
     return found
 
 
-def _functions(elf: ELFFile, path: Path) -> dict[str, int]:
+def _functions(elf: ELFFile, path: Path, section: int | None = None) -> dict[str, int]:
+    """Return the global functions, or those in one section."""
     return {
         symbol.name: symbol["st_value"]
         for symbol in _symbols(elf, path).iter_symbols()
         if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_info"]["bind"] == "STB_GLOBAL"
-        if symbol["st_shndx"] != "SHN_UNDEF"
+        if symbol["st_shndx"] != "SHN_UNDEF" and section in (None, symbol["st_shndx"])
     }

@@ -81,7 +81,7 @@ struct kvm_vcpu {
 		u32 gpr[32];
 		u32 pc;
 		bool bt_pids_known;
-		u32 bt_short;
+		const void *bt_short;
 	} arch;
 };
 

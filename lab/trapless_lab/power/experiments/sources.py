@@ -65,13 +65,17 @@ FILES = (
     "e500_bt",
     "e500_bt_fast",
     "e500_bt_layout",
+    "e500_bt_level2",
     "e500_bt_read",
-    "e500_bt_short",
+    "e500_bt_shorten",
     "e500_bt_site",
     "e500_bt_tlb",
     "e500_bt_trace",
     "e500_bt_translate",
 )
+# KVM copies its exception handlers behind the kernel's code, and e500_bt_short.S behind them.
+HANDLERS = "handlers"
+CODE_END = 1 << 32
 TRANSLATOR = ("e500_bt_site", "e500_bt_translate")
 TRANSLATOR_PERCENT_AT_MOST = 2.0
 # Instructions of modules, and at places that the kernel patches while it runs.
@@ -201,9 +205,9 @@ def paper_rows() -> list[dict[str, Any]]:
 
 
 def plan(image: Image) -> Plan:
-    """Return the plan: the files of translation, and the translator's calls from elsewhere."""
+    """Return the plan: the files of translation, copied code, and the translator's calls from elsewhere."""
     objects = {name: artifacts.power("kernel", f"obj/arch/powerpc/kvm/{name}.o") for name in FILES}
-    parts = power_image.parts(image, objects)
+    parts = {**power_image.parts(image, objects), HANDLERS: range(image.area.end, CODE_END)}
     return Plan(parts, power_ranges.calls_into(image, [parts[name] for name in TRANSLATOR]))
 
 

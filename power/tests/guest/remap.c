@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * Mappings of one address that follow each other, in TLB0: the host must not use what it
+ * has kept of an earlier one, neither of this process nor of another.
+ *
+ * Invariant: its output is always the same. Each page has a word that says which one it
+ * is. All mappings are of one address, so that nothing but what the guest changes tells
+ * them apart.
+ */
+#include "board.h"
+
+#define PAGE		4096
+#define PAGES		16
+#define WINDOW		0x01900000
+
+#define SPR_PID		48
+#define PIDS		256
+/* TLB0 has four ways; the other processes' entries are of TLB1. */
+#define PROCESSES	12
+#define WAYS		4
+#define FIRST_ENTRY	2
+/* After so many others the processes' mappings are used again: not a divisor of PIDS. */
+#define OTHERS		37
+
+/* Reads of pages in the same set of a TLB as the window, so that its entry is replaced. */
+#define SET_BYTES	0x80000
+#define RAM_END		0x01000000
+
+static u8 pages[PAGES][PAGE] __attribute__((section(".arena"), aligned(PAGE)));
+
+static void *recovery[5];
+static volatile u32 expected;
+
+/* The only interrupt that is expected is a miss, of an address that is no longer mapped. */
+void trap(void)
+{
+	if (!expected) {
+		print("remap: unexpected interrupt\n");
+		reset();
+	}
+	expected = 0;
+	__builtin_longjmp(recovery, 1);
+}
+
+static void map_small(u32 entry, u32 pid, u32 page)
+{
+	mtspr(SPR_MAS0, entry);
+	mtspr(SPR_MAS1, MAS1_VALID | pid << 16 | TSIZE_4K << 8);
+	mtspr(SPR_MAS2, WINDOW);
+	mtspr(SPR_MAS3, (u32)pages[page] | MAP_READ | MAP_WRITE);
+	mtspr(SPR_MAS7, 0);
+	asm volatile("isync; tlbwe; isync; sync" : : : "memory");
+}
+
+static u32 window(void)
+{
+	return *(volatile u32 *)WINDOW;
+}
+
+static void read_window(void)
+{
+	window();
+}
+
+/* Whether a read of the window ends in an interrupt. */
+static u32 misses(void)
+{
+	/* No inlining: the read must come after what a return from the interrupt needs. */
+	void (*volatile function)(void) = read_window;
+
+	if (__builtin_setjmp(recovery))
+		return 1;
+	expected = 1;
+	function();
+	expected = 0;
+	return 0;
+}
+
+static void set_pid(u32 pid)
+{
+	mtspr(SPR_PID, pid);
+	asm volatile("isync" : : : "memory");
+}
+
+static void crowd(void)
+{
+	u32 at;
+
+	for (at = WINDOW % SET_BYTES; at < RAM_END; at += SET_BYTES)
+		(void)*(volatile u32 *)at;
+}
+
+static void expect(const char *what, u32 good)
+{
+	print("remap: ");
+	print(what);
+	print(good ? ": right\n" : ": WRONG\n");
+}
+
+static void one_process(void)
+{
+	u32 page, good = 1;
+
+	for (page = 0; page < PAGES; page++) {
+		map_small(0, 0, page);
+		good &= window() == page;
+		crowd();
+		good &= window() == page;
+	}
+	expect("written over", good);
+	for (page = 0, good = 1; page < PAGES; page++) {
+		map_small(0, 0, page);
+		good &= window() == page;
+		crowd();
+		asm volatile("tlbivax 0, %0; sync; isync" : : "r" (WINDOW) : "memory");
+		good &= misses();
+	}
+	expect("invalidated", good);
+}
+
+/*
+ * Each process keeps its mapping, while so many others come and go that the host, which
+ * has 255 shadow PIDs, gives theirs to others.
+ */
+static void in_turn(u32 rounds)
+{
+	u32 round, pid, other = PROCESSES, good = 1;
+
+	for (pid = 1; pid <= PROCESSES; pid++)
+		map_small(pid <= WAYS ? (pid - 1) << 16 : MAS0_TLB1 | (FIRST_ENTRY + pid - 1 - WAYS) << 16, pid, pid);
+	for (round = 0; round < rounds; round++) {
+		for (pid = 0; pid < OTHERS; pid++) {
+			if (++other == PIDS)
+				other = PROCESSES + 1;
+			set_pid(other);
+		}
+		for (pid = 1; pid <= PROCESSES; pid++) {
+			set_pid(pid);
+			good &= window() == pid;
+		}
+	}
+	set_pid(0);
+	expect("of several processes", good);
+}
+
+void main(const void *tree)
+{
+	u32 page;
+
+	map_devices();
+	enable_translation(DATA_PAGE, (u32)execute_pages, EXECUTE_PAGES);
+	for (page = 0; page < PAGES; page++)
+		*(volatile u32 *)pages[page] = page;
+	one_process();
+	in_turn(argument(tree, "rounds", 400));
+	print("done\n");
+	reset();
+}
