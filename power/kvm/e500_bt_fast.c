@@ -314,8 +314,8 @@ static bool may_be_fast(struct kvm_vcpu *vcpu)
 {
 	const struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 
-	if (!bt || !bt->nareas)
-		return kvmppc_bt_enabled(vcpu->kvm);
+	if (!bt->nareas)
+		return bt->mode == BT_MODE_EXITS;
 	return vcpu->arch.magic_page_ea == bt->data &&
 	       ((vcpu->arch.shared->msr & MSR_PR) ||
 		!kvmppc_bt_in_fragments(bt, kvmppc_get_pc(vcpu)));
@@ -333,6 +333,8 @@ static bool may_be_fast(struct kvm_vcpu *vcpu)
  */
 bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 {
+	if (!vcpu->kvm->arch.bt)
+		return false;
 	kvmppc_bt_find_mode(vcpu);
 	if (!may_be_fast(vcpu) || !nothing_waits(vcpu) || !simple_exit(vcpu, exit_nr)) {
 		kvmppc_bt_end_short_exits(vcpu);
