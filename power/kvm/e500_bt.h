@@ -461,6 +461,7 @@ extern const struct kvm_vcpu_arch_shared kvmppc_bt_nobody;
 
 void kvmppc_bt_copy_short_exits(void);
 void kvmppc_bt_use_short_exits(void);
+void kvmppc_bt_use_pids(struct kvm_vcpu *vcpu);
 void kvmppc_bt_find_mode(struct kvm_vcpu *vcpu);
 void kvmppc_bt_begin_short_exits(struct kvm_vcpu *vcpu);
 void kvmppc_bt_end_short_exits(struct kvm_vcpu *vcpu);

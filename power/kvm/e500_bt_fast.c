@@ -60,13 +60,9 @@ static void learn_pids(struct kvm_vcpu *vcpu)
 /* Let the guest go on with the PIDs of the mode that it is in. */
 static void use_pids(struct kvm_vcpu *vcpu)
 {
-	const u32 *pids;
-
 	if (!vcpu->arch.bt_pids_known)
 		learn_pids(vcpu);
-	pids = vcpu->arch.bt_pids[get_cur_pr(vcpu)];
-	vcpu->arch.shadow_pid = pids[0];
-	vcpu->arch.shadow_pid1 = pids[1];
+	kvmppc_bt_use_pids(vcpu);
 }
 
 /*

@@ -24,11 +24,11 @@
 #include <linux/kvm_host.h>
 #include <linux/percpu.h>
 #include <linux/slab.h>
+#include <asm/kvm_ppc.h>
 #include <asm/mmu.h>
 
+#include "e500.h"
 #include "e500_bt.h"
-
-#define MAS1_TID_SHIFT	16
 
 /* What e500_bt_short.S has in its masks. */
 #define BT_COPIES	256
@@ -67,9 +67,8 @@ static void begin(struct kvm_vcpu *vcpu)
  */
 void kvmppc_bt_note_entry(struct kvm_vcpu *vcpu, const struct kvm_book3e_206_tlb_entry *entry)
 {
-	u32 tag = (entry->mas2 & MAS2_EPN) | (entry->mas1 >> MAS1_TID_SHIFT & 0xff);
+	u32 tag = get_tlb_eaddr(entry) | get_tlb_tid(entry);
 
-	BUILD_BUG_ON(BT_COPIES != 256);
 	if (!kvmppc_bt_enabled(vcpu->kvm))
 		return;
 	if (!vcpu->arch.bt_level2) {

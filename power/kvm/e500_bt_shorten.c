@@ -26,18 +26,25 @@ const struct kvm_vcpu_arch_shared kvmppc_bt_nobody = { .msr = ~0U };
 static unsigned long copy __ro_after_init;
 
 /**
+ * kvmppc_bt_use_pids - let the guest go on with the PIDs of the mode that it is in
+ * @vcpu: the vcpu, whose bt_pids are known
+ */
+void kvmppc_bt_use_pids(struct kvm_vcpu *vcpu)
+{
+	const u32 *pids = vcpu->arch.bt_pids[!!(vcpu->arch.shared->msr & MSR_PR)];
+
+	vcpu->arch.shadow_pid = pids[0];
+	vcpu->arch.shadow_pid1 = pids[1];
+}
+
+/**
  * kvmppc_bt_find_mode - in which mode the guest is, before anything asks for its shadow PIDs
  * @vcpu: just out of the guest
  */
 void kvmppc_bt_find_mode(struct kvm_vcpu *vcpu)
 {
-	const u32 *pids;
-
-	if (vcpu->arch.bt_short != vcpu->arch.shared)
-		return;
-	pids = vcpu->arch.bt_pids[!!(vcpu->arch.shared->msr & MSR_PR)];
-	vcpu->arch.shadow_pid = pids[0];
-	vcpu->arch.shadow_pid1 = pids[1];
+	if (vcpu->arch.bt_short == vcpu->arch.shared)
+		kvmppc_bt_use_pids(vcpu);
 }
 
 /**

@@ -42,7 +42,9 @@ def at_once(settings: tuple[Setting, Setting]) -> list[str]:
 
 def run(*, mistaken: bool = False) -> power.Console:
     """Run all guests, on a host with the mistaken kernel or the product's."""
-    wrong = replace(power.HOST, kernel=artifacts.mutant("power", "copies", "vmlinux")) if mistaken else None
+    machine = power.HOST
+    if mistaken:
+        machine = replace(machine, kernel=artifacts.mutant("power", "copies", "vmlinux"))
     alone = [line for setting in (PLAIN, LARGE, EACH_PAGE) for line in setting.script("")]
     script = [line.replace(GUEST, REMAP) for line in (*alone, *at_once((ONE, OTHER)))]
     script += [line.replace(GUEST, REREAD) for line in SMALL.script("")]
@@ -50,7 +52,7 @@ def run(*, mistaken: bool = False) -> power.Console:
         path: File(artifacts.power("tests/guest", path.removeprefix("/guest/"))) for path in (REMAP, REREAD)
     }
     how = power.How(timeout_s=TIMEOUT_S)
-    return power.in_host(script, files=files, how=how, label="remap", machine=wrong or power.HOST)
+    return power.in_host(script, files=files, how=how, label="remap", machine=machine)
 
 
 def said(console: power.Console, setting: Setting) -> list[str]:
