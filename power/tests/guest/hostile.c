@@ -24,6 +24,7 @@
 #define TRAP_ALWAYS	0x7fe00008
 #define SYSTEM_CALL	0x44000002
 
+#define SPR_PID		48
 #define SPR_IVOR10	410
 #define WATCHDOG_TICKS	2000000
 
@@ -395,6 +396,20 @@ static void own_code(void)
 	say("and the probe", good);
 }
 
+/* A PID has eight bits. Nothing is mapped for a single one, so none may fault. */
+static void long_pids(void)
+{
+	static const u32 pids[] = { 0x100, 0x101, 0x1ff, 0x80000000, 0xffffffff };
+	u32 i;
+
+	for (i = 0; i < sizeof(pids) / sizeof(*pids); i++) {
+		mtspr(SPR_PID, pids[i]);
+		asm volatile("isync" : : : "memory");
+	}
+	mtspr(SPR_PID, 0);
+	asm volatile("isync" : : : "memory");
+}
+
 void main(const void *tree)
 {
 	u32 i, seeds = argument(tree, "seeds", 24), last = argument(tree, "last", 1);
@@ -405,6 +420,7 @@ void main(const void *tree)
 	map(WINDOW_ENTRY, WINDOW, (u32)execute_pages, TSIZE_64K, MAP_READ | MAP_WRITE | MAP_EXECUTE, 1);
 	write_probe();
 	say("before anything", probe_is_right());
+	say("long PIDs", survives(long_pids) && probe_is_right());
 	forged_registrations();
 	overlapping_registrations();
 
