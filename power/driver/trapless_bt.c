@@ -137,7 +137,13 @@ static long __init give_for_modules(void)
 	return r;
 }
 
-static int __init trapless_bt_init(void)
+static bool enabled __initdata;
+
+/*
+ * As early as a driver can be called. By the time of early_initcall() an untranslated kernel
+ * has made a fifth of all exits of a boot.
+ */
+static int __init trapless_bt_enable(void)
 {
 	struct device_node *node;
 	unsigned long value;
@@ -156,13 +162,19 @@ static int __init trapless_bt_init(void)
 	/* Left by an earlier kernel that may not have disabled translation. */
 	hypercall(KVM_HCALL_TOKEN(KVM_HC_PPC_BT_DISABLE), 0, 0, 0, &value);
 	r = give((unsigned long)trapless_bt_execute, TRAPLESS_BT_PAGES);
-	if (r) {
+	if (r)
 		pr_info("trapless: the host refuses to translate in place: %ld\n", r);
-		return 0;
-	}
-	r = give_for_modules();
+	enabled = !r;
+	return 0;
+}
+console_initcall(trapless_bt_enable);
+
+static int __init trapless_bt_enable_for_modules(void)
+{
+	long r = enabled ? give_for_modules() : 0;
+
 	if (r)
 		pr_info("trapless: modules have no execute pages: %ld\n", r);
 	return 0;
 }
-early_initcall(trapless_bt_init);
+early_initcall(trapless_bt_enable_for_modules);

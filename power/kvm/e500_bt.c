@@ -446,6 +446,22 @@ static bool counts_as_hot(struct kvmppc_bt *bt, u32 pc, u32 inst)
 	return heat->exits >= bt_threshold;
 }
 
+/**
+ * kvmppc_bt_may_become_site - whether an instruction's exits are to be counted
+ * @bt: the VM
+ * @pc: the instruction's address
+ * @inst: the instruction, which is not a site
+ *
+ * False once it was found that it cannot be translated there. Without @heat_lock: one exit more
+ * or less does not matter.
+ */
+bool kvmppc_bt_may_become_site(const struct kvmppc_bt *bt, u32 pc, u32 inst)
+{
+	const typeof(*bt->heat) *heat = &bt->heat[hash_32(pc, BT_HEAT_BITS)];
+
+	return READ_ONCE(heat->pc) != pc || READ_ONCE(heat->hopeless) != inst;
+}
+
 static bool is_hot(struct kvmppc_bt *bt, u32 pc, u32 inst)
 {
 	bool hot;
@@ -490,7 +506,8 @@ static void patch(struct kvm_vcpu *vcpu, u32 pc, gpa_t gpa, u32 inst)
 		bt->stats.out_of_range++;
 	else if (r)
 		bt->stats.untranslated++;
-	if (r == -ERANGE || r == -EOPNOTSUPP)
+	/* Else each of its exits would stop the VM again. */
+	if (r && r != -ENOMEM)
 		bt->heat[hash_32(pc, BT_HEAT_BITS)].hopeless = inst;
 }
 

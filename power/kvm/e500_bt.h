@@ -28,8 +28,8 @@
  *
  * Call graph. These files call each other in one direction only:
  *
- *	e500_bt.c, e500_bt_fast.c -> trace -> read -> site -> tlb -> layout, level2
- *	e500_bt.c, e500_bt_fast.c -> shorten
+ *	e500_bt_fast.c -> e500_bt.c -> trace -> read -> site -> tlb -> layout, level2 -> context
+ *	e500_bt_fast.c -> shorten, context
  *
  * and e500_bt_translate.c calls none of them. So undoing a site never calls upwards: it
  * restores the guest's word and, if that makes shadow TLB entries stale, requests
@@ -97,12 +97,14 @@
 
 /*
  * The data page's lower half is struct kvm_vcpu_arch_shared. In the upper half are the
- * words where a fragment saves its scratch registers, and behind them the data cache.
+ * words where a fragment saves its scratch registers, one for what it is about to write into
+ * PID, and behind them the data cache.
  */
 #define BT_DATA_BYTES		0x1000
 #define BT_SAVE_OFFSET		0x800
 #define BT_SAVE2_OFFSET		(BT_SAVE_OFFSET + 4)
-#define BT_CACHE_OFFSET		(BT_SAVE_OFFSET + 8)
+#define BT_PID_OFFSET		(BT_SAVE2_OFFSET + 4)
+#define BT_CACHE_OFFSET		(BT_PID_OFFSET + 4)
 
 /**
  * struct bt_cached - a slot of the data cache, for one load
@@ -152,6 +154,7 @@ enum bt_kind kvmppc_bt_translate(u32 inst, u32 data, struct bt_code *code);
 enum bt_kind kvmppc_bt_translate_load(u32 inst, u32 data, unsigned int slot, u32 ea,
 				      struct bt_code *code);
 u32 kvmppc_bt_cached_ea(u32 data, unsigned int slot);
+u32 kvmppc_bt_handover(u32 data);
 bool kvmppc_bt_branch(u32 from, u32 to, u32 *inst);
 
 /**
@@ -333,8 +336,6 @@ struct bt_layout {
  * @access_repeats: how many times in a row it was the same one
  * @near_pc: a traced access
  * @near_repeats: how many in a row were close to it, including itself
- * @level2_cpu: the processor whose shadow entries are copied
- * @level2_pids: how often its shadow PIDs had begun anew then
  */
 struct bt_vcpu {
 	bool inside;
@@ -347,8 +348,6 @@ struct bt_vcpu {
 	u32 access_repeats;
 	u32 near_pc;
 	u32 near_repeats;
-	int level2_cpu;
-	u32 level2_pids;
 };
 
 /**
@@ -431,10 +430,22 @@ void kvmppc_bt_destroy_vm(struct kvm *kvm);
 int kvmppc_bt_hypercall(struct kvm_vcpu *vcpu, unsigned int nr);
 int kvmppc_bt_handle_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr);
 void kvmppc_bt_emulated(struct kvm_vcpu *vcpu, u32 inst);
+bool kvmppc_bt_may_become_site(const struct kvmppc_bt *bt, u32 pc, u32 inst);
 void kvmppc_bt_before_entry(struct kvm_vcpu *vcpu);
 void kvmppc_bt_undo_sites(struct kvm_vcpu *vcpu);
 void kvmppc_bt_enter(struct kvm_vcpu *vcpu);
 void kvmppc_bt_leave(struct kvm_vcpu *vcpu);
+
+/* Whether an address of the supervisor's is in the execute pages. */
+static inline bool kvmppc_bt_in_fragments(const struct kvmppc_bt *bt, u32 ea)
+{
+	unsigned int i;
+
+	for (i = 0; i < bt->nareas; i++)
+		if (ea - bt->area[i].ea < bt->area[i].slots * BT_SLOT_BYTES)
+			return true;
+	return false;
+}
 
 /* Whether the guest's driver has enabled translation, or is not needed. */
 static inline bool kvmppc_bt_enabled(struct kvm *kvm)
@@ -484,6 +495,16 @@ void kvmppc_bt_short_syscall(void);
 void kvmppc_bt_short_program(void);
 void kvmppc_bt_short_end(void);
 
+/* Of how many of a guest's PIDs the shadow PIDs are known. */
+#define BT_CONTEXTS		16
+
+/* e500_bt_context.c: the last two are called by the shadow TLB */
+u32 kvmppc_bt_pids_begun(void);
+void kvmppc_bt_begin_pids(void);
+void kvmppc_bt_learn_pids(struct kvm_vcpu *vcpu);
+void kvmppc_bt_forget_context(struct kvm_vcpu *vcpu, u32 pid);
+void kvmppc_bt_forget_contexts(struct kvm_vcpu *vcpu);
+
 /* e500_bt_level2.c: called by the shadow TLB */
 struct kvm_book3e_206_tlb_entry;
 
@@ -492,7 +513,6 @@ void kvmppc_bt_forget_entry(struct kvm_vcpu *vcpu, u32 ea, u32 pid);
 void kvmppc_bt_forget_page(struct kvm_vcpu *vcpu, kvm_pfn_t pfn);
 void kvmppc_bt_forget_copies(struct kvm_vcpu *vcpu);
 void kvmppc_bt_pids_anew(struct kvm_vcpu *vcpu);
-u32 kvmppc_bt_pids_begun(void);
 void kvmppc_bt_level2_load(struct kvm_vcpu *vcpu);
 void kvmppc_bt_free_level2(struct kvm_vcpu *vcpu);
 
@@ -547,7 +567,6 @@ bool kvmppc_bt_find_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t *gpa);
 bool kvmppc_bt_maps_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 bytes);
 bool kvmppc_bt_maps_area(struct kvm_vcpu *vcpu, const struct bt_area *area);
 bool kvmppc_bt_in_area(const struct kvmppc_bt *bt, gpa_t gpa);
-bool kvmppc_bt_in_fragments(const struct kvmppc_bt *bt, u32 ea);
 struct bt_site *kvmppc_bt_site(struct kvmppc_bt *bt, gpa_t gpa);
 int kvmppc_bt_patch(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst);
 int kvmppc_bt_patch_code(struct kvm_vcpu *vcpu, u32 ea, gpa_t gpa, u32 inst, enum bt_kind kind,
@@ -631,6 +650,14 @@ static inline void kvmppc_bt_note_entry(struct kvm_vcpu *vcpu,
 }
 
 static inline void kvmppc_bt_forget_entry(struct kvm_vcpu *vcpu, u32 ea, u32 pid)
+{
+}
+
+static inline void kvmppc_bt_forget_context(struct kvm_vcpu *vcpu, u32 pid)
+{
+}
+
+static inline void kvmppc_bt_forget_contexts(struct kvm_vcpu *vcpu)
 {
 }
 

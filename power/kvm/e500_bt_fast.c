@@ -36,32 +36,11 @@ static bool nothing_waits(struct kvm_vcpu *vcpu)
 	       !need_resched() && !signal_pending(current) && !vcpu->guest_debug;
 }
 
-/*
- * Both pairs of shadow PIDs. Allocating one may invalidate all, also those in use, if this
- * processor's begin anew.
- */
-static void learn_pids(struct kvm_vcpu *vcpu)
-{
-	struct kvmppc_vcpu_e500 *vcpu_e500 = to_e500(vcpu);
-	unsigned int pid = get_cur_pid(vcpu), pr;
-	u32 (*pids)[2] = vcpu->arch.bt_pids;
-	u32 begun;
-
-	do {
-		begun = kvmppc_bt_pids_begun();
-		for (pr = 0; pr < 2; pr++) {
-			pids[pr][0] = kvmppc_e500_get_sid(vcpu_e500, 0, pid, pr, 1);
-			pids[pr][1] = kvmppc_e500_get_sid(vcpu_e500, 0, 0, pr, 1);
-		}
-	} while (begun != kvmppc_bt_pids_begun());
-	vcpu->arch.bt_pids_known = true;
-}
-
 /* Let the guest go on with the PIDs of the mode that it is in. */
 static void use_pids(struct kvm_vcpu *vcpu)
 {
 	if (!vcpu->arch.bt_pids_known)
-		learn_pids(vcpu);
+		kvmppc_bt_learn_pids(vcpu);
 	kvmppc_bt_use_pids(vcpu);
 }
 
@@ -133,14 +112,11 @@ static bool is_tlb_instruction(u32 inst)
 	return false;
 }
 
-/* An e500v2's TLB0. The VMM may have configured a larger one. */
-#define TLB0_ENTRIES	512
-
-/* Clearing a larger TLB0 takes too long with interrupts off. */
+/* Clearing a TLB0 that is larger than the processor's takes too long with interrupts off. */
 static bool takes_long(struct kvm_vcpu *vcpu, u32 inst)
 {
 	return get_xop(inst) == OP_31_XOP_MTSPR && get_sprn(inst) == SPRN_MMUCSR0 &&
-	       to_e500(vcpu)->gtlb_params[0].entries > TLB0_ENTRIES;
+	       to_e500(vcpu)->gtlb_params[0].entries > E500V2_TLB0_SIZE;
 }
 
 /* Whether a flush of TLB1 would invalidate an entry. */
@@ -164,12 +140,28 @@ static bool changes_tlb1(struct kvm_vcpu *vcpu, u32 inst)
 	       (kvmppc_get_gpr(vcpu, get_rs(inst)) & MMUCSR0_TLB1FI) && flushes_tlb1(vcpu);
 }
 
+static bool is_write_of_pid(u32 inst)
+{
+	return get_op(inst) == 31 && get_xop(inst) == OP_31_XOP_MTSPR &&
+	       get_sprn(inst) == SPRN_PID;
+}
+
+/* Its exits are counted, and it is translated, on the slow path only. */
+static bool shall_become_site(struct kvm_vcpu *vcpu, u32 inst)
+{
+	const struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
+	u32 pc = kvmppc_get_pc(vcpu);
+
+	return is_write_of_pid(inst) && bt->nareas && !kvmppc_bt_in_fragments(bt, pc) &&
+	       kvmppc_bt_may_become_site(bt, pc, inst);
+}
+
 static bool tlb_instruction(struct kvm_vcpu *vcpu, u32 inst)
 {
 	struct kvmppc_ops *ops = vcpu->kvm->arch.kvm_ops;
 	int advance = 1;
 
-	if (takes_long(vcpu, inst) || changes_tlb1(vcpu, inst))
+	if (takes_long(vcpu, inst) || changes_tlb1(vcpu, inst) || shall_become_site(vcpu, inst))
 		return false;
 	if (get_xop(inst) == OP_31_XOP_MTSPR) {
 		if (ops->emulate_mtspr(vcpu, get_sprn(inst), kvmppc_get_gpr(vcpu, get_rs(inst))))
@@ -305,8 +297,17 @@ static bool simple_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 	return false;
 }
 
-/* Whether the guest is one whose exits may be handled here, and is not in a fragment. */
-static bool may_be_fast(struct kvm_vcpu *vcpu)
+/* A fragment has the guest's own instruction for it: its effect is the same there. */
+static bool writes_pid(struct kvm_vcpu *vcpu, unsigned int exit_nr)
+{
+	return exit_nr == BOOKE_INTERRUPT_PROGRAM && is_write_of_pid(vcpu->arch.last_inst);
+}
+
+/*
+ * Whether the guest is one whose exits may be handled here, and is not in a fragment from
+ * which it must be moved.
+ */
+static bool may_be_fast(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 {
 	const struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 
@@ -314,7 +315,7 @@ static bool may_be_fast(struct kvm_vcpu *vcpu)
 		return bt->mode == BT_MODE_EXITS;
 	return vcpu->arch.magic_page_ea == bt->data &&
 	       ((vcpu->arch.shared->msr & MSR_PR) ||
-		!kvmppc_bt_in_fragments(bt, kvmppc_get_pc(vcpu)));
+		!kvmppc_bt_in_fragments(bt, kvmppc_get_pc(vcpu)) || writes_pid(vcpu, exit_nr));
 }
 
 /**
@@ -332,7 +333,7 @@ bool kvmppc_bt_fast_exit(struct kvm_vcpu *vcpu, unsigned int exit_nr)
 	if (!vcpu->kvm->arch.bt)
 		return false;
 	kvmppc_bt_find_mode(vcpu);
-	if (!may_be_fast(vcpu) || !nothing_waits(vcpu) || !simple_exit(vcpu, exit_nr)) {
+	if (!may_be_fast(vcpu, exit_nr) || !nothing_waits(vcpu) || !simple_exit(vcpu, exit_nr)) {
 		kvmppc_bt_end_short_exits(vcpu);
 		return false;
 	}

@@ -22,7 +22,6 @@
  * Only the vcpu's thread, and its exits, access its copies.
  */
 #include <linux/kvm_host.h>
-#include <linux/percpu.h>
 #include <linux/slab.h>
 #include <asm/kvm_ppc.h>
 #include <asm/mmu.h>
@@ -33,31 +32,10 @@
 /* What e500_bt_short.S has in its masks. */
 #define BT_COPIES	256
 
-static DEFINE_PER_CPU(u32, pids_begun);
-
-/**
- * kvmppc_bt_pids_begun - how often this processor's shadow PIDs have begun anew
- *
- * Preemption is disabled. All that were valid at one number are, until it changes.
- */
-u32 kvmppc_bt_pids_begun(void)
-{
-	return __this_cpu_read(pids_begun);
-}
-
 /* Where e500_bt_short.S looks for an entry: shadow PIDs are consecutive, addresses often equal. */
 static struct kvmppc_bt_copy *place(struct kvm_vcpu *vcpu, u32 tag)
 {
 	return &vcpu->arch.bt_level2[((tag >> PAGE_SHIFT) ^ tag) % BT_COPIES];
-}
-
-/* From now on copies are for this processor and its PIDs. Preemption is disabled. */
-static void begin(struct kvm_vcpu *vcpu)
-{
-	struct bt_vcpu *bt_vcpu = kvmppc_bt_vcpu(vcpu);
-
-	bt_vcpu->level2_cpu = smp_processor_id();
-	bt_vcpu->level2_pids = kvmppc_bt_pids_begun();
 }
 
 /**
@@ -77,7 +55,6 @@ void kvmppc_bt_note_entry(struct kvm_vcpu *vcpu, const struct kvm_book3e_206_tlb
 					       GFP_ATOMIC | __GFP_NOWARN);
 		if (!vcpu->arch.bt_level2)
 			return;
-		begin(vcpu);
 	}
 	*place(vcpu, tag) = (struct kvmppc_bt_copy){
 		.tag = tag, .mas2 = entry->mas2, .mas3 = entry->mas7_3,
@@ -124,13 +101,13 @@ void kvmppc_bt_forget_copies(struct kvm_vcpu *vcpu)
 		memset(vcpu->arch.bt_level2, 0, BT_COPIES * sizeof(struct kvmppc_bt_copy));
 }
 
-/* Preemption is disabled. */
+/* From now on all that is kept is for this processor and its PIDs. Preemption is disabled. */
 static void begin_anew(struct kvm_vcpu *vcpu)
 {
-	if (!vcpu->arch.bt_level2)
-		return;
 	kvmppc_bt_forget_copies(vcpu);
-	begin(vcpu);
+	kvmppc_bt_forget_contexts(vcpu);
+	vcpu->arch.bt_cpu = smp_processor_id();
+	vcpu->arch.bt_begun = kvmppc_bt_pids_begun();
 }
 
 /**
@@ -139,23 +116,18 @@ static void begin_anew(struct kvm_vcpu *vcpu)
  */
 void kvmppc_bt_pids_anew(struct kvm_vcpu *vcpu)
 {
-	__this_cpu_inc(pids_begun);
+	kvmppc_bt_begin_pids();
 	begin_anew(vcpu);
 }
 
 /**
- * kvmppc_bt_level2_load - keep the copies only if they are for this processor, and its PIDs
+ * kvmppc_bt_level2_load - keep copies and contexts only if they are for this processor and its PIDs
  * @vcpu: being loaded; preemption is disabled
  */
 void kvmppc_bt_level2_load(struct kvm_vcpu *vcpu)
 {
-	const struct bt_vcpu *bt_vcpu;
-
-	if (!vcpu->arch.bt_level2)
-		return;
-	bt_vcpu = kvmppc_bt_vcpu(vcpu);
-	if (bt_vcpu->level2_cpu != smp_processor_id() ||
-	    bt_vcpu->level2_pids != kvmppc_bt_pids_begun())
+	if (vcpu->arch.bt_cpu != smp_processor_id() ||
+	    vcpu->arch.bt_begun != kvmppc_bt_pids_begun())
 		begin_anew(vcpu);
 }
 

@@ -3,8 +3,9 @@
  * Exits that are handled where they arrive, before any register of the host's is
  * restored, because little has to be done: those that only change the guest between its
  * user and its supervisor mode, a system call and rfi, of which every system call has
- * both; and a miss of the shadow TLB for which there is a copy of an entry
- * (e500_bt_level2.c).
+ * both; a miss of the shadow TLB for which there is a copy of an entry
+ * (e500_bt_level2.c); and a translated write of PID whose shadow PIDs are known
+ * (e500_bt_context.c).
  *
  * e500_bt_shorten.c copies this code behind KVM's exception handlers, and has the
  * handlers of these interrupts begin with a branch to it. So nothing here may depend on
@@ -15,11 +16,12 @@
  * write there. If a comparison fails, nothing has been changed yet, and the exit takes
  * the normal path.
  *
- * For system calls and rfi, e500_bt_shorten.c sets vcpu->arch.bt_short to the guest's
+ * For all but misses, e500_bt_shorten.c sets vcpu->arch.bt_short to the guest's
  * shared page, and with it bt_msr and bt_syscall, when the state is simple enough. At all
  * other times bt_short is the address of kvmppc_bt_nobody, whose MSR no guest has, so
- * that the comparisons below fail. The shadow PIDs in bt_pids are valid whenever bt_short
- * is the guest's.
+ * that the comparisons below fail. The shadow PIDs in bt_pids and bt_contexts are valid
+ * whenever bt_short is the guest's, and bt_pid is the guest's PID then, of which vcpu->arch.pid
+ * learns at the next longer exit.
  *
  * What may begin to wait without an exit of this vcpu (an exception, a request, a signal,
  * rescheduling) comes with an interrupt, as it must for a guest that does not exit at
@@ -34,7 +36,7 @@
  * No register but r3 to r7 and cr0 is touched, and all are the guest's again at the end.
  * Loads and stores are of the vcpu, its shared page (or kvmppc_bt_nobody) and its copies,
  * and of the thread, all of which the host's TLB1 always maps, whatever PID is; but for
- * the guest's instruction (IS_RFI).
+ * the guest's instructions (GET_INST).
  */
 #include <linux/linkage.h>
 #include <asm/asm-offsets.h>
@@ -50,6 +52,15 @@
 
 #define INST_RFI_HI	0x4c00
 #define INST_RFI_LO	0x0064
+/* mtspr PID, r0 */
+#define INST_MTPID_HI	0x7c10
+#define INST_MTPID_LO	0x0ba6
+
+/* As in e500_bt.h, and e500_bt_context.c compares: bits of an address in a slot, of a context. */
+#define BT_SLOT_LG	6
+#define BT_CONTEXTS_LG	4
+#define BT_PID_OFFSET	0x808
+#define BT_CONTEXT_SHADOW(mode)	(VCPU_BT_CONTEXTS + (((mode) + 1) << (BT_CONTEXTS_LG + 2)))
 
 /* Bits that are kept in the shared page only, and the mode. */
 #define HARMLESS	(MSR_CE | MSR_EE | MSR_ME | MSR_RI | MSR_PR)
@@ -87,19 +98,24 @@
 .endm
 
 /*
- * Whether the guest's instruction is rfi, into cr0. Like kvmppc_resume_host: it is in the
- * guest's address space, where an entry of the TLB has just been used for it.
+ * The guest's instruction, or another of its page, into r5. Like kvmppc_resume_host: it is in
+ * the guest's address space, where an entry of the TLB has just been used for it.
  */
-.macro IS_RFI
+.macro GET_INST offset
 	mfspr	r5, SPRN_SRR0
 	mfmsr	r6
 	ori	r6, r6, MSR_DS
 	mtmsr	r6
 	isync
-	lwz	r5, 0(r5)
+	lwz	r5, \offset(r5)
 	xori	r6, r6, MSR_DS
 	mtmsr	r6
 	isync
+.endm
+
+/* Whether the guest's instruction is rfi, into cr0; r5 is what it differs in. */
+.macro IS_RFI
+	GET_INST 0
 	xoris	r5, r5, INST_RFI_HI
 	cmplwi	r5, INST_RFI_LO
 .endm
@@ -134,13 +150,18 @@
 .endm
 
 /*
- * Find the copy of the entry that maps the page of an address in r7 for a shadow PID, as
- * kvmppc_bt_note_entry() has put it there; its address in r6, cr0 says whether there is one. In
- * r7 is the page and the PID then.
+ * Find the copy of the entry that maps the page of an address in r7, as kvmppc_bt_note_entry()
+ * has put it there; its address in r6, cr0 says whether there is one. In r7 is the page and the
+ * PID then: of the guest's process, or for the last quarter of the addresses, Linux' kernel's,
+ * of all processes. A copy for the other PID is not found, which is right, but takes longer.
  */
-.macro FIND_COPY pid
-	mfspr	r5, \pid
-	rlwimi	r7, r5, 0, 20, 31
+.macro FIND_COPY
+	rlwinm	r5, r7, 2, 30, 31
+	cmplwi	r5, 3
+	mfspr	r5, SPRN_PID
+	bne	3f
+	mfspr	r5, SPRN_PID1
+3:	rlwimi	r7, r5, 0, 20, 31
 	rotlwi	r5, r7, 12
 	xor	r5, r5, r7
 	rlwinm	r5, r5, 24, 20, 27
@@ -156,10 +177,7 @@
 	beq	1f
 	stw	r7, GUEST_GPR(7)(r4)
 	mfspr	r7, \address
-	FIND_COPY SPRN_PID
-	beq	2f
-	lwz	r6, VCPU_BT_LEVEL2(r4)
-	FIND_COPY SPRN_PID1
+	FIND_COPY
 	beq	2f
 	lwz	r7, GUEST_GPR(7)(r4)
 1:	li	r5, \exit
@@ -225,7 +243,7 @@ SYM_FUNC_START(kvmppc_bt_short_program)
 	cmplw	r5, r6
 	bne	.Lother_msr
 	IS_RFI
-	bne	.Llong_program
+	bne	.Lnot_rfi
 	lwz	r6, VCPU_SHARED(r4)
 	lwz	r5, VCPU_SHARED_SRR1 + LOW(r6)
 	lwz	r6, BT_MSR(USER)(r4)
@@ -243,7 +261,7 @@ SYM_FUNC_START(kvmppc_bt_short_program)
 	andi.	r6, r5, MSR_PR
 	bne	.Llong_program
 	IS_RFI
-	bne	.Llong_program
+	bne	.Lnot_rfi
 
 	/* To either mode, as long as no other bit of the MSR changes. */
 .Lrfi:
@@ -270,6 +288,54 @@ SYM_FUNC_START(kvmppc_bt_short_program)
 	mtspr	SPRN_PID1, r5
 	RESUME
 
+	/*
+	 * A write of PID, in a fragment (write_pid() in e500_bt_translate.c): the second
+	 * instruction of its slot, after the one that has put the value into the data page.
+	 */
+.Lnot_rfi:
+	rlwinm	r6, r5, 0, 11, 5
+	xoris	r6, r6, INST_MTPID_HI ^ INST_RFI_HI
+	cmplwi	r6, INST_MTPID_LO
+	bne	.Llong_program
+	mfspr	r6, SPRN_SRR0
+	rlwinm	r6, r6, 0, 32 - BT_SLOT_LG, 31
+	cmplwi	r6, 4
+	bne	.Llong_program
+	lwz	r6, VCPU_BT_HANDOVER(r4)
+	cmplwi	r6, 0
+	beq	.Llong_program
+	stw	r7, GUEST_GPR(7)(r4)
+	xoris	r7, r5, INST_RFI_HI
+	GET_INST -4
+	xor	r5, r5, r7
+	lwz	r6, VCPU_BT_HANDOVER(r4)
+	cmplw	r5, r6
+	bne	.Llong_pid
+	lwz	r6, VCPU_SHARED(r4)
+	lwz	r5, BT_PID_OFFSET(r6)
+	/* Which of the contexts: times the size of a word. */
+	rlwinm	r6, r5, 2, 30 - BT_CONTEXTS_LG, 29
+	add	r6, r6, r4
+	lwz	r7, VCPU_BT_CONTEXTS(r6)
+	cmplw	r7, r5
+	bne	.Llong_pid
+	lwz	r7, BT_CONTEXT_SHADOW(SUPERVISOR)(r6)
+	cmplwi	r7, 0
+	beq	.Llong_pid
+	stw	r5, VCPU_BT_PID(r4)
+	stw	r7, BT_PID(SUPERVISOR)(r4)
+	mtspr	SPRN_PID, r7
+	lwz	r7, BT_CONTEXT_SHADOW(USER)(r6)
+	stw	r7, BT_PID(USER)(r4)
+	mfspr	r5, SPRN_SRR0
+	addi	r5, r5, 4
+	mtspr	SPRN_SRR0, r5
+	COUNT	SUPERVISOR
+	lwz	r7, GUEST_GPR(7)(r4)
+	RESUME
+
+.Llong_pid:
+	lwz	r7, GUEST_GPR(7)(r4)
 .Llong_program:
 	li	r5, BOOKE_INTERRUPT_PROGRAM
 	/* What the handler would have done, whose first instruction came here. */

@@ -17,6 +17,7 @@
 #include <asm/ppc-opcode.h>
 
 #include "booke.h"
+#include "e500.h"
 #include "e500_bt.h"
 
 /* The MSR that short exits find while they are not allowed. */
@@ -38,13 +39,16 @@ void kvmppc_bt_use_pids(struct kvm_vcpu *vcpu)
 }
 
 /**
- * kvmppc_bt_find_mode - in which mode the guest is, before anything asks for its shadow PIDs
+ * kvmppc_bt_find_mode - in which mode and which address space the guest is, before anything asks
  * @vcpu: just out of the guest
  */
 void kvmppc_bt_find_mode(struct kvm_vcpu *vcpu)
 {
-	if (vcpu->arch.bt_short == vcpu->arch.shared)
-		kvmppc_bt_use_pids(vcpu);
+	if (vcpu->arch.bt_short != vcpu->arch.shared)
+		return;
+	kvmppc_bt_use_pids(vcpu);
+	vcpu->arch.pid = vcpu->arch.bt_pid;
+	to_e500(vcpu)->pid[0] = vcpu->arch.bt_pid;
 }
 
 /**
@@ -75,6 +79,7 @@ void kvmppc_bt_end_short_exits(struct kvm_vcpu *vcpu)
  */
 void kvmppc_bt_begin_short_exits(struct kvm_vcpu *vcpu)
 {
+	const struct kvmppc_bt *bt = vcpu->kvm->arch.bt;
 	u32 msr = vcpu->arch.shared->msr;
 	u32 *msrs = vcpu->arch.bt_msr;
 
@@ -85,6 +90,7 @@ void kvmppc_bt_begin_short_exits(struct kvm_vcpu *vcpu)
 	if (vcpu->arch.bt_short == vcpu->arch.shared || !vcpu->arch.bt_pids_known ||
 	    !msrs[1] || (msr & (MSR_IS | MSR_DS | MSR_DE)))
 		return;
+	vcpu->arch.bt_handover = bt->nareas ? kvmppc_bt_handover(bt->data) : 0;
 	vcpu->arch.bt_syscall = vcpu->arch.ivpr | vcpu->arch.ivor[BOOKE_IRQPRIO_SYSCALL];
 	vcpu->arch.bt_short = vcpu->arch.shared;
 }

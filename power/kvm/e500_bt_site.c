@@ -427,17 +427,6 @@ bool kvmppc_bt_in_area(const struct kvmppc_bt *bt, gpa_t gpa)
 	return false;
 }
 
-/* Whether an address of the supervisor's is in the execute pages. */
-bool kvmppc_bt_in_fragments(const struct kvmppc_bt *bt, u32 ea)
-{
-	unsigned int i;
-
-	for (i = 0; i < bt->nareas; i++)
-		if (ea - bt->area[i].ea < bt->area[i].slots * BT_SLOT_BYTES)
-			return true;
-	return false;
-}
-
 /* Fragments are executed by a supervisor in address space 0 only. */
 static bool runs_fragments(struct kvm_vcpu *vcpu)
 {

@@ -7,9 +7,9 @@
  * registers and memory, and no other, whenever the guest is in supervisor mode;
  * it changes no condition register, no XER, no LR and no CTR. Other instructions are
  * not translated. A fragment has exactly one instruction with an effect, its commit,
- * which is a store, or for a load the load. If it is interrupted
- * before the commit, the site is executed again; after the commit, the rest only
- * restores the scratch registers.
+ * which is a store, or for a load the load, or for a write of PID that instruction
+ * itself. If it is interrupted before the commit, the site is executed again; after the
+ * commit, the rest only restores the scratch registers.
  *
  * This file deals with encodings only, not with guests or memory, so it can be built
  * and tested on any host.
@@ -112,7 +112,7 @@ static u32 twnei0(unsigned int ra)
 /*
  * Registers that are only a word of the data page: emulation, too, just reads or writes
  * that word. SPRG4 to 7 are not among them: the guest reads them by numbers that do not
- * trap. DEC, TSR, TCR, PID and the configuration registers have side effects.
+ * trap. DEC, TSR, TCR and the configuration registers have side effects.
  */
 static const struct {
 	u16 sprn;
@@ -142,6 +142,36 @@ static enum bt_kind single(struct bt_code *code, u32 inst)
 	return BT_SINGLE;
 }
 
+static void emit(struct bt_code *code, u32 inst)
+{
+	code->insn[code->n++] = inst;
+}
+
+/*
+ * Only the host can change the shadow PIDs, so the instruction stays and exits, as the
+ * commit. But the word before it has put the value where a short exit can find it
+ * (e500_bt_short.S): no longer exit needs to know of it.
+ */
+static enum bt_kind write_pid(u32 inst, u32 data, struct bt_code *code)
+{
+	emit(code, stw(get_rs(inst), data + BT_PID_OFFSET));
+	code->commit = code->n;
+	emit(code, inst);
+	emit(code, 0); /* the branch back */
+	return BT_FRAGMENT;
+}
+
+/**
+ * kvmppc_bt_handover - how a short exit knows such a fragment
+ * @data: effective address of the data page
+ *
+ * Returns what the instruction and the word before it differ in, whatever the register is.
+ */
+u32 kvmppc_bt_handover(u32 data)
+{
+	return stw(0, data + BT_PID_OFFSET) ^ PPC_RAW_MTSPR(SPRN_PID, 0);
+}
+
 /*
  * A guest writes BUCSR to flush the branch predictor between its processes (Spectre v2).
  * Stock KVM ignores such a write and does not flush the predictor. The translation
@@ -153,6 +183,11 @@ static enum bt_kind spr(u32 inst, u32 data, bool write, struct bt_code *code)
 
 	if (write && get_sprn(inst) == SPRN_BUCSR)
 		return single(code, PPC_RAW_NOP());
+	if (write && get_sprn(inst) == SPRN_PID)
+		return write_pid(inst, data, code);
+	/* It says whether a flush has ended, as each has that KVM emulates. */
+	if (!write && get_sprn(inst) == SPRN_MMUCSR0)
+		return single(code, based(OP_ADDI, get_rt(inst), 0, 0));
 
 	for (i = 0; i < ARRAY_SIZE(words); i++) {
 		u32 address = data + words[i].offset;
@@ -162,11 +197,6 @@ static enum bt_kind spr(u32 inst, u32 data, bool write, struct bt_code *code)
 						    lwz(get_rt(inst), address));
 	}
 	return BT_NONE;
-}
-
-static void emit(struct bt_code *code, u32 inst)
-{
-	code->insn[code->n++] = inst;
 }
 
 /* Scratch registers are volatile ones: every exit saves and restores them. */

@@ -39,7 +39,7 @@
 #define SLOT_WORDS	16
 
 /* The data cache, in the data page: three words a copy, the last one is the value. */
-#define CACHE		(DATA_PAGE + 0x808)
+#define CACHE		(DATA_PAGE + 0x80c)
 #define COPY_BYTES	12
 #define COPIES		((0x1000 - 0x808) / COPY_BYTES)
 

@@ -14,10 +14,14 @@
 #define WINDOW		0x01900000
 
 #define SPR_PID		48
+#define SPR_MMUCSR0	1012
+#define TLB0FI		4
 #define PIDS		256
 /* TLB0 has four ways; the other processes' entries are of TLB1. */
 #define PROCESSES	12
 #define WAYS		4
+/* Of how many PIDs the host knows the shadow PIDs. */
+#define KNOWN		16
 #define FIRST_ENTRY	2
 /* After so many others the processes' mappings are used again: not a divisor of PIDS. */
 #define OTHERS		37
@@ -76,7 +80,8 @@ static u32 misses(void)
 	return 0;
 }
 
-static void set_pid(u32 pid)
+/* Often enough to be translated. */
+static __attribute__((noinline)) void set_pid(u32 pid)
 {
 	mtspr(SPR_PID, pid);
 	asm volatile("isync" : : : "memory");
@@ -118,29 +123,101 @@ static void one_process(void)
 	expect("invalidated", good);
 }
 
+/* The next of the others; if they are @distinct, one that the host knows beside the processes. */
+static u32 next(u32 other, u32 processes, u32 distinct)
+{
+	do {
+		if (++other == PIDS)
+			other = processes + 1;
+	} while (distinct && other % KNOWN - 1 < processes);
+	return other;
+}
+
 /*
  * Each process keeps its mapping, while so many others come and go that the host, which
- * has 255 shadow PIDs, gives theirs to others.
+ * has 255 shadow PIDs, gives theirs to others. It knows those of the last PIDs by their last
+ * bits: of some processes they are the same as those of others, of few @distinct they are not.
  */
-static void in_turn(u32 rounds)
+static void in_turn(const char *what, u32 processes, u32 distinct, u32 rounds)
 {
-	u32 round, pid, other = PROCESSES, good = 1;
+	u32 round, pid, other = processes, good = 1;
 
-	for (pid = 1; pid <= PROCESSES; pid++)
+	for (pid = 1; pid <= processes; pid++)
 		map_small(pid <= WAYS ? (pid - 1) << 16 : MAS0_TLB1 | (FIRST_ENTRY + pid - 1 - WAYS) << 16, pid, pid);
 	for (round = 0; round < rounds; round++) {
 		for (pid = 0; pid < OTHERS; pid++) {
-			if (++other == PIDS)
-				other = PROCESSES + 1;
+			other = next(other, processes, distinct);
 			set_pid(other);
 		}
-		for (pid = 1; pid <= PROCESSES; pid++) {
+		for (pid = 1; pid <= processes; pid++) {
 			set_pid(pid);
 			good &= window() == pid;
 		}
 	}
 	set_pid(0);
-	expect("of several processes", good);
+	expect(what, good);
+}
+
+static void flushed(u32 rounds)
+{
+	u32 round, i, pid, good = 1;
+
+	for (round = 0; round < rounds; round++) {
+		for (pid = 1; pid <= 2; pid++)
+			map_small((pid - 1) << 16, pid, (round + pid) % PAGES);
+		for (i = 0; i < 4; i++) {
+			pid = 1 + i % 2;
+			set_pid(pid);
+			good &= window() == (round + pid) % PAGES;
+		}
+		mtspr(SPR_MMUCSR0, TLB0FI);
+		asm volatile("isync" : : : "memory");
+	}
+	set_pid(0);
+	expect("flushed", good);
+}
+
+/*
+ * Writes of PID that look like those that the host has made, but for what is before them, and
+ * that exit because they are new.
+ */
+asm(
+"	.pushsection .text\n"
+"	.balign	64\n"
+"lookalikes:\n"
+"	.rept	16\n"
+"	.balign	64\n"
+"	nop\n"
+"	mtspr	48, 3\n"
+"	isync\n"
+"	blr\n"
+"	.endr\n"
+"	.popsection\n");
+
+#define LOOKALIKES	16
+#define LOOKALIKE_BYTES	64
+#define lookalikes	({ u32 at_; asm("lis %0, lookalikes@ha; la %0, lookalikes@l(%0)" : "=b" (at_)); at_; })
+/* Less than the host's default threshold. */
+#define LOOKALIKE_TIMES	3
+
+static void not_handed_over(void)
+{
+	u32 i, time, good = 1;
+
+	map_small(0 << 16, 1, 1);
+	map_small(1 << 16, 2, 2);
+	for (i = 0; i < LOOKALIKES; i++) {
+		void (*write_pid)(u32 pid) = (void (*)(u32 pid))(lookalikes + i * LOOKALIKE_BYTES);
+
+		for (time = 0; time < LOOKALIKE_TIMES; time++) {
+			set_pid(1);
+			good &= window() == 1;
+			write_pid(2);
+			good &= window() == 2;
+		}
+	}
+	set_pid(0);
+	expect("not handed over", good);
 }
 
 void main(const void *tree)
@@ -152,7 +229,10 @@ void main(const void *tree)
 	for (page = 0; page < PAGES; page++)
 		*(volatile u32 *)pages[page] = page;
 	one_process();
-	in_turn(argument(tree, "rounds", 400));
+	flushed(argument(tree, "rounds", 400));
+	not_handed_over();
+	in_turn("of several processes", PROCESSES, 0, argument(tree, "rounds", 400));
+	in_turn("of few processes", WAYS, 1, argument(tree, "rounds", 400));
 	print("done\n");
 	reset();
 }

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Copies of shadow TLB entries (kvm/e500_bt_level2.c) after each event that makes one wrong, by guests that
-change what one address maps (``guest/remap.c``) and that read pages which have just become traced
-(``guest/reread.c``).
+"""Copies of shadow TLB entries (kvm/e500_bt_level2.c), and known shadow PIDs (kvm/e500_bt_context.c), after
+each event that makes one wrong, by guests that change what one address maps (``guest/remap.c``) and that read
+pages which have just become traced (``guest/reread.c``).
 
-``make -C power smp`` makes the kernel of the negative controls.
+``make -C power smp`` makes the kernels of the negative controls.
 """
 
 from dataclasses import replace
@@ -15,6 +15,7 @@ from test_read_cache import SMALL
 from test_read_cache import said as reread
 from trapless_lab import artifacts
 from trapless_lab.machines.initramfs import File
+from trapless_lab.machines.session import GuestError
 from trapless_lab.power import machine as power
 
 pytestmark = pytest.mark.machine
@@ -27,9 +28,14 @@ EACH_PAGE = Setting("each-page", 2, backing="anonymous")
 ONE, OTHER = Setting("one", 2, backing="anonymous"), Setting("other", 2, backing="anonymous")
 
 REMAP, REREAD = "/guest/remap.elf", "/guest/reread.elf"
+# All guests together take a few seconds.
+HUNG_S = 60
 # So long that each is interrupted by the other again and again.
 ROUNDS = 2000
-WAYS = ("written over", "invalidated", "of several processes")
+WAYS = (
+    *("written over", "invalidated", "flushed", "not handed over"),
+    *("of several processes", "of few processes"),
+)
 
 
 def at_once(settings: tuple[Setting, Setting]) -> list[str]:
@@ -40,19 +46,22 @@ def at_once(settings: tuple[Setting, Setting]) -> list[str]:
     return [*(line for line in first if line.startswith("write ")), *runs, "wait", *others]
 
 
-def run(*, mistaken: bool = False) -> power.Console:
-    """Run all guests, on a host with the mistaken kernel or the product's."""
+def files() -> dict[str, File]:
+    return {
+        path: File(artifacts.power("tests/guest", path.removeprefix("/guest/"))) for path in (REMAP, REREAD)
+    }
+
+
+def run(mistakes: str = "") -> power.Console:
+    """Run all guests, on a host with a mistaken kernel or the product's."""
     machine = power.HOST
-    if mistaken:
-        machine = replace(machine, kernel=artifacts.mutant("power", "copies", "vmlinux"))
+    if mistakes:
+        machine = replace(machine, kernel=artifacts.mutant("power", mistakes, "vmlinux"))
     alone = [line for setting in (PLAIN, LARGE, EACH_PAGE) for line in setting.script("")]
     script = [line.replace(GUEST, REMAP) for line in (*alone, *at_once((ONE, OTHER)))]
     script += [line.replace(GUEST, REREAD) for line in SMALL.script("")]
-    files = {
-        path: File(artifacts.power("tests/guest", path.removeprefix("/guest/"))) for path in (REMAP, REREAD)
-    }
     how = power.How(timeout_s=TIMEOUT_S)
-    return power.in_host(script, files=files, how=how, label="remap", machine=machine)
+    return power.in_host(script, files=files(), how=how, label="remap", machine=machine)
 
 
 def said(console: power.Console, setting: Setting) -> list[str]:
@@ -77,11 +86,11 @@ def test_entries_were_replaced_and_came_back(product: power.Console) -> None:
 
 @pytest.fixture(scope="module")
 def mistaken() -> power.Console:
-    return run(mistaken=True)
+    return run("copies")
 
 
 @pytest.mark.long("its kernel is built for it alone")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["written over", "invalidated", "of several processes"])
 def test_negative_control_a_copy_of_an_earlier_mapping_is_seen(mistaken: power.Console, way: str) -> None:
     assert f"remap: {way}: WRONG" in said(mistaken, EACH_PAGE)
 
@@ -90,3 +99,23 @@ def test_negative_control_a_copy_of_an_earlier_mapping_is_seen(mistaken: power.C
 def test_negative_control_a_copy_of_a_page_that_is_traced_now_is_seen(mistaken: power.Console) -> None:
     wrong = [line for line in reread(mistaken, SMALL) if "WRONG" in line]
     assert wrong and all("a page of code" in line for line in wrong)
+
+
+@pytest.fixture(scope="module")
+def outdated() -> power.Console:
+    return run("contexts")
+
+
+@pytest.mark.long("its kernel is built for it alone")
+@pytest.mark.parametrize("way", ["flushed", "not handed over"])
+def test_negative_control_another_process_is_seen(outdated: power.Console, way: str) -> None:
+    assert f"remap: {way}: WRONG" in said(outdated, EACH_PAGE)
+
+
+@pytest.mark.long("its kernel is built for it alone")
+def test_negative_control_shadow_pids_of_before_they_began_anew_are_seen() -> None:
+    """Nobody else may have got them yet: then the guest misses for ever, under a PID that has no entries."""
+    machine = replace(power.HOST, kernel=artifacts.mutant("power", "pids", "vmlinux"))
+    script = [line.replace(GUEST, REMAP) for line in EACH_PAGE.script("")]
+    with pytest.raises(GuestError, match="timed out"):
+        power.in_host(script, files=files(), how=power.How(timeout_s=HUNG_S), label="remap", machine=machine)

@@ -19,7 +19,7 @@ POWER = Path(__file__).resolve().parents[2]
 KERNELS = ("6.1", "6.12")
 # Here only the fixes apply.
 NEWEST = "7.3"
-FIXES = {"6.1": 8, "6.12": 10, NEWEST: 10}
+FIXES = {"6.1": 9, "6.12": 11, NEWEST: 11}
 ALL = sorted(path for path in (POWER / "patches").glob("**/*.patch") if path.stat().st_size)
 _TOUCHED = re.compile(r"^--- a/(\S+)$", re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)

@@ -174,6 +174,18 @@ static union page *data_page(const struct trial *t)
 	return (union page *)t->data;
 }
 
+static bool writes_pid(const struct trial *t)
+{
+	return t->instruction.operation == MTSPR && t->instruction.value == MANUAL_PID;
+}
+
+/* The fragment's own write of PID, unless it was replaced to interrupt it there. */
+static bool stopped_by_pid(const struct trial *t)
+{
+	return writes_pid(t) && stopped_at == (u32)(fragment_code + 1) &&
+	       fragment_code[1] == t->instruction.word;
+}
+
 /* Run from the site. The program counter where the guest was stopped, or NOWHERE. */
 static u32 run(struct trial *t)
 {
@@ -182,7 +194,7 @@ static u32 run(struct trial *t)
 	machine_enter();
 	if (!stopped_by)
 		return NOWHERE;
-	if (stopped_by != SIGTRAP)
+	if (stopped_by != (stopped_by_pid(t) ? SIGILL : SIGTRAP))
 		fail(t, "signal %d at %08x", stopped_by, stopped_at);
 	if (stopped_at - (u32)fragment_code >= t->code.n * 4 || stopped_at & 3)
 		fail(t, "trap at %08x, outside of the fragment", stopped_at);
@@ -230,6 +242,8 @@ static void expect(const struct trial *t, bool after, const char *when)
 		if (t->kind == BT_FRAGMENT && i == BT_SAVE_OFFSET / 4)
 			continue;
 		if (t->load && i == BT_SAVE2_OFFSET / 4)
+			continue;
+		if (writes_pid(t) && i == BT_PID_OFFSET / 4)
 			continue;
 		if (page->words[i] != data_page(t)->words[i])
 			fail(t, "%s, %s: the data page at %03x is %08x instead of %08x", when,
@@ -349,6 +363,20 @@ static void try_fragment(struct trial *t)
 		load(t);
 		whole(t, "executed");
 	}
+}
+
+/* The host finds the value in the data page, and knows the fragment; and may emulate it there. */
+static void try_handover(struct trial *t)
+{
+	random_machine(t);
+	load(t);
+	run(t);
+	if (data_page(t)->words[BT_PID_OFFSET / 4] != t->before.gpr[t->instruction.reg])
+		fail(t, "the data page has %08x", data_page(t)->words[BT_PID_OFFSET / 4]);
+	if ((t->code.insn[0] ^ t->code.insn[1]) != kvmppc_bt_handover(t->data))
+		fail(t, "the host does not know %08x %08x", t->code.insn[0], t->code.insn[1]);
+	if (!settle(t, (u32)(fragment_code + 2)))
+		fail(t, "before the site after the write");
 }
 
 static void try_single(struct trial *t)
@@ -507,6 +535,8 @@ int main(int argc, char **argv)
 				try_single(&t);
 			else
 				try_fragment(&t);
+			if (writes_pid(&t))
+				try_handover(&t);
 		}
 		count++;
 	}

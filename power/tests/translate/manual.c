@@ -4,7 +4,7 @@
  * the data page's documented fields (Documentation/virt/kvm/ppc-pv.rst): numbers are
  * in decimal, as printed there, and not from the kernel's headers. When to leave the
  * guest is the host's choice, as documented in e500_bt.h and the translator's comments:
- * for an enabled pending interrupt, and for another bit of MSR than EE.
+ * for an enabled pending interrupt, for another bit of MSR than EE, and for each write of PID.
  */
 #include <stdlib.h>
 #include <asm/kvm_para.h>
@@ -94,12 +94,20 @@ enum ending manual(const struct instruction *instruction, struct machine *machin
 
 	switch (instruction->operation) {
 	case MFSPR:
+		/* MMUCSR0: bits that are set while a flush goes on. */
+		if (instruction->value == 1012) {
+			*reg = 0;
+			return DONE;
+		}
 		*reg = read_spr(find(instruction->value, page));
 		return DONE;
 	case MTSPR:
 		/* BUCSR: of the branch unit; it changes no result. */
 		if (instruction->value == 1013)
 			return DONE;
+		/* PID: which entries of the TLB match. */
+		if (instruction->value == MANUAL_PID)
+			return EXIT_BEFORE;
 		write_spr(find(instruction->value, page), *reg);
 		return DONE;
 	case MFMSR:

@@ -8,6 +8,8 @@
 
 #include "machine.h"
 
+#define MANUAL_PID	48
+
 enum operation { MFSPR, MTSPR, MFMSR, MTMSR, WRTEE, WRTEEI, LWZ, LBZ, LHZ, LHA };
 
 /*

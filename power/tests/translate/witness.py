@@ -45,8 +45,8 @@ SPRS = {
     272: "sprg0", 273: "sprg1", 274: "sprg2", 275: "sprg3",
     624: "mas0", 625: "mas1", 626: "mas2", 627: "mas3", 628: "mas4", 630: "mas6", 944: "mas7",
 }  # fmt: skip
-WRITTEN_ONLY = {1013: "bucsr"}
-NUMBERS = {name: number for number, name in (SPRS | WRITTEN_ONLY).items()}
+MOVED = {"mf": SPRS | {1012: "mmucsr0"}, "mt": SPRS | {48: "pid", 1013: "bucsr"}}
+NUMBERS = {name: number for names in MOVED.values() for number, name in names.items()}
 
 MFSPR, MTSPR, MFMSR, MTMSR, WRTEE, WRTEEI = 339, 467, 83, 146, 131, 163
 REACH = range(-(1 << 25), 1 << 25, 4)
@@ -96,7 +96,7 @@ def special(mnemonic: str, operands: str) -> Case | None:
     if numbered == "sprg":
         name = f"sprg{number}"
     spr = number if numbered == "spr" else NUMBERS.get(name or "")
-    if spr is None or spr not in (SPRS if direction == "mf" else SPRS | WRITTEN_ONLY):
+    if spr is None or spr not in MOVED[direction]:
         return None
     return (f"{direction}spr", register, spr)
 
@@ -130,13 +130,15 @@ def candidates() -> Iterator[int]:
 
 def instructions(path: Path) -> None:
     """Write the instructions to which the witness gives these names."""
-    lines, registers = [], set()
+    lines = []
+    found: dict[str, set[int]] = {f"{direction}spr": set() for direction in MOVED}
     for word, mnemonic, operands in disassemble(sorted(set(candidates()))):
         case = read(mnemonic, operands)
         if case is not None:
             lines.append(f"{word:08x} {case[0]} {case[1]} {case[2]}\n")
-            registers.add(case[2] if case[0] == "mtspr" else None)
-    if registers != {None, *NUMBERS.values()}:
+            if case[0] in found:
+                found[case[0]].add(case[2])
+    if found != {f"{direction}spr": {*names} for direction, names in MOVED.items()}:
         fail("objdump does not know all registers")
     path.write_text("".join(lines))
 

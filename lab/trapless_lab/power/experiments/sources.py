@@ -63,6 +63,7 @@ _ONE_CLASS = {"wrteei": "wrtee"}
 PATCH = "kvmppc_bt_patch"
 FILES = (
     "e500_bt",
+    "e500_bt_context",
     "e500_bt_fast",
     "e500_bt_layout",
     "e500_bt_level2",
