@@ -14,6 +14,7 @@ from differential import GUEST, TIMEOUT_S, Setting
 from test_read_cache import SMALL
 from test_read_cache import said as reread
 from trapless_lab import artifacts
+from trapless_lab.errors import LabError
 from trapless_lab.machines.initramfs import File
 from trapless_lab.machines.session import GuestError
 from trapless_lab.power import machine as power
@@ -112,10 +113,21 @@ def test_negative_control_another_process_is_seen(outdated: power.Console, way: 
     assert f"remap: {way}: WRONG" in said(outdated, EACH_PAGE)
 
 
+def remap(mistakes: str, lines: list[str]) -> None:
+    machine = replace(power.HOST, kernel=artifacts.mutant("power", mistakes, "vmlinux"))
+    script = [line.replace(GUEST, REMAP) for line in lines]
+    power.in_host(script, files=files(), how=power.How(timeout_s=HUNG_S), label="remap", machine=machine)
+
+
 @pytest.mark.long("its kernel is built for it alone")
 def test_negative_control_shadow_pids_of_before_they_began_anew_are_seen() -> None:
     """Nobody else may have got them yet: then the guest misses for ever, under a PID that has no entries."""
-    machine = replace(power.HOST, kernel=artifacts.mutant("power", "pids", "vmlinux"))
-    script = [line.replace(GUEST, REMAP) for line in EACH_PAGE.script("")]
     with pytest.raises(GuestError, match="timed out"):
-        power.in_host(script, files=files(), how=power.How(timeout_s=HUNG_S), label="remap", machine=machine)
+        remap("pids", EACH_PAGE.script(""))
+
+
+@pytest.mark.long("its kernel is built for it alone")
+def test_negative_control_what_another_vm_has_got_meanwhile_is_seen() -> None:
+    """A guest then runs in the other's address space, and finds another page, or none."""
+    with pytest.raises(LabError, match=r"WRONG|unexpected interrupt"):
+        remap("loaded", at_once((ONE, OTHER)))
