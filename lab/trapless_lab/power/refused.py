@@ -18,10 +18,18 @@ from .image import Image
 OUTSIDE, REPLACED = "outside of the kernel", "replaced since it was linked"
 
 _EXECUTE_PAGES = "trapless_bt_execute"
+# Of a fragment's own instructions only one is refused: the second of those for a write of PID.
+_SLOT_BYTES, _WRITE_OF_PID, _NAME_THERE = 64, 4, "mtspr PID"
 _TOP = 20
 
 
+def _in_fragment(image: Image, address: int) -> bool:
+    return image.name(address).startswith(f"{_EXECUTE_PAGES}+")
+
+
 def _instruction(image: Image, address: int, moves_register: bool) -> str:
+    if moves_register and address % _SLOT_BYTES == _WRITE_OF_PID and _in_fragment(image, address):
+        return _NAME_THERE
     words = image.words(address)
     for name in map(power_instructions.name, words):
         if name and power_instructions.moves_register(name) == moves_register:
@@ -47,8 +55,7 @@ def by_instruction(image: Image, exceptions: Exceptions) -> Counter[str]:
 
 def fragment_traps(image: Image, exceptions: Exceptions) -> int:
     """Return how often a fragment trapped; a trap anywhere else is an error."""
-    names = {address: image.name(address) for address in exceptions.traps}
-    if strangers := [name for name in names.values() if not name.startswith(f"{_EXECUTE_PAGES}+")]:
+    if strangers := [image.name(at) for at in exceptions.traps if not _in_fragment(image, at)]:
         raise LabError(f"a kernel trapped at {', '.join(strangers)}")
     return sum(exceptions.traps.values())
 
