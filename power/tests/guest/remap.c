@@ -12,6 +12,13 @@
 #define PAGE		4096
 #define PAGES		16
 #define WINDOW		0x01900000
+/* Code for user mode, in a page that has its number at the start. */
+#define USER		0x01a00000
+#define USER_ENTRY	12
+#define USER_CODE	8
+#define SYSTEM_CALL	0x44000002
+#define MSR_PR		0x4000
+#define MAP_USER_EXECUTE	0x20
 
 #define SPR_PID		48
 #define SPR_MMUCSR0	1012
@@ -66,11 +73,11 @@ static void read_window(void)
 	window();
 }
 
-/* Whether a read of the window ends in an interrupt. */
-static u32 misses(void)
+/* Whether a function ends in an interrupt. */
+static u32 interrupted(void (*called)(void))
 {
-	/* No inlining: the read must come after what a return from the interrupt needs. */
-	void (*volatile function)(void) = read_window;
+	/* No inlining: the interrupt must come after what a return from it needs. */
+	void (*volatile function)(void) = called;
 
 	if (__builtin_setjmp(recovery))
 		return 1;
@@ -87,19 +94,38 @@ static __attribute__((noinline)) void set_pid(u32 pid)
 	asm volatile("isync" : : : "memory");
 }
 
+static void expect(const char *what, u32 good)
+{
+	print("remap: ");
+	print(what);
+	print(good ? ": right\n" : ": WRONG\n");
+}
+
+static void enter_user(void)
+{
+	mtspr(26, USER + USER_CODE);
+	mtspr(27, MSR_PR);
+	asm volatile("rfi" : : : "memory");
+}
+
+/*
+ * User mode, and back by a system call. Of a guest that was never there the host does not know
+ * what its MSR is in that mode, and makes no exit short but misses.
+ */
+static void visit_user(void)
+{
+	*(volatile u32 *)(pages[0] + USER_CODE) = SYSTEM_CALL;
+	synchronize((u32)pages[0] + USER_CODE, 1);
+	map(USER_ENTRY, USER, (u32)pages[0], TSIZE_4K, MAP_READ | MAP_EXECUTE | MAP_USER_EXECUTE, 1);
+	expect("in user mode", interrupted(enter_user));
+}
+
 static void crowd(void)
 {
 	u32 at;
 
 	for (at = WINDOW % SET_BYTES; at < RAM_END; at += SET_BYTES)
 		(void)*(volatile u32 *)at;
-}
-
-static void expect(const char *what, u32 good)
-{
-	print("remap: ");
-	print(what);
-	print(good ? ": right\n" : ": WRONG\n");
 }
 
 static void one_process(void)
@@ -118,7 +144,7 @@ static void one_process(void)
 		good &= window() == page;
 		crowd();
 		asm volatile("tlbivax 0, %0; sync; isync" : : "r" (WINDOW) : "memory");
-		good &= misses();
+		good &= interrupted(read_window);
 	}
 	expect("invalidated", good);
 }
@@ -228,6 +254,7 @@ void main(const void *tree)
 	enable_translation(DATA_PAGE, (u32)execute_pages, EXECUTE_PAGES);
 	for (page = 0; page < PAGES; page++)
 		*(volatile u32 *)pages[page] = page;
+	visit_user();
 	one_process();
 	flushed(argument(tree, "rounds", 400));
 	not_handed_over();
