@@ -17,6 +17,8 @@
 #include <linux/percpu.h>
 #include <linux/string.h>
 
+#include <asm/kvm_ppc.h>
+
 #include "e500.h"
 #include "e500_bt.h"
 
