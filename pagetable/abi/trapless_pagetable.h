@@ -11,7 +11,8 @@
  * how a guest learns that the hypervisor half is missing.
  *
  * An unknown number inside the range gets -ENOSYS. Any PV domain may ask for the
- * VERSION. Pages are moved for a domain whose IOMMU mappings follow page types:
+ * VERSION, and change entries of its own tables by PROTECT and MOVE. Pages are marked
+ * and released for a domain whose IOMMU mappings follow page types:
  * a strict hardware domain, or a guest that may be given devices. What is said
  * or set of the whole host is the hardware domain's; others get -EPERM.
  *
@@ -74,6 +75,11 @@ typedef int tpt_s32;
 /* hardware domain only; no argument: MARK is admitted again */
 #define TPT_OP_ADMIT		(TPT_OP_BASE + 8)
 
+/* argument: struct tpt_protect, read; takes the write permission from a range of entries */
+#define TPT_OP_PROTECT		(TPT_OP_BASE + 9)
+/* argument: struct tpt_move, read; moves a range of entries */
+#define TPT_OP_MOVE		(TPT_OP_BASE + 10)
+
 #define TPT_ABI_VERSION		3
 #define TPT_MAX_BATCH		512	/* pages a call */
 
@@ -91,7 +97,8 @@ typedef int tpt_s32;
 #define TPT_SWITCH_ZERO_RUNS	0x1	/* empty entries passed eight at a time */
 #define TPT_SWITCH_L1_UPDATE	0x2	/* plain L1 updates without the detours */
 #define TPT_SWITCH_TABLE_REFS	0x4	/* references to validated tables likewise */
-#define TPT_SWITCH_ALL		0x7
+#define TPT_SWITCH_RANGES	0x8	/* PROTECT and MOVE are served */
+#define TPT_SWITCH_ALL		0xf
 
 /**
  * struct tpt_version - what the hypervisor half is and whether it serves us
@@ -189,6 +196,66 @@ struct tpt_evict {
 	tpt_u32 domain;
 	tpt_s32 error;
 	tpt_u64 moved;
+};
+
+/**
+ * struct tpt_protect - entries that lose the write permission
+ * @table: machine frame number of a level 1 table of the caller's, in use as one
+ * @first: its first entry that is looked at, 0 to 511
+ * @count: how many are looked at, 1 to 512 - @first
+ *
+ * Each of them that is plain and writable becomes read-only; its accessed and dirty bits
+ * are kept, whatever the hardware does meanwhile. The others stay as they are. TLBs are
+ * not flushed. Plain is an entry that is present, names a page of the caller's, and has
+ * of all other bits only RW, US, A, D, G, 9 to 11, 52, and NX where the processor has it.
+ *
+ * Returns how many became read-only. On an error nothing has changed:
+ *
+ *   -EFAULT     the argument cannot be read
+ *   -EINVAL     @first and @count are no range of a table
+ *   -EPERM      @table is not a level 1 table of the caller's, in use
+ *   -EAGAIN     a teardown of this vCPU's was interrupted; any mmuext_op continues it.
+ *               Of MOVE also: another vCPU is changing @to at this moment
+ *   -EOPNOTSUPP the part is off (TPT_SWITCH_RANGES) or not built in, or the caller has
+ *               log-dirty or shadow paging
+ *
+ * Where it is not served a guest can do the same by mmu_update. The number keeps its
+ * meaning in every later ABI, so a guest need not ask for the version each time.
+ */
+struct tpt_protect {
+	tpt_u64 table;
+	tpt_u32 first;
+	tpt_u32 count;
+};
+
+/**
+ * struct tpt_move - entries that move
+ * @from:       machine frame number of a level 1 table of the caller's, in use as one
+ * @to:         another one, or the same
+ * @from_first: first entry of @from that is looked at, 0 to 511
+ * @to_first:   the entry of @to that it becomes, 0 to 511
+ * @count:      how many are looked at, 1 to 512 less the larger of the two
+ * @reserved:   0
+ * @set:        bits for software (0xe00) that a moved entry gets beside its own
+ *
+ * One after the other, from the lowest on, each plain entry (see struct tpt_protect) of
+ * @from is put into its new place, with the accessed and dirty bits that the hardware has
+ * set to the last, and its old place is zero then; unless in the new place anything but
+ * accessed and dirty bits is set. The others stay where they are. TLBs are not flushed.
+ * So within one table, by one place up, the lowest entry moves @count times if there is
+ * room: this is no memmove().
+ *
+ * Returns how often an entry was moved. Errors are those of struct tpt_protect, with -EINVAL also for any
+ * other bit in @set, and for @reserved.
+ */
+struct tpt_move {
+	tpt_u64 from;
+	tpt_u64 to;
+	tpt_u32 from_first;
+	tpt_u32 to_first;
+	tpt_u32 count;
+	tpt_u32 reserved;
+	tpt_u64 set;
 };
 
 #endif /* TRAPLESS_PAGETABLE_H */

@@ -40,7 +40,7 @@ MODULE_PARM_DESC(trace_to, "last call to print");
 static const char * const kinds[] = {
 	[TT_MAP] = "map", [TT_MMUEXT] = "mmuext", [TT_UPDATE] = "mmu_update",
 	[TT_VA] = "update_va_mapping", [TT_TRAP] = "trap",
-	[TT_MULTICALL] = "multicall", [TT_ROUND] = "round",
+	[TT_MULTICALL] = "multicall", [TT_RANGE] = "range", [TT_ROUND] = "round",
 };
 
 static unsigned int ok[TT_KINDS], refused[TT_KINDS];

@@ -87,6 +87,17 @@ static void race_trap(void)
 	atomic_inc(tt_trap(page, slot, value) ? &not_ok : &ok);
 }
 
+/* Without the payload a trap in its place. */
+static void race_range(void)
+{
+	long rc = tt_race_range();
+
+	if (rc == -ENOSYS)
+		race_trap();
+	else
+		atomic_inc(rc < 0 ? &not_ok : &ok);
+}
+
 static void racer(struct work_struct *unused)
 {
 	unsigned int step;
@@ -107,6 +118,9 @@ static void racer(struct work_struct *unused)
 			break;
 		case 5:
 			race_va();
+			break;
+		case 6:
+			race_range();
 			break;
 		default:
 			race_trap();

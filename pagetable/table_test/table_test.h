@@ -117,6 +117,7 @@ enum tt_kind {
 	TT_VA,
 	TT_TRAP,
 	TT_MULTICALL,
+	TT_RANGE,
 	TT_ROUND,
 	TT_KINDS,
 };
@@ -149,6 +150,10 @@ bool tt_trap(unsigned int page, unsigned int slot, u64 value);
 long tt_pin(unsigned int page, unsigned int level);
 long tt_unpin(unsigned int page);
 void tt_settle(void);
+
+/* range: the payload's operations on many entries */
+void tt_call_range(void);
+long tt_race_range(void);
 
 /* preempt: interrupts in the middle of calls */
 void tt_preempt_begin(void);

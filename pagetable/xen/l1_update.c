@@ -28,12 +28,10 @@
  *    differ for a guest only whose list lies in memory that the list itself changes
  *    (in the very table, or behind an entry that it replaces).
  */
-#include "l1_update.h"
 #include "switches.h"
 #include "livepatch.h"
 #include "original.h"
-#include "own_page.h"
-#include "pte.h"
+#include "l1_entry.h"
 
 /* The guest's request, as in Xen's public/xen.h. */
 struct mmu_update {
@@ -49,38 +47,10 @@ struct mmu_update {
 #define UVMF_NONE			0
 #define UVMF_INVLPG_LOCAL		2
 
-/* Xen's own mark, which a guest finds in its entries and may write back. */
-#define PTE_GUEST_KERNEL		(XEN_L1_KERNEL_BITS & ~PTE_USER)
-
 #define ENTRY_OFFSET			0xff8UL	/* of a table's address */
 
 /* After so many updates stock Xen is called, which also checks for pending events. */
 #define MOST_UPDATES			64
-
-#define MSR_EFER			0xc0000080
-#define EFER_NX				(1UL << 11)
-
-/*
- * What makes an entry plain: of these bits it has PTE_PRESENT, and none of the others, which
- * select a cache attribute, make Xen check more than the page, or are reserved.
- */
-static u64 checked_bits;
-
-/* Called before the first update: finds the bits that this processor reserves. */
-void l1_update_init(void)
-{
-	u32 efer, high;
-
-	asm volatile("rdmsr" : "=a" (efer), "=d" (high) : "c" (MSR_EFER));
-	checked_bits = ~(PTE_RW | PTE_USER | PTE_ACCESSED | PTE_DIRTY |
-			 PTE_GLOBAL | PTE_AVAILABLE | PTE_GUEST_KERNEL |
-			 PTE_FRAME | (efer & EFER_NX ? PTE_NX : 0));
-}
-
-static bool is_plain(u64 entry)
-{
-	return (entry & checked_bits) == PTE_PRESENT;
-}
 
 static bool is_served(const struct vcpu *v, const struct domain *d)
 {
@@ -102,59 +72,8 @@ static void write_entry(u64 *entry, u64 old, u64 new, bool preserve_ad)
 		;
 }
 
-/*
- * The page that @entry names, if @d owns it. Without a reference to the page the
- * caller must ensure that it does not change its owner.
- */
-static struct page_info *own_page(u64 entry, const struct domain *d)
-{
-	struct page_info *page = valid_page(pte_frame(entry));
-
-	return page && page_owner(page) == d ? page : NULL;
-}
-
-#define VALIDATED_WRITABLE	(PGT_writable_page | PGT_validated)
-
-static bool is_writable(u64 type_info)
-{
-	return (type_info & (PGT_type_mask | PGT_validated | PGT_locked)) ==
-	       VALIDATED_WRITABLE;
-}
-
-/*
- * Takes the type reference of a writable entry. Where the page has some already, as that of
- * the kernel's own mapping, stock Xen's _get_page_type() does no more than increment the
- * count; the first one, and any page that is locked or not of that type, is left to it.
- */
-static bool get_writable(struct page_info *page)
-{
-	u64 old = __atomic_load_n(&page->type_info, __ATOMIC_RELAXED);
-	u64 count;
-
-	do {
-		count = old & PGT_count_mask;
-		if (!is_writable(old) || !count || count == PGT_count_mask)
-			return get_page_type(page, PGT_writable_page);
-	} while (!exchange_type(page, &old, old + 1));
-	return true;
-}
-
-/* Drops it again, or leaves the last one to stock Xen's _put_page_type(), likewise. */
-static void put_writable(struct page_info *page)
-{
-	u64 old = __atomic_load_n(&page->type_info, __ATOMIC_RELAXED);
-
-	do {
-		if (!is_writable(old) || (old & PGT_count_mask) < 2) {
-			put_page_type(page);
-			return;
-		}
-	} while (!exchange_type(page, &old, old - 1));
-}
-
 /* Takes a reference to the page of @entry, of the kind that the entry needs. */
-static __attribute__((always_inline)) inline bool take_page(u64 entry,
-							    struct domain *d)
+static bool take_page(u64 entry, struct domain *d)
 {
 	struct page_info *page = valid_page(pte_frame(entry));
 
@@ -168,6 +87,16 @@ static __attribute__((always_inline)) inline bool take_page(u64 entry,
 	return true;
 }
 
+/* A reference to @page is taken. Apart, so that a read-only entry needs no stack frame. */
+static __attribute__((noinline)) int
+get_page_slowly(u64 entry, struct domain *d, struct page_info *page)
+{
+	if (page_is_of(page, d) && get_writable(page))
+		return 0;
+	put_page(page);
+	return original_get_page_from_l1e(entry, d, d);
+}
+
 /*
  * An entry that is not written by l1_update(): of a table that is validated, or of an update
  * that is left to stock Xen. Xen calls it for other domains' pages too, and adjusts the
@@ -176,10 +105,15 @@ static __attribute__((always_inline)) inline bool take_page(u64 entry,
 static int new_get_page_from_l1e(u64 entry, struct domain *d,
 				 struct domain *page_owner)
 {
-	if (l1_update_enabled && d == page_owner && is_plain(entry) &&
-	    take_page(entry, d))
-		return 0;
-	return original_get_page_from_l1e(entry, d, page_owner);
+	struct page_info *page = NULL;
+
+	if (l1_update_enabled && d == page_owner && is_plain(entry))
+		page = valid_page(pte_frame(entry));
+	if (!page || !get_any_page(page))
+		return original_get_page_from_l1e(entry, d, page_owner);
+	if (!page_is_of(page, d) || entry & PTE_RW)
+		return get_page_slowly(entry, d, page);
+	return 0;
 }
 
 /*
@@ -271,33 +205,6 @@ static bool l1_update(u64 *entry, u64 new, bool preserve_ad, struct domain *d)
 	if (changed == PTE_RW)
 		return change_permission(entry, old, new, preserve_ad, d);
 	return false;
-}
-
-static void table_drop(struct page_info *page)
-{
-	page_unlock(page);
-	put_page(page);
-}
-
-/* The domain's own level 1 table in frame @mfn, referenced and locked; or NULL. */
-static struct page_info *table_take(u64 mfn, struct domain *d)
-{
-	struct page_info *page = valid_page(mfn);
-
-	if (!page || !get_own_page(page, d))
-		return NULL;
-	if (!page_lock_unsafe(page)) {
-		block_speculation();
-		put_page(page);
-		return NULL;
-	}
-	block_speculation();
-	if ((__atomic_load_n(&page->type_info, __ATOMIC_RELAXED) &
-	     PGT_type_mask) != PGT_l1_page_table) {
-		table_drop(page);
-		return NULL;
-	}
-	return page;
 }
 
 /* The table of the update before, kept for the next one. */

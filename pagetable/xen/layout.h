@@ -306,6 +306,12 @@ static inline struct domain *page_owner(const struct page_info *page)
 						(frame << XEN_PAGE_SHIFT)) : NULL;
 }
 
+/* page_owner(page) == d, by the number that the page has: @d is in the direct map. */
+static inline bool page_is_of(const struct page_info *page, const struct domain *d)
+{
+	return page->owner == ((u64)d - XEN_DIRECTMAP) >> XEN_PAGE_SHIFT;
+}
+
 #endif /* __ASSEMBLER__ */
 
 #endif /* TRAPLESS_XEN_LAYOUT_H */

@@ -42,8 +42,8 @@ static inline struct page_info *valid_page(u64 mfn)
 	return pdx_is_valid(pdx) ? pdx_to_page(pdx) : NULL;
 }
 
-/* Takes a general reference if @d owns the page. Return: whether it did. */
-static inline bool get_own_page(struct page_info *page, const struct domain *d)
+/* Takes a general reference, whoever owns the page. Return: whether it did. */
+static inline bool get_any_page(struct page_info *page)
 {
 	u64 old = __atomic_load_n(&page->count_info, __ATOMIC_RELAXED);
 
@@ -53,7 +53,15 @@ static inline bool get_own_page(struct page_info *page, const struct domain *d)
 			return false;
 	} while (!__atomic_compare_exchange_n(&page->count_info, &old, old + 1, false,
 					      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
-	if (page_owner(page) == d)
+	return true;
+}
+
+/* Takes a general reference if @d owns the page. Return: whether it did. */
+static inline bool get_own_page(struct page_info *page, const struct domain *d)
+{
+	if (!get_any_page(page))
+		return false;
+	if (page_is_of(page, d))
 		return true;
 	put_page(page);
 	return false;

@@ -2,8 +2,8 @@
 /*
  * PiBooster's hypervisor half as a Xen livepatch payload: the hooks that skip device
  * mappings, the hypercalls, and the revert of the payload. teardown.c handles the
- * death of a domain. The other parts of the payload are zero_runs.S, l1_update.c
- * and table_refs.c.
+ * death of a domain. The other parts of the payload are zero_runs.S, l1_update.c,
+ * table_refs.c and ranges.c, whose hypercalls are here, too.
  *
  * Invariants:
  *
@@ -26,6 +26,8 @@
 #include "semi_writable.h"
 #include "evict.h"
 #include "marks.h"
+#include "parts.h"
+#include "ranges.h"
 #include "livepatch.h"
 #include "original.h"
 
@@ -194,6 +196,11 @@ static long new_do_callback_op(int op, void *arg)
 		return d == hardware_domain ? op_evict(arg) : -EPERM;
 	case TPT_OP_ADMIT:
 		return d == hardware_domain ? op_admit() : -EPERM;
+	case TPT_OP_PROTECT:
+	case TPT_OP_MOVE:
+		/* Not linked into a payload without the part. */
+		return PAYLOAD_PARTS & TPT_SWITCH_RANGES ?
+			       ranges_call(d, (u32)op, arg) : -EOPNOTSUPP;
 	}
 	return -ENOSYS;
 }

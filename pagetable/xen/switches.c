@@ -12,7 +12,7 @@
  * into the payload (parts.h, which it writes), and its switch stays 0.
  */
 #include "switches.h"
-#include "l1_update.h"
+#include "l1_bits.h"
 #include "livepatch.h"
 #include "parts.h"
 #include "../abi/trapless_pagetable.h"
@@ -20,6 +20,7 @@
 u8 zero_runs_enabled;
 u8 l1_update_enabled;
 u8 table_refs_enabled;
+u8 ranges_enabled;
 
 static const struct {
 	u8 *enabled;
@@ -28,6 +29,7 @@ static const struct {
 	{ &zero_runs_enabled, TPT_SWITCH_ZERO_RUNS },
 	{ &l1_update_enabled, TPT_SWITCH_L1_UPDATE },
 	{ &table_refs_enabled, TPT_SWITCH_TABLE_REFS },
+	{ &ranges_enabled, TPT_SWITCH_RANGES },
 };
 
 #define SWITCHES	(sizeof(switches) / sizeof(*switches))
@@ -72,8 +74,7 @@ long switches_set(u32 on)
 
 static void all_on(struct payload *payload)
 {
-	if (PAYLOAD_PARTS & TPT_SWITCH_L1_UPDATE)
-		l1_update_init();
+	l1_bits_init();
 	switches_set(PAYLOAD_PARTS);
 }
 

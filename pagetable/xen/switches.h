@@ -11,6 +11,7 @@
 extern u8 zero_runs_enabled;
 extern u8 l1_update_enabled;
 extern u8 table_refs_enabled;
+extern u8 ranges_enabled;
 
 #pragma GCC visibility pop
 

@@ -191,6 +191,7 @@ impl Kernel for FakeKernel {
         if name == "trapless_table_test" {
             for (file, value) in [
                 ("run", ""),
+                ("kinds", "all"),
                 ("mode", ""),
                 ("preempt", "0"),
                 ("switches", "-1"),
@@ -320,8 +321,8 @@ fn fresh(semi_writable: u64) -> Payload {
         abi: 3,
         iommu_follows: true,
         is_evicted: false,
-        parts: 7,
-        switches: Some(7),
+        parts: 15,
+        switches: Some(15),
         statistics: Some(none),
     }
 }

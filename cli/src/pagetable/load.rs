@@ -259,7 +259,7 @@ mod tests {
                 abi: 3,
                 iommu_follows: true,
                 is_evicted: false,
-                parts: 7,
+                parts: 15,
                 switches: Some(switches),
                 statistics: None,
             })

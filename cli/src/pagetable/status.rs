@@ -22,7 +22,8 @@ use super::{image, plan};
 use crate::output::grouped;
 
 /// Switches of the payload, by their bits.
-const XEN_SWITCHES: [(&str, u32); 3] = [("xen_zero_runs", 1), ("xen_l1_update", 2), ("xen_table_refs", 4)];
+const XEN_SWITCHES: [(&str, u32); 4] =
+    [("xen_zero_runs", 1), ("xen_l1_update", 2), ("xen_table_refs", 4), ("xen_ranges", 8)];
 
 /// Everything.
 #[derive(Debug, Serialize)]
@@ -379,7 +380,7 @@ mod tests {
                 statistics: None,
             })
         };
-        fake.kernel.borrow_mut().payload = answer(5);
+        fake.kernel.borrow_mut().payload = answer(13);
         let json = serde_json::to_value(Status::look(&fake.host())).unwrap();
         assert_eq!(json["payload"]["left_out"]["xen_l1_update"], "not proven for this build of Xen");
         assert!(json["payload"]["switches"]["xen_l1_update"].is_null());
@@ -388,7 +389,7 @@ mod tests {
         std::fs::write(fake.payload(), without).unwrap();
         let text = Status::look(&fake.host()).to_string();
         assert!(text.contains("xen_l1_update left out: mod_l1_entry is another"), "{text}");
-        for all in [7, 0] {
+        for all in [15, 0] {
             fake.kernel.borrow_mut().payload = answer(all);
             assert!(Status::look(&fake.host()).payload.left_out.is_empty());
         }

@@ -336,7 +336,7 @@ static void odd_call(u8 kind)
 	batch->mfns = bad_list ? 0xdead0000 : (u64)guest_list();
 	memset(guest_list(), 0xff, TPT_MAX_BATCH * 8);
 	if (kind & 8)
-		op = TPT_OP_BASE | (kind >> 4) << 8 | 9;
+		op = TPT_OP_BASE | (kind >> 4) << 8 | 11;
 	else if (kind & 16)
 		op ^= 1 << (16 + (kind >> 5));	/* stock's range */
 	if (fake.current == &dom_hvm || ((u32)op & TPT_OP_MASK) != TPT_OP_BASE)

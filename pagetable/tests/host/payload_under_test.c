@@ -14,8 +14,13 @@
 #include "under_test.h"
 
 /* What the switches turn on is tested on the real hypervisor. */
-void l1_update_init(void)
+void l1_bits_init(void)
 {
+}
+
+long ranges_call(struct domain *d, u32 op, const void *arg)
+{
+	return op == TPT_OP_PROTECT ? FAKE_PROTECT : FAKE_MOVE;
 }
 
 int payload_map(struct domain *d, u64 dfn, u64 mfn, unsigned long count,

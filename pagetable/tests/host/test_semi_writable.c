@@ -582,8 +582,20 @@ static void other_numbers_reach_stock(void **state)
 static void unknown_numbers_in_range(void **state)
 {
 	assert_int_equal(payload_callback(TPT_OP_BASE, NULL), -ENOSYS);
-	assert_int_equal(payload_callback(TPT_OP_BASE + 9, NULL), -ENOSYS);
+	assert_int_equal(payload_callback(TPT_OP_MOVE + 1, NULL), -ENOSYS);
 	assert_int_equal(payload_callback(TPT_OP_BASE | 0xffff, NULL), -ENOSYS);
+}
+
+static void ranges_are_everybodys(void **state)
+{
+	as_domu();
+	assert_int_equal(payload_callback(TPT_OP_PROTECT, NULL), FAKE_PROTECT);
+	assert_int_equal(payload_callback(TPT_OP_MOVE, NULL), FAKE_MOVE);
+	fake_parts = TPT_SWITCH_ALL & ~TPT_SWITCH_RANGES;
+	assert_int_equal(payload_callback(TPT_OP_PROTECT, NULL), -EOPNOTSUPP);
+	assert_int_equal(payload_callback(TPT_OP_MOVE, NULL), -EOPNOTSUPP);
+	fake_parts = TPT_SWITCH_ALL;
+	as_dom0();
 }
 
 static u32 switches(void)
@@ -1489,6 +1501,7 @@ int main(void)
 		TEST(hvm_hardware_domain_is_not_served),
 		TEST(other_numbers_reach_stock),
 		TEST(unknown_numbers_in_range),
+		TEST(ranges_are_everybodys),
 		TEST(switches_as_asked),
 		TEST(a_part_that_is_left_out),
 		TEST(version_and_statistics),

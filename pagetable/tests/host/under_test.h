@@ -7,6 +7,10 @@
 #include "marks.h"
 #include "semi_writable.h"
 
+/* What the ranges' calls answer here: they are tested on the real hypervisor. */
+#define FAKE_PROTECT	1001
+#define FAKE_MOVE	1002
+
 int payload_map(struct domain *d, u64 dfn, u64 mfn, unsigned long count,
 		u32 flags);
 int payload_unmap(struct domain *d, u64 dfn, unsigned long count);

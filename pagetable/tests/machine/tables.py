@@ -14,7 +14,8 @@ from trapless_lab.machines.script import Step, StepResult
 
 MODULE = TABLE_TEST
 PARAMETERS = f"/sys/module/{MODULE}/parameters"
-KINDS = ("map", "mmuext", "mmu_update", "update_va_mapping", "trap", "multicall")
+KINDS = ("map", "mmuext", "mmu_update", "update_va_mapping", "trap", "multicall", "range")
+EVERY_KIND = "all,range"
 
 LOST_OF_RACES = 3
 """In how many rounds of races one may lose a reference: one of so many.
@@ -28,7 +29,7 @@ LOST_L1_OF_RACES = 10
 
 _COUNTERS = (
     "illegal leaked retired kept_data kept_l1 kept_tables "
-    "tables continuations voided race_accepted race_refused"
+    "tables continuations voided race_accepted race_refused ranges_served"
 )
 _COUNT = f"(cd {PARAMETERS} && grep . {_COUNTERS})"
 _DIGEST = re.compile(
@@ -51,10 +52,13 @@ class Leg:
     output: str
 
 
-def leg(name: str, seeds: Iterable[int], rounds: int, mode: str, preempt: bool = False) -> Step:
+def leg(
+    name: str, seeds: Iterable[int], rounds: int, mode: str, preempt: bool = False, kinds: str = "all"
+) -> Step:
     """Return a step that runs ``seeds``; ``mode`` is record or compare, and ends at the first difference."""
     command = (
         f"{_COUNT}; echo {int(preempt)} >{PARAMETERS}/preempt; echo {mode} >{PARAMETERS}/mode; "
+        f"echo {kinds} >{PARAMETERS}/kinds; "
         f"for seed in {' '.join(map(str, seeds))}; do "
         f"echo $seed {rounds} >{PARAMETERS}/run || {{ {_WHY}; false; }}; rc=$?; cat {PARAMETERS}/digest; "
         f"[ $rc = 0 ] || break; done; {_COUNT}; exit $rc"
@@ -71,7 +75,7 @@ def race(name: str, seeds: Iterable[int], rounds: int) -> Step:
     return Step(name, command, timeout_s=1800, expect=None)
 
 
-def broken(variant: str, seed: int, rounds: int, kinds: str = "all") -> list[Step]:
+def broken(variant: str, seed: int, rounds: int, kinds: str = "all", switches: int = 3) -> list[Step]:
     """Return steps that compare a payload without one of its checks with stock Xen.
 
     A process that ends under such a payload may crash the machine. So the shell that waits for the payload
@@ -82,7 +86,7 @@ def broken(variant: str, seed: int, rounds: int, kinds: str = "all") -> list[Ste
     command = (
         f"cd {p}; echo off >mode; echo 0 >preempt; echo {kinds} >kinds; "
         f"echo record >mode; echo {seed} {rounds} >run && "
-        f"xen-livepatch upload {variant} {GUEST}/{variant}.livepatch && echo 3 >switches || exit 1; "
+        f"xen-livepatch upload {variant} {GUEST}/{variant}.livepatch && echo {switches} >switches || exit 1; "
         f"xen-livepatch apply {variant} & i=0; "
         f"while [ $i -lt 500 ]; do echo compare >mode; echo {seed} {rounds} >run; read d <differs; "
         f"[ $d = N ] || break; i=$((i+1)); done 2>/dev/null; wait; "

@@ -51,14 +51,16 @@ def boot() -> Transcript:
             Step("another Xen's", f"xen-livepatch load {OTHER}", expect=None),
             Step("nothing was loaded", "xen-livepatch list"),
             insmod(tables.MODULE),
-            tables.leg("stock tables", SEEDS, ROUNDS, "record"),
+            tables.leg("stock tables", SEEDS, ROUNDS, "record", kinds=tables.EVERY_KIND),
             load,
             Step(
                 "all parts",
                 f"insmod {GUEST}/hypercall_test.ko && case=version && {case} && case=switches && {case}",
             ),
-            tables.leg("boosted", SEEDS, ROUNDS, "compare"),
-            tables.leg("boosted, interrupted", SEEDS, ROUNDS, "compare", preempt=True),
+            tables.leg("boosted", SEEDS, ROUNDS, "compare", kinds=tables.EVERY_KIND),
+            tables.leg(
+                "boosted, interrupted", SEEDS, ROUNDS, "compare", preempt=True, kinds=tables.EVERY_KIND
+            ),
             *dma.steps(),
             pool,
             Step("warm", SPAWN),
@@ -66,7 +68,7 @@ def boot() -> Transcript:
             Step("evict", f"case=evict && {case} && rmmod hypercall_test"),
             Step("revert with the pool loaded", pagetable.PAYLOAD_PART.unload[0].command),
             *pagetable.unload_steps([pagetable.POOL_PART]),
-            tables.leg("reverted", SEEDS, ROUNDS, "compare"),
+            tables.leg("reverted", SEEDS, ROUNDS, "compare", kinds=tables.EVERY_KIND),
             Step("stock again", SPAWN),
         ],
         files={

@@ -11,9 +11,10 @@ from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
 
-CASES = ("version", "switches", *hypercalls.PROMISES)
+CASES = ("version", "switches", "ranges", "ranges_of_others", *hypercalls.PROMISES)
 FUZZ_CALLS = 10_000
 WRONG = "wrong-done"
+ANYBODYS = "range-owner-unchecked"
 
 pytestmark = pytest.mark.machine
 
@@ -44,10 +45,15 @@ def transcript() -> Transcript:
             Step(f"load {WRONG}", f"xen-livepatch load {GUEST}/{WRONG}.livepatch"),
             *hypercalls.random_calls(f"{WRONG} fuzz", FUZZ_CALLS),
             Step(f"unload {WRONG}", f"xen-livepatch revert {WRONG} && xen-livepatch unload {WRONG}"),
+            Step(f"load {ANYBODYS}", f"xen-livepatch load {GUEST}/{ANYBODYS}.livepatch"),
+            insmod(hypercalls.TEST, name="the test again"),
+            _case("ranges_of_others", on=f"{ANYBODYS} "),
+            Step(f"unload {ANYBODYS}", f"xen-livepatch revert {ANYBODYS} && xen-livepatch unload {ANYBODYS}"),
         ],
         files={
             **pagetable.files([pagetable.PAYLOAD_PART]),
             **payload_file(WRONG),
+            **payload_file(ANYBODYS),
             **helper_file(hypercalls.TEST),
             **helper_file(hypercalls.MODULE),
         },
@@ -93,6 +99,10 @@ def test_negative_control_random_calls(transcript: Transcript, xen: str) -> None
     result = transcript[f"{xen} fuzz"]
     assert result.rc != 0
     assert ", expected" in result.output
+
+
+def test_negative_control_ranges_of_others(transcript: Transcript) -> None:
+    assert transcript[f"{ANYBODYS} ranges_of_others"].rc != 0
 
 
 def test_revert_refused_while_marked(transcript: Transcript) -> None:

@@ -71,7 +71,7 @@ def kernel() -> Transcript:
 
 @pytest.fixture(scope="module")
 def xen() -> Transcript:
-    """One boot: the tool loads a payload that was built without l1_update."""
+    """One boot: the tool loads a payload that was built without l1_update and ranges."""
     unknown = artifacts.mutant("pagetable", "payload-unknown-build", f"{pagetable.NAME}.livepatch")
     one = f"{PVMMU_SWITCHES}/xen_l1_update"
     return runner.run(
@@ -91,14 +91,19 @@ def xen() -> Transcript:
 
 
 def test_a_payload_serves_without_what_is_left_out(xen: Transcript) -> None:
-    assert xen["switches"].output.split() == ["1", "0", "1"]
+    assert xen["switches"].output.split() == ["1", "0", "1", "0"]
     assert "rc 0" not in xen["turn on"].output and xen["turn on"].output.split()[-1] == "0"
     assert "xen_zero_runs" in xen["all on"].output and "xen_l1_update" not in xen["all on"].output
     assert xen.kernel_warnings() == []
 
 
 def test_the_tool_says_what_the_payload_is_without(xen: Transcript) -> None:
-    for step, says in (("load", "without l1_update: "), ("status", "xen_l1_update left out: ")):
+    for step, says in (
+        ("load", "without l1_update: "),
+        ("load", "without ranges: "),
+        ("status", "xen_l1_update left out: "),
+        ("status", "xen_ranges left out: "),
+    ):
         (line,) = (line for line in xen[step].output.splitlines() if says in line)
         assert "mod_l1_entry" in line
     assert "xen_table_refs on, xen_zero_runs on" in xen["status"].output

@@ -50,7 +50,7 @@ O1 = "4.17-debug"
 # What these claims are about is in a function of its own in a build that inlines less.
 NOT_INLINED = {"GET_PAGE", "PAUSED"}
 SERIES = "4.17-series"
-REPEATERS = {"l1_update", "table_refs"}
+REPEATERS = {"l1_update", "table_refs", "ranges"}
 UNKNOWN = "functions are not as in any build that is known"
 
 SEEDS, ROUNDS = range(7000, 7004), 20

@@ -23,9 +23,11 @@ SEEDS, ROUNDS = range(1, 7), 40
 DOMU_SEEDS = range(101, 103)
 XPTI_SEEDS = range(201, 203)
 RACE_SEEDS, RACE_ROUNDS = range(1, 3), 15
+RANGE_SEEDS, RANGE_ROUNDS = range(301, 304), 20
 TABLES = 2000  # at least, a leg
 # Of the calls of each kind; the generator wants a third to a half of them refused.
 ACCEPTED, REFUSED = 100, 50
+SERVED = 200  # ranges in which the payload must have changed entries, a leg
 CONTINUATIONS = 100  # a leg with interrupts; over 300 are usual
 
 # In how many rounds a reference may be lost, see tables.LOST_OF_RACES: one of so many. Interrupts follow the
@@ -42,25 +44,49 @@ CONTROLS = {
     "owner-unchecked": 1,
     "type-kept": 6,
 }
+RANGE_CONTROLS = {"range-type-kept": 1, "range-unchecked": 1, "move-overwrites": 1}
+# All parts that these seeds need: of the others' mistakes the seeds know nothing.
+SWITCHES, RANGE_SWITCHES = 3, 11
 
 _LOAD = Step("load the payload", f"xen-livepatch load {GUEST}/{NAME}.livepatch")
 _UNLOAD = Step("unload the payload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}")
 
 
-def _stock_and_boosted(seeds: range) -> list[Step]:
+def _stock_and_boosted(seeds: range, kinds: str = "all") -> list[Step]:
     """Return the legs of dom0 up to where the payload is gone again."""
     return [
         insmod(tables.MODULE),
-        tables.leg("stock", seeds, ROUNDS, "record"),
+        tables.leg("stock", seeds, ROUNDS, "record", kinds=kinds),
         _LOAD,
-        tables.leg("boosted", seeds, ROUNDS, "compare"),
-        tables.leg("boosted, interrupted", seeds, ROUNDS, "compare", preempt=True),
+        tables.leg("boosted", seeds, ROUNDS, "compare", kinds=kinds),
+        tables.leg("boosted, interrupted", seeds, ROUNDS, "compare", preempt=True, kinds=kinds),
         _UNLOAD,
     ]
 
 
 def _broken(variant: str, rounds: int, kinds: str = "all") -> list[Step]:
-    return tables.broken(variant, CONTROLS[variant], rounds, kinds)
+    return tables.broken(variant, CONTROLS[variant], rounds, kinds, SWITCHES)
+
+
+def _with_ranges(name: str, mode: str, preempt: bool = False) -> Step:
+    return tables.leg(f"{name}, ranges", RANGE_SEEDS, ROUNDS, mode, preempt, tables.EVERY_KIND)
+
+
+def _ranges() -> list[Step]:
+    """Return the legs with the payload's own calls, and on stock Xen with what they stand for."""
+    return [
+        _with_ranges("stock", "record"),
+        replace(_LOAD, name="load for ranges"),
+        _with_ranges("boosted", "compare"),
+        _with_ranges("boosted, interrupted", "compare", preempt=True),
+        replace(_UNLOAD, name="unload after ranges"),
+        _with_ranges("reverted", "compare"),
+        *(
+            step
+            for variant, seed in RANGE_CONTROLS.items()
+            for step in tables.broken(variant, seed, RANGE_ROUNDS, tables.EVERY_KIND, RANGE_SWITCHES)
+        ),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +105,7 @@ def dom0() -> Transcript:
             Step("leak", f"echo 1 >{p}/leak"),
             tables.leg("references kept", [1], 1, "off"),
             Step("no leak", f"echo 0 >{p}/leak"),
+            *_ranges(),
             *_broken("skip-unchecked", rounds=6),
             *_broken("l1-unchecked", rounds=60, kinds="update,va"),
             *_broken("validation-unchecked", rounds=60, kinds="mmuext"),
@@ -89,7 +116,11 @@ def dom0() -> Transcript:
         files={
             **table_test_file(),
             **payload_file(),
-            **{path: file for variant in CONTROLS for path, file in payload_file(variant).items()},
+            **{
+                path: file
+                for variant in (*CONTROLS, *RANGE_CONTROLS)
+                for path, file in payload_file(variant).items()
+            },
         },
     )
 
@@ -100,7 +131,7 @@ def guest() -> Transcript:
     other = domu.DomU(files=table_test_file())
 
     def inside(name: str, mode: str, preempt: bool = False) -> Step:
-        return other.inside(tables.leg(name, DOMU_SEEDS, ROUNDS, mode, preempt))
+        return other.inside(tables.leg(name, DOMU_SEEDS, ROUNDS, mode, preempt, tables.EVERY_KIND))
 
     frame = other.run(f"cat {tables.PARAMETERS}/frame")
     return runner.run(
@@ -151,7 +182,7 @@ def isolated() -> Transcript:
     return runner.run(
         replace(MACHINES["xen-strict"].with_icount(), xen_args=("xpti=yes",)),
         [
-            *_stock_and_boosted(XPTI_SEEDS),
+            *_stock_and_boosted(XPTI_SEEDS, tables.EVERY_KIND),
             Step("remove the test", f"rmmod {tables.MODULE}"),
         ],
         files={**table_test_file(), **payload_file()},
@@ -161,6 +192,20 @@ def isolated() -> Transcript:
 @pytest.mark.parametrize("leg", LEGS)
 def test_dom0_gets_what_stock_gives(dom0: Transcript, leg: str) -> None:
     _is_the_same(dom0, "stock", leg)
+
+
+@pytest.mark.parametrize("leg", [f"{leg}, ranges" for leg in LEGS])
+def test_ranges_are_what_updates_are(dom0: Transcript, leg: str) -> None:
+    _is_the_same(dom0, "stock, ranges", leg)
+    stock, got = tables.parse(dom0["stock, ranges"]), tables.parse(dom0[leg])
+    assert stock.accepted["range"] > ACCEPTED
+    assert stock.refused["range"] > REFUSED
+    # Stock Xen does them one by one.
+    assert stock.counters["ranges_served"] == 0
+    served = got.counters["ranges_served"]
+    assert served == 0 if leg.startswith("reverted") else served > SERVED
+    lost = len(RANGE_SEEDS) * ROUNDS // LOST_OF_ROUNDS
+    tables.require_nothing_left(got, stock, lost)
 
 
 @pytest.mark.long("the second half: make check has dom0, one leg after the other")
@@ -240,6 +285,8 @@ def test_races_end_in_legal_tables(races: Transcript, leg: str) -> None:
     tables.require_nothing_left(raced, stock, *tables.lost_of_races(len(RACE_SEEDS) * RACE_ROUNDS))
     assert raced.counters["race_accepted"] > 10_000
     assert raced.counters["race_refused"] > 1_000
+    served = raced.counters["ranges_served"]
+    assert served > SERVED if leg == "boosted" else served == 0
 
 
 def test_negative_control_a_flipped_record_is_seen(dom0: Transcript) -> None:
@@ -254,11 +301,11 @@ def test_negative_control_kept_references_are_seen(dom0: Transcript) -> None:
     assert counters["retired"] == counters["kept_data"] == 1
 
 
-@pytest.mark.parametrize("variant", CONTROLS)
-def test_negative_control_a_missing_check_is_seen(dom0: Transcript, variant: str) -> None:
+@pytest.mark.parametrize(("variant", "seed"), [*CONTROLS.items(), *RANGE_CONTROLS.items()])
+def test_negative_control_a_missing_check_is_seen(dom0: Transcript, variant: str, seed: int) -> None:
     result = dom0[f"run {variant}"]
     assert result.rc == 0, result.output
-    assert f"got     : seed {CONTROLS[variant]} call " in result.output
+    assert f"got     : seed {seed} call " in result.output
 
 
 def test_dom0_does_not_complain(dom0: Transcript) -> None:

@@ -302,7 +302,7 @@ static bool bad_list(void)
 static bool information(void)
 {
 	static const u32 ops[] = { TPT_OP_STATS, TPT_OP_GET_SWITCHES };
-	u32 op = ops[below(2)], on = 1u << (3 + below(29));
+	u32 op = ops[below(2)], on = 1u << (4 + below(28));
 	struct tpt_version v;
 	u64 room[16];
 
@@ -340,7 +340,7 @@ static bool no_operation(void)
 	u64 room[16] = { };
 	u32 op = TPT_OP_BASE + below(0x10000);
 
-	if (op > TPT_OP_BASE && op <= TPT_OP_ADMIT)
+	if (op > TPT_OP_BASE && op <= TPT_OP_MOVE)
 		op = TPT_OP_BASE;
 	return is("no operation", tpt_call(op, below(2) ? room : bad_pointer()),
 		  -ENOSYS);

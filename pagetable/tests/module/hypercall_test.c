@@ -22,6 +22,7 @@
 
 #include <asm/xen/page.h>
 #include <xen/interface/callback.h>
+#include <xen/interface/memory.h>
 #include <xen/xen.h>
 
 #include "call.h"
@@ -87,7 +88,7 @@ static bool case_unknown_operation(void)
 	u64 scratch[64] = { };
 
 	return EXPECT("op 0", tpt_call(TPT_OP_BASE, scratch), -ENOSYS) &&
-	       EXPECT("op 9", tpt_call(TPT_OP_BASE + 9, scratch), -ENOSYS) &&
+	       EXPECT("op 11", tpt_call(TPT_OP_BASE + 11, scratch), -ENOSYS) &&
 	       EXPECT("last", tpt_call(TPT_OP_BASE + 0xffff, scratch), -ENOSYS);
 }
 
@@ -109,6 +110,115 @@ static bool case_switches(void)
 	ok &= EXPECT("get at 0", tpt_call(TPT_OP_GET_SWITCHES, NULL), -EFAULT);
 	ok &= EXPECT("restore", tpt_call(TPT_OP_SET_SWITCHES, &before), 0);
 	return ok;
+}
+
+/* What is no range is refused before anything changes. table_test makes the others. */
+static bool case_ranges(void)
+{
+	const struct tpt_protect none = { .table = mfns[0] };
+	struct tpt_protect protect = { .table = mfns[0], .count = 1 };
+	struct tpt_move move = { .from = mfns[0], .to = mfns[1], .count = 1 };
+	bool ok = EXPECT("protect data", tpt_call(TPT_OP_PROTECT, &protect), -EPERM) &&
+		  EXPECT("move data", tpt_call(TPT_OP_MOVE, &move), -EPERM);
+	unsigned int bit;
+
+	ok &= EXPECT("protect at 0", tpt_call(TPT_OP_PROTECT, NULL), -EFAULT);
+	ok &= EXPECT("move at 0", tpt_call(TPT_OP_MOVE, NULL), -EFAULT);
+	ok &= EXPECT("none", tpt_call(TPT_OP_PROTECT, (void *)&none), -EINVAL);
+	protect.first = 511;
+	protect.count = 2;
+	ok &= EXPECT("beyond", tpt_call(TPT_OP_PROTECT, &protect), -EINVAL);
+	protect.count = ~0u;
+	ok &= EXPECT("wraps", tpt_call(TPT_OP_PROTECT, &protect), -EINVAL);
+	protect = (struct tpt_protect){ .table = ~0ULL, .count = 1 };
+	ok &= EXPECT("no frame", tpt_call(TPT_OP_PROTECT, &protect), -EPERM);
+	move.to_first = 512;
+	ok &= EXPECT("beyond", tpt_call(TPT_OP_MOVE, &move), -EINVAL);
+	move.to_first = 0;
+	move.reserved = 1;
+	ok &= EXPECT("reserved", tpt_call(TPT_OP_MOVE, &move), -EINVAL);
+	move.reserved = 0;
+	for (bit = 0; bit < 64; bit++) {
+		move.set = 1ULL << bit;
+		ok &= EXPECT("set", tpt_call(TPT_OP_MOVE, &move),
+			     bit >= 9 && bit <= 11 ? -EPERM : -EINVAL);
+	}
+	move = (struct tpt_move){ .from = mfns[0], .to = mfns[1], .from_first = 2,
+				  .count = 511 };
+	ok &= EXPECT("from ends beyond", tpt_call(TPT_OP_MOVE, &move), -EINVAL);
+	move.from_first = 0;
+	move.to_first = 2;
+	ok &= EXPECT("to ends beyond", tpt_call(TPT_OP_MOVE, &move), -EINVAL);
+	return ok;
+}
+
+/* The first frame of Xen's table of machine frames, which dom0 may map, and does not own. */
+static u64 frame_of_xen(void)
+{
+	xen_pfn_t frame = 0;
+	struct xen_machphys_mfn_list list = { .max_extents = 1 };
+
+	set_xen_guest_handle(list.extent_start, &frame);
+	return HYPERVISOR_memory_op(XENMEM_machphys_mfn_list, &list) ? 0 : frame;
+}
+
+static long set_entry(u64 table, unsigned int slot, u64 value, domid_t owner)
+{
+	struct mmu_update req = {
+		.ptr = table << PAGE_SHIFT | slot * sizeof(value),
+		.val = value,
+	};
+
+	return HYPERVISOR_mmu_update(&req, 1, NULL, owner);
+}
+
+static long pin(unsigned int command, u64 table)
+{
+	struct mmuext_op op = { .cmd = command, .arg1.mfn = table };
+
+	return HYPERVISOR_mmuext_op(&op, 1, NULL, DOMID_SELF);
+}
+
+/* In a table in use: of two entries one is of our page, and one of a page of Xen's. */
+static bool move_beside(u64 table, const u64 *entries)
+{
+	const u64 flags = _PAGE_PRESENT | _PAGE_USER | _PAGE_ACCESSED;
+	struct tpt_move move = { .from = table, .to = table, .to_first = 2, .count = 2 };
+	u64 other = frame_of_xen() << PAGE_SHIFT | flags;
+	u64 ours = mfns[1] << PAGE_SHIFT | flags;
+	unsigned int slot;
+	bool ok = EXPECT("of Xen", set_entry(table, 0, other, DOMID_XEN), 0) &&
+		  EXPECT("ours", set_entry(table, 1, ours, DOMID_SELF), 0);
+
+	ok = ok && EXPECT("moved", tpt_call(TPT_OP_MOVE, &move), 1) &&
+	     EXPECT("stays", READ_ONCE(entries[0]) >> PAGE_SHIFT, other >> PAGE_SHIFT) &&
+	     EXPECT("is gone", READ_ONCE(entries[1]), 0) &&
+	     EXPECT("is not there", READ_ONCE(entries[2]), 0) &&
+	     EXPECT("is there", READ_ONCE(entries[3]) >> PAGE_SHIFT, ours >> PAGE_SHIFT);
+	for (slot = 0; slot < 4; slot++)
+		ok &= EXPECT("clear", set_entry(table, slot, 0, DOMID_SELF), 0);
+	return ok;
+}
+
+/* What is another's stays as it is, though the caller may map it. */
+static bool case_ranges_of_others(void)
+{
+	u64 *entries = page_address(pages[0]);
+	unsigned long address = (unsigned long)entries;
+	pte_t usable = mfn_pte(mfns[0], PAGE_KERNEL);
+	bool ok;
+
+	clear_page(entries);
+	if (!EXPECT("read-only", HYPERVISOR_update_va_mapping(address,
+			pte_wrprotect(usable), UVMF_INVLPG | UVMF_ALL), 0))
+		return false;
+	ok = EXPECT("pin", pin(MMUEXT_PIN_L1_TABLE, mfns[0]), 0);
+	if (ok) {
+		ok = move_beside(mfns[0], entries);
+		ok &= EXPECT("unpin", pin(MMUEXT_UNPIN_TABLE, mfns[0]), 0);
+	}
+	return EXPECT("writable", HYPERVISOR_update_va_mapping(address, usable,
+			UVMF_INVLPG | UVMF_ALL), 0) && ok;
 }
 
 /* Numbers outside our range keep their stock meaning: but for the last none exist. */
@@ -463,6 +573,8 @@ static const struct {
 	{ "switches", case_switches },
 	{ "other_operations", case_other_operations },
 	{ "older_module", case_older_module },
+	{ "ranges", case_ranges },
+	{ "ranges_of_others", case_ranges_of_others },
 	{ "bad_pointer", case_bad_pointer },
 	{ "bad_count", case_bad_count },
 	{ "not_ours", case_not_ours },

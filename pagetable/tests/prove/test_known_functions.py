@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""l1_update and table_refs are built only beside functions that are known to the byte.
+"""l1_update, table_refs and ranges are built only beside functions that are known to the byte.
 
 The sweep changes what the hypervisor decides, one place at a time, and counts the changes with which a part
 that repeats the decision would still be built. Offsets alone accept nearly all of them: that is the control.
@@ -251,7 +251,7 @@ def test_lists_are_not_mixed() -> None:
 def test_the_reason_names_what_differs() -> None:
     jump = conditional_jumps(known.place(installed(), "mod_l1_entry").name)[0]
     reasons = known.left_out(Changed(*flipped(jump)), KNOWN)
-    assert set(reasons) == {"l1_update"}
+    assert set(reasons) == {"l1_update", "ranges"}
     assert re.search(r"1 of its \d+ functions .*nearest: 4\.17\.7.*mod_l1_entry", reasons["l1_update"])
 
 
@@ -273,11 +273,13 @@ def test_what_is_left_out_is_reported(
     assert "LEFT OUT l1_update: no build is known" in capsys.readouterr().out
     assert "#define PAYLOAD_PARTS\t0x1\n" in (tmp_path / "parts.h").read_text()
     left = (tmp_path / "left-out").read_text().splitlines()
-    assert left == ["l1_update: no build is known", "table_refs: no build is known"]
+    assert left == [f"{part}: no build is known" for part in ("l1_update", "table_refs", "ranges")]
 
 
 @pytest.mark.debian12("it wants the layout of that build")
-@pytest.mark.parametrize("missing", [(), ("l1_update",), ("table_refs",), ("l1_update", "table_refs")])
+@pytest.mark.parametrize(
+    "missing", [(), ("l1_update",), ("table_refs",), ("ranges",), ("l1_update", "table_refs", "ranges")]
+)
 def test_a_payload_with_an_unproven_part_is_refused(missing: tuple[str, ...]) -> None:
     built = XEN_DIR.parents[1] / "build/pagetable/xen/trapless_pagetable.livepatch"
     if not built.exists():

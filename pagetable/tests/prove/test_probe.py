@@ -39,7 +39,7 @@ pytestmark = [
     pytest.mark.not_fast("a build is read and judged anew for each: 3 s of a processor"),
 ]
 EFI = DEFAULT_IMAGE.with_suffix(".efi")
-REPEATERS = {"l1_update", "table_refs"}
+REPEATERS = {"l1_update", "table_refs", "ranges"}
 
 
 @pytest.fixture(autouse=True)

@@ -82,8 +82,12 @@ def test_negative_control_a_damaged_patch_is_not(tmp_path: Path) -> None:
     assert run("git", "apply", "--numstat", damaged, cwd=tmp_path).returncode != 0
 
 
-# For a payload that is to be reverted, which a Xen that is built with the patches has no use for.
-NOT_PART = {"TPT_OP_EVICT", "TPT_OP_ADMIT", "TPT_FEAT_EVICTED", "tpt_evict"}
+NOT_PART = {
+    # For a payload that is to be reverted, which a Xen that is built with the patches has no use for.
+    *("TPT_OP_EVICT", "TPT_OP_ADMIT", "TPT_FEAT_EVICTED", "tpt_evict"),
+    # Of a part beside the page type, which the patches do not have.
+    *("TPT_OP_PROTECT", "TPT_OP_MOVE", "TPT_SWITCH_RANGES", "TPT_SWITCH_ALL", "tpt_protect", "tpt_move"),
+}
 
 
 def interface(header: Path, cwd: Path) -> str:

@@ -51,11 +51,13 @@ def _with_payload(name: str, *legs: Step) -> list[Step]:
 
 def _block(name: str, seeds: Sequence[int]) -> list[Step]:
     return [
-        tables.leg(f"{name} stock", seeds, ROUNDS, "record"),
+        tables.leg(f"{name} stock", seeds, ROUNDS, "record", kinds=tables.EVERY_KIND),
         *_with_payload(
             name,
-            tables.leg(f"{name} boosted", seeds, ROUNDS, "compare"),
-            tables.leg(f"{name} interrupted", seeds, ROUNDS, "compare", preempt=True),
+            tables.leg(f"{name} boosted", seeds, ROUNDS, "compare", kinds=tables.EVERY_KIND),
+            tables.leg(
+                f"{name} interrupted", seeds, ROUNDS, "compare", preempt=True, kinds=tables.EVERY_KIND
+            ),
         ),
     ]
 

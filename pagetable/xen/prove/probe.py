@@ -84,7 +84,7 @@ class Findings:
             "zero_runs": loops,
             **{
                 part: [self.left_out[part]] if part in self.left_out else []
-                for part in ("l1_update", "table_refs")
+                for part in ("l1_update", "table_refs", "ranges")
             },
         }
 

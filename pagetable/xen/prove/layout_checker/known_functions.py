@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Parts of the payload that repeat decisions of Xen's: only beside functions that were compared with them.
 
-l1_update.c and table_refs.c make the checks of stock functions again. Offsets and passages say where Xen
-keeps things, not what it decides: a security fix may add a check that no passage shows, and the payload would
-then accept what the fixed Xen refuses. So these parts are built only for a hypervisor in which every function
-that they repeat, and every one that those lean on, is known to the byte.
+l1_update.c, table_refs.c and ranges.c make the checks of stock functions again. Offsets and passages say
+where Xen keeps things, not what it decides: a security fix may add a check that no passage shows, and the
+payload would then accept what the fixed Xen refuses. So these parts are built only for a hypervisor in which
+every function that they repeat, and every one that those lean on, is known to the byte.
 
 Invariants:
 
   - Known is what a file of known-functions/ lists. A list is written for a build whose functions were
-    compared with the two C files, and on which the differential test has run; nothing adds to it by itself.
+    compared with these C files, and on which the differential test has run; nothing adds to it by itself.
   - A part is accepted only if all of its functions are those of one and the same list. In case of doubt, such
     as a symbol that is missing or an operand that has no name, it is left out.
   - A digest covers a function's bytes, with each address replaced by the name of what is there, and what the
@@ -57,6 +57,8 @@ class Repeater:
     replaced: tuple[str, ...]
     # TPT_SWITCH_ of it.
     switch: int
+    # Functions of the part that other files of the payload call.
+    called: tuple[str, ...] = ()
     # What sets, at boot, what the repeated functions decide by.
     prepared_by: tuple[str, ...] = ("arch_init_memory",)
 
@@ -98,11 +100,36 @@ PARTS = (
         replaced=("get_page_from_l4e", "put_pt_page"),
         switch=4,
     ),
+    Repeater(
+        "ranges",
+        (
+            "do_mmu_update",
+            "mod_l1_entry",
+            "get_page_from_l1e",
+            "put_page_from_l1e",
+            "_put_page_type",
+            "_get_page_type",
+            "__mfn_valid",
+            "get_page",
+        ),
+        (
+            "copy_from_guest_pv",
+            "map_domain_page",
+            "page_lock_unsafe",
+            "page_unlock",
+            "put_page",
+            "put_page_type",
+            "unmap_domain_page",
+        ),
+        replaced=(),
+        switch=8,
+        called=("ranges_call",),
+    ),
 )
 
 ALWAYS = 1  # zero_runs, whose loops are proven one by one
 
-# A symbol that only a build with this option has: code that the two C files were never compared with.
+# A symbol that only a build with this option has: code that these C files were never compared with.
 OPTIONS = {
     "CONFIG_PV32": ("opt_pv32", "switch_compat"),
     "CONFIG_XSM": ("xsm_ops", "xsm_multiboot_init", "flask_init"),
