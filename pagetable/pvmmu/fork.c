@@ -3,7 +3,8 @@
  * fork write-protects every private page that its parent has written, one
  * trapping instruction each (ptep_set_wrprotect). Here, before copy_page_range()
  * looks at an area, its writable entries are protected by hypercalls for many at
- * a time; the stock function then finds nothing to protect.
+ * a time, or one for all of a table, where the hypervisor's payload has that
+ * (ranges.c); the stock function then finds nothing to protect.
  *
  * Invariants:
  *
@@ -13,7 +14,7 @@
  *    leave to the parent: the stock function still finds it exclusive and
  *    pinned, copies it, and the parent's next write reuses it.
  *  - Accessed and dirty bits are kept: Xen merges them in
- *    (MMU_PT_UPDATE_PRESERVE_AD), whatever the hardware does meanwhile.
+ *    (MMU_PT_UPDATE_PRESERVE_AD, TPT_OP_PROTECT), whatever the hardware does meanwhile.
  *  - Every hypercall is done before the table's lock is dropped, so no one sees
  *    an entry that is about to change.
  *  - The stock function notifies secondary MMUs, before anything is shared;
@@ -32,9 +33,13 @@
 #include "copy_range.h"
 #include "permission.h"
 #include "pvmmu.h"
+#include "ranges.h"
 #include "series_mmu.h"
 #include "stock_symbols.h"
 #include "table.h"
+
+/* So many writable entries are found before Xen is asked to look for the rest. */
+#define FEW	8
 
 static series_lock_table_t *stock_lock_table;
 
@@ -57,28 +62,43 @@ static void protect_entry(struct batch *batch, const pte_t *ptep)
 		  MMU_PT_UPDATE_PRESERVE_AD);
 }
 
+/* Where a few are writable, Xen looks for the rest, unless some have to stay as they are. */
+static void protect_entries(pte_t *first, unsigned long addr, unsigned long end,
+			    const struct fork_copies *copies)
+{
+	bool some = has_copies(addr, end, copies);
+	pte_t *ptep, *writable = first;
+	unsigned int found = 0;
+	struct batch batch;
+
+	batch_start(&batch, first);
+	for (ptep = first; addr != end; ptep++, addr += PAGE_SIZE) {
+		if (!is_writable(*ptep) || (some && is_copied_in_fork(addr, copies)))
+			continue;
+		if (!found)
+			writable = ptep;
+		protect_entry(&batch, ptep);
+		/* From the first on: the batch is not needed then. */
+		if (++found == FEW && !some &&
+		    ranges_protect(writable, ptep - writable +
+				   ((end - addr) >> PAGE_SHIFT)) >= 0)
+			return;
+	}
+	batch_flush(&batch);
+}
+
 static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
 			  unsigned long end, const struct fork_copies *copies)
 {
-	bool some = has_copies(addr, end, copies);
-	struct batch batch;
 	spinlock_t *ptl;
-	pte_t *first, *ptep;
+	pte_t *first;
 
 	first = series_lock_table(stock_lock_table, mm, pmd, addr, &ptl);
 	if (series_is_gone(first))
 		return;
 	/* An unpinned table is written without a trap. */
-	if (!PagePinned(virt_to_page(first)))
-		goto out;
-
-	batch_start(&batch, first);
-	for (ptep = first; addr != end; ptep++, addr += PAGE_SIZE)
-		if (is_writable(*ptep) &&
-		    !(some && is_copied_in_fork(addr, copies)))
-			protect_entry(&batch, ptep);
-	batch_flush(&batch);
-out:
+	if (PagePinned(virt_to_page(first)))
+		protect_entries(first, addr, end, copies);
 	pte_unmap_unlock(first, ptl);
 }
 

@@ -35,6 +35,8 @@
 #include <linux/rmap.h>
 #include <linux/sched.h>
 
+#include <asm/xen/page.h>
+
 #include "copy_range.h"
 #include "pvmmu.h"
 #include "series_mmu.h"
@@ -77,6 +79,18 @@ static bool is_served(const struct vm_area_struct *dst, const struct vm_area_str
 }
 
 /*
+ * Return: the guest's number of a present entry's frame, as pte_pfn() has it, if the frame
+ * is one of the domain's own in both tables; otherwise a number of no frame.
+ */
+static unsigned long own_pfn(pte_t pte)
+{
+	unsigned long mfn = (pte.pte & PTE_PFN_MASK) >> PAGE_SHIFT;
+	unsigned long pfn = mfn_to_pfn_no_overrides(mfn);
+
+	return pfn < xen_p2m_size && xen_p2m_addr[pfn] == mfn ? pfn : ~0UL;
+}
+
+/*
  * Return: the small page of anonymous memory that a protected entry names, or NULL. As
  * the page is its own head, it is not looked for.
  */
@@ -89,7 +103,7 @@ static struct page *anonymous_page(pte_t pte)
 
 	if ((pte.pte & looked_at) != _PAGE_PRESENT)
 		return NULL;
-	pfn = pte_pfn(pte);
+	pfn = own_pfn(pte);
 	if (pfn > *stock_highest_pfn)
 		return NULL;
 	page = pfn_to_page(pfn);

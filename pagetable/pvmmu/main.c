@@ -68,6 +68,7 @@ struct pvmmu_switch pvmmu_switches[] = {
 	{ .name = "xen_zero_runs", .xen = TPT_SWITCH_ZERO_RUNS },
 	{ .name = "xen_l1_update", .xen = TPT_SWITCH_L1_UPDATE },
 	{ .name = "xen_table_refs", .xen = TPT_SWITCH_TABLE_REFS },
+	{ .name = "xen_ranges", .xen = TPT_SWITCH_RANGES },
 };
 
 const unsigned int pvmmu_switch_count = ARRAY_SIZE(pvmmu_switches);

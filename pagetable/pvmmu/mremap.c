@@ -2,7 +2,8 @@
 /*
  * mremap() exchanges each entry that it moves for zero, which traps, and then asks Xen
  * to write the new one. Here, before move_page_tables() looks at a range, its entries
- * are moved by two hypercalls for many; the stock function finds none of them.
+ * are moved by two hypercalls for many, or by one for all of a table, where the
+ * hypervisor's payload has that (ranges.c); the stock function finds none of them.
  *
  * Invariants:
  *
@@ -12,8 +13,9 @@
  *    whoever finds a page by either sees it in one place, and no one uses it by an old
  *    translation once the locks are dropped.
  *  - An entry is written in its new place, and cleared in the old one only if it is
- *    there. An entry that Xen refuses stays where it is, for the stock function.
- *  - The hardware may set the accessed and the dirty bit until the entry is cleared. Xen
+ *    there. An entry that Xen refuses stays where it is, for the stock function. By
+ *    TPT_OP_MOVE Xen does both, and keeps what the hardware sets to the last.
+ *  - In batches the hardware may set the accessed and the dirty bit until the entry is cleared. Xen
  *    clears it with MMU_PT_UPDATE_PRESERVE_AD, which keeps both as they were in that
  *    moment, in an entry that is not present any more. They are read there, and what was
  *    set late is added to the new entry. So it is as exact as stock's exchange.
@@ -37,11 +39,14 @@
 #include "batch.h"
 #include "permission.h"
 #include "pvmmu.h"
+#include "ranges.h"
 #include "series_mmu.h"
 #include "stock_symbols.h"
 #include "table.h"
 
 #define HARDWARE_BITS	((pteval_t)(_PAGE_ACCESSED | _PAGE_DIRTY))
+/* What a moved entry gets. */
+#define MOVED		(IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) ? _PAGE_SOFT_DIRTY : (pteval_t)0)
 
 static series_lock_table_t *stock_lock_table;
 static void (*stock_flush_tlb_mm_range)(struct mm_struct *mm,
@@ -89,12 +94,8 @@ static bool is_present(const pte_t *ptep)
 
 static void add_entry(struct move *move, unsigned int index)
 {
-	pteval_t value = READ_ONCE(move->from[index]).pte;
-
-	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY))
-		value |= _PAGE_SOFT_DIRTY;
 	move->index[move->count] = index;
-	move->value[move->count++] = value;
+	move->value[move->count++] = READ_ONCE(move->from[index]).pte | MOVED;
 }
 
 static void write_new(const struct move *move)
@@ -144,8 +145,7 @@ static void add_late_bits(const struct move *move)
 	batch_flush(&batch);
 }
 
-/* Return: whether any entry was moved. */
-static bool move_entries(pte_t *to, pte_t *from, unsigned int count)
+static bool move_in_batches(pte_t *to, pte_t *from, unsigned int count)
 {
 	struct move move = { .from = from, .to = to };
 	unsigned int i = 0;
@@ -163,6 +163,15 @@ static bool move_entries(pte_t *to, pte_t *from, unsigned int count)
 		is_any = true;
 	} while (i < count);
 	return is_any;
+}
+
+/* Return: whether any entry was moved. */
+static bool move_entries(pte_t *to, pte_t *from, unsigned int count)
+{
+	bool is_any = ranges_move(to, from, count, MOVED) > 0;
+
+	/* What Xen has left, such as entries that are dirty and protected on Linux 6.12. */
+	return move_in_batches(to, from, count) || is_any;
 }
 
 /* Both tables are locked. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * trapless_pvmmu: what Xen PV adds to fork, exec and exit inside the guest's
- * kernel, made smaller. It needs nothing of the hypervisor but stock Xen, and
- * works in dom0 and in any other PV domain.
+ * kernel, made smaller. It needs nothing of the hypervisor but stock Xen, makes use of
+ * its payload where that is there, and works in dom0 and in any other PV domain.
  *
  *   main.c          load, unload, refusals
  *   sysfs.c         /sys/kernel/trapless_pvmmu: one switch a file
@@ -36,6 +36,8 @@
  *   table.c         new tables of the lowest level
  *   table.h         where they are
  *   batch.h         updates of one table in one hypercall
+ *   ranges.c        ranges of entries that the hypervisor's payload changes in one call
+ *   ranges.h        its calls
  *   clear_flush.c   an entry cleared and flushed: one hypercall, no trap
  *   hypervisor.c    the switches of the hypervisor's payload
  *   thunks.c        faster conversion between machine and guest frames

@@ -16,7 +16,7 @@ GUEST_SWITCHES = (
     *("fork", "fork_copy", "fork_hints", "fork_text", "fork_entries", "clear_flush"),
     *("reuse_around", "mremap", "zap", "thunks"),
 )
-XEN_SWITCHES = ("xen_zero_runs", "xen_l1_update", "xen_table_refs")
+XEN_SWITCHES = ("xen_zero_runs", "xen_l1_update", "xen_table_refs", "xen_ranges")
 
 # Pages that are swapped go to compressed memory; the machine has no disk.
 MODULES = ("zram",)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pvmmu
-from machines import GUEST, STOP_FORKERS, insmod, pvmmu_file, refused
+from machines import GUEST, STOP_FORKERS, insmod, payload_file, pvmmu_file, refused
 from pvmmu import step
 from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import Tree
@@ -96,6 +96,30 @@ def smp() -> Transcript:
             pvmmu.unload(),
         ],
         files=pagetable.files((PVMMU_PART,)),
+        modules=pvmmu.MODULES,
+    )
+
+
+@pytest.fixture(scope="module")
+def served() -> Transcript:
+    """Two CPUs and the payload, which changes ranges of entries in one call."""
+    ranges = f"{PVMMU_SWITCHES}/xen_ranges"
+    programs = ("cow", "cowthreads 20", "pinned", "forks race 40", "forks again", "moves pages", "moves race")
+    return runner.run(
+        MACHINES["xen-strict-smp"],
+        [
+            *PAYLOAD_PART.load,
+            pvmmu.load(),
+            step("ranges", f"cat {ranges}"),
+            *pvmmu.oracles("served", programs),
+            # What is refused goes on in batches, at the next call.
+            step("ranges off", f"echo 0 >{ranges}"),
+            *pvmmu.oracles("not served", ("cow --seed 3", "moves race 40")),
+            step("ranges on", f"echo 1 >{ranges}"),
+            pvmmu.unload(),
+            *PAYLOAD_PART.unload,
+        ],
+        files=pagetable.files((PAYLOAD_PART, PVMMU_PART)),
         modules=pvmmu.MODULES,
     )
 
@@ -202,6 +226,12 @@ def controls() -> Transcript:
 def test_memory_on_two_cpus(smp: Transcript) -> None:
     """If a program had failed, the fixture would have."""
     assert smp.kernel_warnings() == []
+
+
+def test_memory_on_two_cpus_with_the_payload(served: Transcript) -> None:
+    """The same, with ranges of entries that Xen changes in one call."""
+    assert served["ranges"].output.split() == ["1"]
+    assert served.kernel_warnings() == []
 
 
 STORM = pytest.mark.long(
@@ -327,6 +357,30 @@ def test_mistakes_with_moving_memory_are_caught() -> None:
     transcript = runner.run(
         MACHINES["xen-relaxed-smp"], steps, files=_variants(*caught), modules=pvmmu.MODULES
     )
+    for variant, (program, says) in caught.items():
+        assert says in transcript[f"{program}, {variant}"].output
+
+
+@pytest.mark.long("a boot for two controls")
+def test_mistakes_of_the_payload_with_ranges_are_caught() -> None:
+    """Bits that the hardware has set are lost: both calls are made, and the programs see what they do."""
+    caught = {
+        "move-late": ("moves race 400", "written and dropped"),
+        "protect-careless": ("tracked dirty", "Shared_Dirty is"),
+    }
+    steps = [pvmmu.SWAP]
+    for variant, (program, _) in caught.items():
+        steps += [
+            step(variant, f"xen-livepatch load {GUEST}/{variant}.livepatch"),
+            pvmmu.load(f"insmod over {variant}"),
+            step(f"{program}, {variant}", program, None),
+            pvmmu.unload(f"without {variant}"),
+            step(f"no {variant}", f"xen-livepatch revert {variant} && xen-livepatch unload {variant}"),
+        ]
+    files = pagetable.files((PVMMU_PART,))
+    for variant in caught:
+        files = {**files, **payload_file(variant)}
+    transcript = runner.run(MACHINES["xen-strict-smp"], steps, files=files, modules=pvmmu.MODULES)
     for variant, (program, says) in caught.items():
         assert says in transcript[f"{program}, {variant}"].output
 
