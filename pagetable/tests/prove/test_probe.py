@@ -145,8 +145,11 @@ def test_an_unknown_version_is_no_error(files: Files) -> None:
 
 @pytest.mark.long("two loops are proven, one of them in vain: minutes with Debian 12's solver")
 def test_a_loop_that_is_not_proven_is_left_out(files: Files) -> None:
-    assert not find_all(installed())[1].refused
-    files.flip("devalidate_page")
+    sites, verdicts = find_all(installed())
+    assert not verdicts.refused
+    # The first conditional jump of the function may be one that no loop depends on.
+    head = next(site.head for site in sites if site.loop.name == "demote_l1")
+    files.flip("devalidate_page", behind=head)
     found = probe.look(*files.write())
     assert 0 < found.proven_loops < len(NAMES) and found.builds
     assert "zero_runs" not in against(found) and any(why for why in found.loops.values())

@@ -181,10 +181,10 @@ class Files:
         ):
             content[start + address : start + address + len(data)] = data
 
-    def flip(self, function: str) -> None:
-        """Turn round the first conditional jump of a function, in both files."""
+    def flip(self, function: str, behind: int = 0) -> None:
+        """Turn round the first conditional jump of a function, or behind an address in it, in both files."""
         symbol = self.hypervisor.symbol(function)
-        code = self.hypervisor.disassemble(symbol.address, symbol.size)
+        code = (i for i in self.hypervisor.disassemble(symbol.address, symbol.size) if i.address >= behind)
         jump = next(i for i in code if i.mnemonic.startswith("j") and i.mnemonic != "jmp")
         old = bytearray(self.hypervisor.read(jump.address, jump.size))
         old[1 if old[0] == 0x0F else 0] ^= 1
