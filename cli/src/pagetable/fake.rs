@@ -191,7 +191,6 @@ impl Kernel for FakeKernel {
         if name == "trapless_table_test" {
             for (file, value) in [
                 ("run", ""),
-                ("kinds", "all"),
                 ("mode", ""),
                 ("preempt", "0"),
                 ("switches", "-1"),

@@ -22,8 +22,6 @@ pub use super::super::left::TABLE_TEST as MODULE;
 
 /// Rounds of a seed, some 4,000 calls.
 const ROUNDS: u32 = 40;
-/// The calls: those that stock Xen has, and the payload's on ranges of entries, which the module makes one by one there.
-const KINDS: &str = "all,range";
 /// Records that the module keeps, of 40 bytes; and when to stop, so that no seed is cut.
 const RECORDS: u64 = 600_000;
 const ENOUGH: u64 = 450_000;
@@ -132,7 +130,6 @@ impl Driver {
         let end = Instant::now() + time;
         self.set("switches", "-1")?;
         self.set("preempt", "0")?;
-        self.set("kinds", KINDS)?;
         self.set("mode", "record")?;
         let mut seeds: Vec<Recorded> = Vec::new();
         let mut at = 0;
