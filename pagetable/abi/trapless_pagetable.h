@@ -12,9 +12,9 @@
  *
  * An unknown number inside the range gets -ENOSYS. Any PV domain may ask for the
  * VERSION, and change entries of its own tables by PROTECT and MOVE. Pages are marked
- * and released for a domain whose IOMMU mappings follow page types:
- * a strict hardware domain, or a guest that may be given devices. What is said
- * or set of the whole host is the hardware domain's; others get -EPERM.
+ * and released for a domain whose IOMMU mappings follow page types: a strict hardware
+ * domain, or a guest that may be given devices. What is said or set of the whole host
+ * is the hardware domain's; others get -EPERM.
  *
  * EVICT, by the hardware domain, takes every mark back without its owner's help, so
  * that nobody can keep the payload from being reverted. A guest need not be told: a
@@ -245,8 +245,8 @@ struct tpt_protect {
  * So within one table, by one place up, the lowest entry moves @count times if there is
  * room: this is no memmove().
  *
- * Returns how often an entry was moved. Errors are those of struct tpt_protect, with -EINVAL also for any
- * other bit in @set, and for @reserved.
+ * Returns how often an entry was moved. Errors are those of struct tpt_protect, with
+ * -EINVAL also for any other bit in @set, and for @reserved.
  */
 struct tpt_move {
 	tpt_u64 from;

@@ -75,7 +75,7 @@ def race(name: str, seeds: Iterable[int], rounds: int) -> Step:
     return Step(name, command, timeout_s=1800, expect=None)
 
 
-def broken(variant: str, seed: int, rounds: int, kinds: str = "all", switches: int = 3) -> list[Step]:
+def broken(variant: str, seed: int, rounds: int, kinds: str, switches: int) -> list[Step]:
     """Return steps that compare a payload without one of its checks with stock Xen.
 
     A process that ends under such a payload may crash the machine. So the shell that waits for the payload

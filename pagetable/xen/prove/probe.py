@@ -82,10 +82,7 @@ class Findings:
         return {
             "marks": layout,
             "zero_runs": loops,
-            **{
-                part: [self.left_out[part]] if part in self.left_out else []
-                for part in ("l1_update", "table_refs", "ranges")
-            },
+            **{part.name: [self.left_out[part.name]] if part.name in self.left_out else [] for part in PARTS},
         }
 
     @property

@@ -63,33 +63,21 @@ class Repeater:
     prepared_by: tuple[str, ...] = ("arch_init_memory",)
 
 
+# What l1_update.c and ranges.c repeat of an update of one entry, and what both call.
+_ENTRY = (
+    *("do_mmu_update", "mod_l1_entry", "get_page_from_l1e", "put_page_from_l1e"),
+    *("_put_page_type", "_get_page_type", "__mfn_valid", "get_page"),
+)
+_TABLE = (
+    *("copy_from_guest_pv", "map_domain_page", "page_lock_unsafe", "page_unlock"),
+    *("put_page", "put_page_type", "unmap_domain_page"),
+)
+
 PARTS = (
     Repeater(
         "l1_update",
-        (
-            "do_mmu_update",
-            "do_update_va_mapping",
-            "__do_update_va_mapping",
-            "mod_l1_entry",
-            "get_page_from_l1e",
-            "put_page_from_l1e",
-            "_put_page_type",
-            "_get_page_type",
-            "__mfn_valid",
-            "get_page",
-        ),
-        (
-            "copy_from_guest_pv",
-            "get_page_type",
-            "map_domain_page",
-            "map_guest_l1e",
-            "page_lock_unsafe",
-            "page_unlock",
-            "paging_invlpg",
-            "put_page",
-            "put_page_type",
-            "unmap_domain_page",
-        ),
+        ("do_update_va_mapping", "__do_update_va_mapping", *_ENTRY),
+        ("get_page_type", "map_guest_l1e", "paging_invlpg", *_TABLE),
         replaced=("do_mmu_update", "do_update_va_mapping", "get_page_from_l1e", "put_page_from_l1e"),
         switch=2,
     ),
@@ -100,31 +88,7 @@ PARTS = (
         replaced=("get_page_from_l4e", "put_pt_page"),
         switch=4,
     ),
-    Repeater(
-        "ranges",
-        (
-            "do_mmu_update",
-            "mod_l1_entry",
-            "get_page_from_l1e",
-            "put_page_from_l1e",
-            "_put_page_type",
-            "_get_page_type",
-            "__mfn_valid",
-            "get_page",
-        ),
-        (
-            "copy_from_guest_pv",
-            "map_domain_page",
-            "page_lock_unsafe",
-            "page_unlock",
-            "put_page",
-            "put_page_type",
-            "unmap_domain_page",
-        ),
-        replaced=(),
-        switch=8,
-        called=("ranges_call",),
-    ),
+    Repeater("ranges", _ENTRY, _TABLE, replaced=(), switch=8, called=("ranges_call",)),
 )
 
 ALWAYS = 1  # zero_runs, whose loops are proven one by one

@@ -189,10 +189,9 @@ def parts(elf: ELFFile, header: Header, missing: Iterable[str]) -> None:
         for name in replaced:
             if (expected, old_size) == (header.prologues.get(name), header.sizes.get(name)):
                 raise Refused(f"replaces {name}, which is of a part that is not proven for this Xen")
-    for part in known_functions.PARTS:
-        for name in part.called if part.name in missing else ():
-            if symbols_of(elf).get_symbol_by_name(name):
-                raise Refused(f"has {name}, which is of a part that is not proven for this Xen")
+    for name in {name for part in known_functions.PARTS if part.name in missing for name in part.called}:
+        if symbols_of(elf).get_symbol_by_name(name):
+            raise Refused(f"has {name}, which is of a part that is not proven for this Xen")
     section = elf.get_section_by_name(".trapless.left_out")
     said = section.data().decode("ascii", "replace") if section else ""
     if [line.partition(":")[0] for line in said.splitlines()] != list(missing):
