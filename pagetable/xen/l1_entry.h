@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Plain entries of a domain's lowest-level tables: which they are, the references that
- * they hold, and the lock under which they change. l1_update.c and ranges.c have it
- * in common.
+ * they hold, and the lock under which they change. l1_update.c, plain_runs.c and ranges.c
+ * have it in common.
  *
  * Invariants:
  *
  *  - Plain is an entry for which stock Xen takes one general reference to the page and,
  *    if it may be written, one of the type PGT_writable_page, and nothing more.
+ *  - References are taken for such an entry, and dropped for any that is present, exactly as
+ *    get_page_from_l1e() and put_page_from_l1e() do, or not at all: then they are stock Xen's
+ *    to take, to refuse or to drop.
  *  - An entry changes only under the lock of its table's page, taken while that is a
  *    validated level 1 table, and that page cannot lose the type or be freed meanwhile.
  */
@@ -74,6 +77,47 @@ static inline void put_writable(struct page_info *page)
 			return;
 		}
 	} while (!exchange_type(page, &old, old - 1));
+}
+
+/* Takes the references of a plain entry. Return: whether it did; only for @d's own page. */
+static inline bool take_references(u64 entry, struct domain *d)
+{
+	struct page_info *page = valid_page(pte_frame(entry));
+
+	if (!page || !get_own_page(page, d))
+		return false;
+	if ((entry & PTE_RW) && !get_writable(page)) {
+		put_page(page);
+		return false;
+	}
+	return true;
+}
+
+/*
+ * Drops the references of an entry that is present. They keep the page from leaving its
+ * owner, so the owner read here does not change. Return: whether it did; only for @d's own
+ * page.
+ */
+static inline bool drop_references(u64 entry, const struct domain *d)
+{
+	struct page_info *page = own_page(entry, d);
+
+	if (!page)
+		return false;
+	if (entry & PTE_RW)
+		put_writable(page);
+	put_any_page(page);
+	return true;
+}
+
+/* A plain entry as stock Xen writes it: marked as one of a PV guest's kernel, or of its users. */
+static inline u64 marked(u64 entry)
+{
+	if (!(entry & PTE_USER))
+		entry |= XEN_L1_KERNEL_BITS;
+	if (!(entry & PTE_GUEST_KERNEL))
+		entry |= XEN_L1_USER_BITS;
+	return entry;
 }
 
 static inline void table_drop(struct page_info *page)

@@ -72,21 +72,6 @@ static void write_entry(u64 *entry, u64 old, u64 new, bool preserve_ad)
 		;
 }
 
-/* Takes a reference to the page of @entry, of the kind that the entry needs. */
-static bool take_page(u64 entry, struct domain *d)
-{
-	struct page_info *page = valid_page(pte_frame(entry));
-
-	/* Only if it is the domain's own. */
-	if (!page || !get_own_page(page, d))
-		return false;
-	if ((entry & PTE_RW) && !get_writable(page)) {
-		put_page(page);
-		return false;
-	}
-	return true;
-}
-
 /* A reference to @page is taken. Apart, so that a read-only entry needs no stack frame. */
 static __attribute__((noinline)) int
 get_page_slowly(u64 entry, struct domain *d, struct page_info *page)
@@ -116,27 +101,13 @@ static int new_get_page_from_l1e(u64 entry, struct domain *d,
 	return 0;
 }
 
-/*
- * Drops the references of an entry that is gone, or whose table is torn down. They
- * keep the page from leaving its owner, so the owner read here does not change. A
- * page of segment descriptors is left to stock Xen: dropping its last read-only
- * mapping also invalidates LDTs.
- */
+/* The references of an entry that is gone, or whose table is torn down. */
 static void new_put_page_from_l1e(u64 entry, struct domain *d)
 {
-	struct page_info *page;
-
 	if (!(entry & PTE_PRESENT))
 		return;
-	page = l1_update_enabled ? own_page(entry, d) : NULL;
-	if (!page || (!(entry & PTE_RW) && (page->type_info & PGT_type_mask) ==
-						   PGT_seg_desc_page)) {
+	if (!l1_update_enabled || !drop_references(entry, d))
 		original_put_page_from_l1e(entry, d);
-		return;
-	}
-	if (entry & PTE_RW)
-		put_writable(page);
-	put_page(page);
 }
 
 /*
@@ -164,10 +135,24 @@ static bool change_permission(u64 *entry, u64 old, u64 new, bool preserve_ad,
 }
 
 /*
+ * A plain entry where there was none, not even one that is not present: most of what a guest
+ * asks for, and so apart. No bits are kept of 0, and the hardware sets none in it.
+ */
+static inline bool map_entry(u64 *entry, u64 new, struct domain *d)
+{
+	if (!is_plain(new) || __atomic_load_n(entry, __ATOMIC_RELAXED) ||
+	    !take_references(new, d))
+		return false;
+	__atomic_store_n(entry, marked(new), __ATOMIC_RELAXED);
+	return true;
+}
+
+/*
  * mod_l1_entry() for plain entries. Return: whether it is done; if not, nothing
  * has changed.
  */
-static bool l1_update(u64 *entry, u64 new, bool preserve_ad, struct domain *d)
+static __attribute__((noinline)) bool
+l1_update(u64 *entry, u64 new, bool preserve_ad, struct domain *d)
 {
 	u64 old = __atomic_load_n(entry, __ATOMIC_RELAXED);
 	u64 changed;
@@ -184,12 +169,7 @@ static bool l1_update(u64 *entry, u64 new, bool preserve_ad, struct domain *d)
 	if (!is_plain(new))
 		return false;
 
-	/* As stock marks the entries of a PV guest's kernel and of its users. */
-	if (!(new & PTE_USER))
-		new |= XEN_L1_KERNEL_BITS;
-	if (!(new & PTE_GUEST_KERNEL))
-		new |= XEN_L1_USER_BITS;
-
+	new = marked(new);
 	changed = (old ^ new) & XEN_L1_REVALIDATED;
 	if (!changed) {
 		/* The same page in the same way: no reference moves. */
@@ -197,7 +177,7 @@ static bool l1_update(u64 *entry, u64 new, bool preserve_ad, struct domain *d)
 		return true;
 	}
 	if (!(old & PTE_PRESENT)) {
-		if (!take_page(new, d))
+		if (!take_references(new, d))
 			return false;
 		write_entry(entry, old, new, preserve_ad);
 		return true;	/* put_page_from_l1e() has nothing to drop */
@@ -240,13 +220,16 @@ static bool batch_update(struct table *table, const struct mmu_update *req,
 			 struct domain *d)
 {
 	u64 command = req->ptr & MMU_COMMAND_MASK;
+	u64 *entry;
 
 	if (command != MMU_NORMAL_PT_UPDATE &&
 	    command != MMU_PT_UPDATE_PRESERVE_AD)
 		return false;
-	return batch_table(table, req->ptr >> XEN_PAGE_SHIFT, d) &&
-	       l1_update((u64 *)(table->va + (req->ptr & ENTRY_OFFSET)), req->val,
-			 command == MMU_PT_UPDATE_PRESERVE_AD, d);
+	if (!batch_table(table, req->ptr >> XEN_PAGE_SHIFT, d))
+		return false;
+	entry = (u64 *)(table->va + (req->ptr & ENTRY_OFFSET));
+	return map_entry(entry, req->val, d) ||
+	       l1_update(entry, req->val, command == MMU_PT_UPDATE_PRESERVE_AD, d);
 }
 
 /*

@@ -12,6 +12,7 @@
  * into the payload (parts.h, which it writes), and its switch stays 0.
  */
 #include "switches.h"
+#include "frame_table.h"
 #include "l1_bits.h"
 #include "livepatch.h"
 #include "parts.h"
@@ -74,6 +75,7 @@ long switches_set(u32 on)
 
 static void all_on(struct payload *payload)
 {
+	frame_table_init();
 	l1_bits_init();
 	switches_set(PAYLOAD_PARTS);
 }

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Zero runs: makes Xen's eight loops over the entries of a page table (validation and
- * devalidation of each level) skip zero entries, 32 or eight at a time.
+ * devalidation of each level) skip zero entries, 32 or eight at a time. In the two loops
+ * of the lowest level the other entries have runs too, of which plain_runs.c takes care.
  * In a build of Xen for which a loop is not proven, that loop is not patched;
  * "xen-livepatch list" shows which ones a loaded payload patches.
  *
  * Xen's livepatch jump replaces the head of a loop, where the index refers to the
  * next entry and that entry has not been processed yet. From there:
  *
- *  - An entry that is not zero is left to Xen: the loop continues as without us.
+ *  - An entry that is not zero is left to Xen: the loop continues as without us. On the
+ *    lowest level plain_runs.c is asked first, and the loop continues behind the entries
+ *    that it has done. It is C: what it may change of the registers is kept on the stack.
  *  - A zero entry is skipped by producing the state that an iteration for it leaves:
  *    index and pointer advanced, partial_flags clear. Nothing is written to
  *    memory, and no register that the loop still needs is changed.
@@ -19,16 +22,20 @@
  *  - Eight entries are read at once only where they are one cache line, 32 only
  *    where they are four of the same 64: never from beyond the table or its
  *    group. No address depends on an entry's contents.
- *  - With zero_runs_enabled at 0 nothing is skipped.
+ *  - With zero_runs_enabled at 0 nothing is skipped, and plain_runs.c is not asked, nor with
+ *    l1_update_enabled at 0, nor in a build without that part.
  *
  * Where the loops are and which register is what differs from build to build:
  * zero_run_sites.h has one zero_run for each loop, and find_zero_runs.py, which
  * writes it, has proven every argument in the installed hypervisor.
  * docs/zero-runs.md says why no check of Xen's is lost.
  *
- * Reached by Xen's direct jump, left by direct jumps: no endbr64, no stack.
+ * Reached by Xen's direct jump, left by direct jumps: no endbr64.
  */
 #include "livepatch.h"
+#include "parts.h"
+
+#define L1_UPDATE	0x2	/* TPT_SWITCH_L1_UPDATE, whose header is C */
 
 /*
  * The slots of a cache line beyond the one that the entry operand names, and of
@@ -58,6 +65,77 @@
 	.endif
 	.endm
 
+	/* \index += \low, if \count is \wide. */
+	.macro add_low wide, low, index, count
+	.ifc	\count, \wide
+	add	\low, \index
+	.endif
+	.endm
+
+	/* \index += \count, a register that a call may change; \index may name 32 bits. */
+	.macro advance index, count
+	.set	.Lis_wide, 0
+	.irp	wide, %rax, %rbx, %rcx, %rdx, %rsi, %rdi, %rbp, %r8, %r9, %r10, \
+		%r11, %r12, %r13, %r14, %r15
+	.ifc	\index, \wide
+	.set	.Lis_wide, 1
+	.endif
+	.endr
+	.if	.Lis_wide
+	add	\count, \index
+	.else
+	add_low	%rax, %eax, \index, \count
+	add_low	%rcx, %ecx, \index, \count
+	add_low	%rdx, %edx, \index, \count
+	add_low	%rsi, %esi, \index, \count
+	add_low	%rdi, %edi, \index, \count
+	add_low	%r8, %r8d, \index, \count
+	add_low	%r9, %r9d, \index, \count
+	add_low	%r10, %r10d, \index, \count
+	add_low	%r11, %r11d, \index, \count
+	.endif
+	.endm
+
+	/* What a called function may change, but for \scratch. */
+	.macro keep operation, scratch, registers:vararg
+	.irp	register, \registers
+	.ifnc	\register, \scratch
+	\operation \register
+	.endif
+	.endr
+	.endm
+
+	/*
+	 * An entry that is not zero, where \run takes care of some: it is given the entry's
+	 * address, and returns how many it has done. They lie upwards, and a round of Xen's
+	 * for each would leave nothing but index and pointer.
+	 */
+	.macro plain_run name, run, entry, step, index, pointer, clear, scratch
+	.if	\step != 1
+	.error	"runs lie upwards"
+	.endif
+	.ifnb	\clear
+	.error	"a run clears no register"
+	.endif
+	cmpb	$0, l1_update_enabled(%rip)
+	je	.Lstock_\name
+	keep	push, \scratch, %rax, %rcx, %rdx, %rsi, %rdi, %r8, %r9, %r10, %r11
+	lea	\entry, %rdi
+	call	\run
+	mov	%eax, %eax
+	mov	%rax, \scratch
+	keep	pop, \scratch, %r11, %r10, %r9, %r8, %rdi, %rsi, %rdx, %rcx, %rax
+	test	\scratch, \scratch
+	jz	.Lstock_\name
+	.ifnb	\index
+	advance	\index, \scratch
+	.endif
+	.ifnb	\pointer
+	lea	(\pointer, \scratch, 8), \pointer
+	.endif
+	jmp	.Lnext_\name
+	.endm
+
 	/*
 	 * One loop:
 	 * @name:     its name here
@@ -85,7 +163,7 @@ zero_run_\name:
 	je	.Lstock_\name
 .Lnext_\name:
 	cmpq	$0, \entry
-	jne	.Lstock_\name
+	jne	.Lplain_\name
 	test_first 8, \step, \key, \unit, \scratch
 	jz	.Lline_\name
 .Lone_\name:
@@ -132,6 +210,15 @@ zero_run_\name:
 .Lmixed_\name:
 	cmpq	$0, \entry
 	je	.Lone_\name
+.Lplain_\name:
+#if PAYLOAD_PARTS & L1_UPDATE
+	.ifc	\name, promote_l1
+	plain_run \name, plain_run_take, "\entry", \step, \index, \pointer, \clear, \scratch
+	.endif
+	.ifc	\name, demote_l1
+	plain_run \name, plain_run_drop, "\entry", \step, \index, \pointer, \clear, \scratch
+	.endif
+#endif
 .Lstock_\name:
 	.byte	\bytes
 	jmp	"\function" + \offset + \size

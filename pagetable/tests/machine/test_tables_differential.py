@@ -43,6 +43,11 @@ CONTROLS = {
     "validation-unchecked": 5,
     "owner-unchecked": 1,
     "type-kept": 6,
+    "run-unchecked": 5,
+    "run-kept": 2,
+    "run-unmarked": 1,
+    "map-unchecked": 1,
+    "map-overwrites": 1,
 }
 RANGE_CONTROLS = {"range-type-kept": 1, "range-unchecked": 1, "move-overwrites": 1}
 # All parts that these seeds need: of the others' mistakes the seeds know nothing.
@@ -111,6 +116,11 @@ def dom0() -> Transcript:
             *_broken("validation-unchecked", rounds=60, kinds="mmuext"),
             *_broken("owner-unchecked", rounds=6),
             *_broken("type-kept", rounds=6),
+            *_broken("run-unchecked", rounds=20),
+            *_broken("run-kept", rounds=20),
+            *_broken("run-unmarked", rounds=6),
+            *_broken("map-unchecked", rounds=6),
+            *_broken("map-overwrites", rounds=6),
             Step("remove the test", f"rmmod {tables.MODULE}"),
         ],
         files={

@@ -546,12 +546,19 @@ VARIANTS = {
 }
 
 
+RUNS = """
+unsigned plain_run_take(unsigned long *entry) { return 0; }
+unsigned plain_run_drop(unsigned long *entry) { return 0; }
+"""
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A payload and mutants of it, built from a stub by the Makefile."""
     directory = tmp_path_factory.mktemp("payload")
     (directory / "payload.c").write_text(STUB)
-    (directory / "switches.c").write_text("unsigned char zero_runs_enabled;\n")
+    (directory / "switches.c").write_text("unsigned char zero_runs_enabled, l1_update_enabled;\n")
+    (directory / "plain_runs.c").write_text(RUNS)
     for name in VARIANTS:
         make(directory, name)
     return directory
@@ -571,7 +578,7 @@ def make(directory: Path, name: str) -> None:
         if (PROVEN / proof).exists():
             shutil.copy(PROVEN / proof, out)
     command = ["make", "-s", "-C", str(sources), "payload", f"SRC={directory}", f"O={out}"]
-    command += ["SOURCES=payload.c switches.c original.S zero_runs.S", "RUN="]
+    command += ["SOURCES=payload.c switches.c plain_runs.c original.S zero_runs.S", "RUN="]
     command += [f"REFUSED={'y' if VARIANTS[name] else ''}", f"PYTHON={sys.executable}"]
     subprocess.run(command, check=True)
     if out != directory:
@@ -675,6 +682,27 @@ def test_a_trampoline_into_something_else_is_refused(
         ("\tjmp\t.Lnext_\\name\n", "\tcall\t.Lnext_\\name\n"),
         ("\tjmp\t.Lnext_\\name\n", "\tmovq\t$0, \\entry\n\tjmp\t.Lnext_\\name\n"),
         ("\tjmp\t.Lnext_\\name\n", "\tret\n"),
+        ("\tcall\t\\run\n", "\tcall\tput_page\n"),
+        ("\tcall\t\\run\n", "\tcall\t\\run + 1\n"),
+        ("\tcall\t\\run\n", "\tjmp\t\\run\n"),
+        ("\tkeep\tpush, ", "\tjne\t\\run\n\tkeep\tpush, "),
+        ("\tkeep\tpush, ", "\tlea\t\\run(%rip), %rdi\n\tkeep\tpush, "),
+        # Not kept, in both lists.
+        ("%rsi, %rdi, %r8, %r9, %r10, %r11\n", "%rsi, %rdi, %r9, %r10, %r11\n"),
+        ("\tkeep\tpop, ", "\tkeep\tpush, "),
+        ("\tkeep\tpop, \\scratch, %r11, %r10, %r9, %r8, %rdi, %rsi, %rdx, %rcx, %rax\n", ""),
+        ("%r9, %r8, %rdi, %rsi, %rdx, %rcx, %rax", "%r9, %r8, %rsi, %rdi, %rdx, %rcx, %rax"),
+        ("\ttest\t\\scratch, \\scratch\n", "\tpop\t%rbx\n\ttest\t\\scratch, \\scratch\n"),
+        ("\tcall\t\\run\n", "\tcall\t\\run\n.Lback_\\name:\n\tjmp\t.Lback_\\name\n"),
+        ("\tcall\t\\run\n", "\tcall\t\\run\n\txor\t%ebx, %ebx\n"),
+        ("\tcall\t\\run\n", "\tcall\t\\run\n\tadd\t$8, %rsp\n"),
+        ("\tjmp\t.Lnext_\\name\n", "\tadd\t$8, %rsp\n\tjmp\t.Lnext_\\name\n"),
+        ("\tjmp\t.Lnext_\\name\n", "\tjmp\t.Lnext_\\name + 1\n"),
+        ("\tjmp\t.Lnext_\\name\n", "\tjmp\t.Lstock_\\name + 1\n"),
+        ("\tcmpb\t$0, l1_update_enabled(%rip)\n", "\tcmpb\t$0, zero_runs_enabled(%rip)\n"),
+        ("\tcmpb\t$0, l1_update_enabled(%rip)\n\tje\t.Lstock_\\name\n", ""),
+        ("\tcmpb\t$0, zero_runs_enabled(%rip)\n", "\tcmpb\t$0, l1_update_enabled(%rip)\n"),
+        ("\tmov\t%eax, %eax\n", "\tmov\t%eax, 8(%rsp)\n"),
     ],
 )
 def test_a_trampoline_of_another_form_is_refused(old: str, new: str, built: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import find_zero_runs  # noqa: E402
 from check_layout import DEFAULT_SYMBOLS  # noqa: E402
 from find_zero_runs import find_all, main  # noqa: E402
 from layout_checker.hypervisor import Hypervisor  # noqa: E402
+from layout_checker.known_functions import parts_header  # noqa: E402
 from layout_checker.loops import Loop, read_loops  # noqa: E402
 from layout_checker.report import Refused, Report  # noqa: E402
 from variants import HEADER, Variant, installed, needs_xen, of_debian12  # noqa: E402
@@ -133,6 +134,16 @@ def test_a_changed_loop_is_refused(
     place = place_of(function or own, 0 if function else max(0, offset - 0x80), text)
     with pytest.raises(Refused, match=why):
         find(Program(changed(function or own, place, old, new)), loop)
+
+
+def test_a_round_for_a_present_entry_that_changes_more_is_refused(sites: dict[str, Site]) -> None:
+    """In this variant it leaves %r13, the owner, as 0; one for a zero entry does not."""
+    own, offset = head(sites, "promote_l1")
+    call = place_of(own, offset, "call get_page_from_l1e")
+    place = place_of(own, call - 16, "mov rsi, r13")
+    assert place < call
+    with pytest.raises(Refused, match="claim 8: a round changes r13"):
+        find(Program(changed(own, place, "4c89ee", "4531ed")), "promote_l1")
 
 
 def test_another_register_is_found_not_assumed(sites: dict[str, Site]) -> None:
@@ -265,22 +276,40 @@ def test_a_stored_proof_is_used_only_for_the_same_image(
 # -- trampolines --------------------------------------------------------------------------------
 
 
+# The emulator plays them.
+RUNS = """
+	.globl plain_run_take, plain_run_drop
+	.hidden plain_run_take, plain_run_drop
+plain_run_take:
+	int3
+plain_run_drop:
+	int3
+"""
+
+
 @pytest.fixture
 def assemble(sites: dict[str, Site], hypervisor: Hypervisor, tmp_path: Path) -> Callable[..., Trampolines]:
     """Assembles zero_runs.S with one thing changed."""
 
     def build(
-        source: Path = XEN_DIR / "zero_runs.S", old: str = "", new: str = "", enabled: bool = True
+        source: Path = XEN_DIR / "zero_runs.S",
+        old: str = "",
+        new: str = "",
+        enabled: bool = True,
+        runs: bool = True,
     ) -> Trampolines:
         if not shutil.which("gcc"):
             pytest.skip("gcc is not installed")
         text = header(list(sites.values()), hypervisor)
         assert old in text
         (tmp_path / "zero_run_sites.h").write_text(text.replace(old, new))
-        compiled = tmp_path / "zero_runs.o"
-        command = ["gcc", f"-I{XEN_DIR}", f"-I{tmp_path}", "-c"]
-        subprocess.run([*command, str(source), "-o", str(compiled)], check=True)
-        return Trampolines(hypervisor, compiled, [site.loop for site in sites.values()], enabled)
+        (tmp_path / "parts.h").write_text(parts_header({}))
+        (tmp_path / "plain_runs.S").write_text(RUNS)
+        compiled = tmp_path / "payload.o"
+        # Beside zero_runs.S, whose folder it is.
+        command = ["gcc", f"-I{tmp_path}", f"-I{XEN_DIR}", "-r", "-nostdlib", "-x", "assembler-with-cpp"]
+        subprocess.run([*command, source, tmp_path / "plain_runs.S", "-o", compiled], check=True)
+        return Trampolines(hypervisor, compiled, [site.loop for site in sites.values()], enabled, runs)
 
     return build
 
@@ -305,17 +334,38 @@ def test_trampolines_do_what_the_loops_do(
     compare(hypervisor, HEADER, assemble(), loop_of(sites, name), CASES, seed=2)
 
 
-@pytest.mark.parametrize("name", ["promote_l2", "demote_l4"])
+@pytest.mark.parametrize("name", ["promote_l2", "demote_l4", "promote_l1", "demote_l1"])
+@pytest.mark.parametrize("runs", [False, True])
 def test_switched_off_they_do_nothing(
-    name: str, sites: dict[str, Site], hypervisor: Hypervisor, assemble: Callable[..., Trampolines]
+    name: str,
+    runs: bool,
+    sites: dict[str, Site],
+    hypervisor: Hypervisor,
+    assemble: Callable[..., Trampolines],
 ) -> None:
-    """The number of checks for pending events is the same, too."""
-    stock, boosted = Emulator(hypervisor, HEADER), Emulator(hypervisor, HEADER, assemble(enabled=False))
+    """The number of checks for pending events is the same, too. Runs depend on both switches."""
+    trampolines = assemble(enabled=False, runs=runs)
+    stock, boosted = Emulator(hypervisor, HEADER), Emulator(hypervisor, HEADER, trampolines)
     choose = random.Random(name)
     for case in (random_case(choose, name) for _ in range(10)):
         outcomes = stock.run(case, 1), boosted.run(case, 1)
         assert not list(differences(case, *outcomes))
         assert outcomes[0].looks == outcomes[1].looks
+    assert not boosted.runs
+
+
+@pytest.mark.parametrize("name", ["promote_l1", "demote_l1"])
+def test_without_the_part_no_run_is_asked_for(
+    name: str, sites: dict[str, Site], hypervisor: Hypervisor, assemble: Callable[..., Trampolines]
+) -> None:
+    stock = Emulator(hypervisor, HEADER)
+    without, with_runs = (Emulator(hypervisor, HEADER, assemble(runs=runs)) for runs in (False, True))
+    choose = random.Random(name)
+    for case in (random_case(choose, name) for _ in range(10)):
+        expected = stock.run(case, 1)
+        for boosted in (without, with_runs):
+            assert not list(differences(case, expected, boosted.run(case, 1)))
+    assert with_runs.runs and not without.runs
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -354,3 +404,51 @@ def test_negative_controls(
         pytest.skip("another build: other registers")
     with pytest.raises(Refused, match=why):
         compare(hypervisor, HEADER, assemble(old=old, new=new), loop_of(sites, name), 4 * CASES, seed=3)
+
+
+@pytest.mark.parametrize("name", ["promote_l1", "demote_l1"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(\\pointer, \\scratch, 8)", "8(\\pointer, \\scratch, 8)"),
+        ("lea\t\\entry, %rdi", "lea\t8\\entry, %rdi"),
+        ("\tmov\t%eax, %eax\n", ""),  # its high half is not the result
+        ("jz\t.Lstock_\\name\n\t.ifnb\t\\index", "jnz\t.Lstock_\\name\n\t.ifnb\t\\index"),
+        ("keep\tpop, \\scratch, %r11, %r10, %r9, %r8, %rdi, %rsi, %rdx, %rcx, %rax", ""),
+    ],
+)
+def test_negative_controls_of_runs(
+    name: str, old: str, new: str, sites: dict[str, Site], hypervisor: Hypervisor,
+    assemble: Callable[..., Trampolines], tmp_path: Path,
+) -> None:  # fmt: skip
+    text = (XEN_DIR / "zero_runs.S").read_text()
+    assert text.count(old) == 1
+    changed = tmp_path / "changed.S"
+    changed.write_text(text.replace(old, new))
+    with pytest.raises(Refused, match=r"differ|stopped|return"):
+        compare(hypervisor, HEADER, assemble(changed), loop_of(sites, name), 4 * CASES, seed=3)
+
+
+def test_negative_control_an_index_that_stays(
+    sites: dict[str, Site], hypervisor: Hypervisor, assemble: Callable[..., Trampolines], tmp_path: Path
+) -> None:
+    text = (XEN_DIR / "zero_runs.S").read_text()
+    old = "\tadvance\t\\index, \\scratch\n"
+    assert text.count(old) == 1
+    changed = tmp_path / "changed.S"
+    changed.write_text(text.replace(old, ""))
+    with pytest.raises(Refused, match=r"differ|stopped"):
+        compare(hypervisor, HEADER, assemble(changed), loop_of(sites, "promote_l1"), 4 * CASES, seed=3)
+
+
+def test_negative_control_runs_that_nothing_plays(
+    sites: dict[str, Site], hypervisor: Hypervisor, assemble: Callable[..., Trampolines], tmp_path: Path
+) -> None:
+    """Trampolines that never ask for a run differ in nothing, and are refused nevertheless."""
+    text = (XEN_DIR / "zero_runs.S").read_text()
+    old = "\tkeep\tpush,"
+    assert text.count(old) == 1
+    changed = tmp_path / "changed.S"
+    changed.write_text(text.replace(old, "\tjmp\t.Lstock_\\name\n" + old))
+    with pytest.raises(Refused, match="no run"):
+        compare(hypervisor, HEADER, assemble(changed), loop_of(sites, "demote_l1"), CASES, seed=3)

@@ -33,6 +33,12 @@ static inline bool mfn_in_hole(u64 mfn)
 	return mfn & pfn_hole_mask;
 }
 
+/* Is none left out? Then mfn_to_pdx() changes nothing. */
+static inline bool frame_table_is_flat(void)
+{
+	return !pfn_hole_mask && !~pfn_pdx_bottom_mask && !pfn_top_mask;
+}
+
 /* The index of a frame in the frame table; the frame must be in no hole. */
 static inline u64 mfn_to_pdx(u64 mfn)
 {

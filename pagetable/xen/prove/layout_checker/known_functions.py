@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Parts of the payload that repeat decisions of Xen's: only beside functions that were compared with them.
 
-l1_update.c, table_refs.c and ranges.c make the checks of stock functions again. Offsets and passages say
-where Xen keeps things, not what it decides: a security fix may add a check that no passage shows, and the
-payload would then accept what the fixed Xen refuses. So these parts are built only for a hypervisor in which
-every function that they repeat, and every one that those lean on, is known to the byte.
+l1_update.c, plain_runs.c (of the same part), table_refs.c and ranges.c make the checks of stock functions
+again. Offsets and passages say where Xen keeps things, not what it decides: a security fix may add a check
+that no passage shows, and the payload would then accept what the fixed Xen refuses. So these parts are built
+only for a hypervisor in which every function that they repeat, and every one that those lean on, is known to
+the byte.
 
 Invariants:
 
@@ -57,7 +58,7 @@ class Repeater:
     replaced: tuple[str, ...]
     # TPT_SWITCH_ of it.
     switch: int
-    # Functions of the part that other files of the payload call.
+    # Functions of the part that other parts of the payload call.
     called: tuple[str, ...] = ()
     # What sets, at boot, what the repeated functions decide by.
     prepared_by: tuple[str, ...] = ("arch_init_memory",)
@@ -76,10 +77,11 @@ _TABLE = (
 PARTS = (
     Repeater(
         "l1_update",
-        ("do_update_va_mapping", "__do_update_va_mapping", *_ENTRY),
+        ("do_update_va_mapping", "__do_update_va_mapping", "devalidate_page", *_ENTRY),
         ("get_page_type", "map_guest_l1e", "paging_invlpg", *_TABLE),
         replaced=("do_mmu_update", "do_update_va_mapping", "get_page_from_l1e", "put_page_from_l1e"),
         switch=2,
+        called=("plain_run_take", "plain_run_drop"),
     ),
     Repeater(
         "table_refs",

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import capstone
-from capstone import x86
 from elftools.elf.elffile import ELFFile
 from elftools.elf.enums import ENUM_RELOC_TYPE_x64
 from elftools.elf.relocation import RelocationSection
@@ -18,6 +16,7 @@ from .header import Header
 from .hypervisor import BUILD_ID_SIZE, Hypervisor, Symbol, build_id_in, read_elf, read_file
 from .loops import Loop
 from .report import Refused, Report, UnusableInput
+from .trampoline import check_trampoline
 
 BUILT_HERE = "none, it is built here"
 FUNC_SIZE = 104
@@ -28,11 +27,6 @@ COMPILER_SYMBOLS = {"memcpy", "memset", "memmove", "memcmp", "__x86_return_thunk
 # Offsets in struct livepatch_func.
 NEW_ADDRESS = 8
 OLD_ADDRESS = 16
-SWITCH = "zero_runs_enabled"
-JUMP = 0xE9
-JUMP_SIZE = 5
-# All that a trampoline is made of, besides jumps.
-PLAIN = {"add", "cmp", "lea", "mov", "or", "test", "xor"}
 INDIRECT_THUNK = "__x86_indirect_thunk_"
 
 
@@ -219,10 +213,7 @@ def loop_entry(
 
 
 def trampolines(elf: ELFFile, loops: list[Loop]) -> None:
-    """Each loop's trampoline stays within itself, and leaves by repeating what its jump overwrote.
-
-    That it does the same as the loop is for find_zero_runs.py, which runs both.
-    """
+    """Each loop's entry leads to a trampoline of the form that zero_runs.S gives it."""
     section = elf.get_section_by_name(".text")
     code = section.data() if section else b""
     links = relocated(elf, ".text")
@@ -236,40 +227,12 @@ def trampolines(elf: ELFFile, loops: list[Loop]) -> None:
         symbol = symbols.get(f"zero_run_{loop.name}")
         if symbol is None or not symbol["st_size"]:
             raise Refused(f"{loop.name}: there is none")
-        start, end = symbol["st_value"], symbol["st_value"] + symbol["st_size"]
+        start, size = symbol["st_value"], symbol["st_size"]
         name, addend, _ = led.get((loop.function, loop.offset), ("", 0, ""))
         if (name, addend) not in ((".text", start), (symbol.name, 0)):
             raise Refused(f"{loop.name}: its entry leads elsewhere")
-        stock = end - JUMP_SIZE - len(loop.code)
-        if code[stock : end - JUMP_SIZE] != loop.code or code[end - JUMP_SIZE] != JUMP:
-            raise Refused(f"{loop.name}: does not end with what it was put in place of, and a jump")
-        name, addend, _ = links.get(end - JUMP_SIZE + 1, ("", 0, ""))
-        if (name, addend + 4) != (loop.function, loop.back):
-            raise Refused(f"{loop.name}: goes back to {name}+{addend + 4:#x}")
-        for place, (name, _, kind) in links.items():
-            if start <= place < stock and (name != SWITCH or kind != "R_X86_64_PC32"):
-                raise Refused(f"{loop.name}: refers to {name}")
-        stays_within(loop.name, code[start:stock], start, end)
-
-
-def stays_within(name: str, code: bytes, start: int, end: int) -> None:
-    """No call, no return, no jump that leads out, nothing written to memory."""
-    disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    disassembler.detail = True
-    covered = 0
-    for instruction in disassembler.disasm(code, start):
-        text = f"{instruction.mnemonic} {instruction.op_str}".rstrip()
-        covered += instruction.size
-        if x86.X86_GRP_JUMP in instruction.groups:
-            operand = instruction.operands[0]
-            if operand.type != x86.X86_OP_IMM or not start <= operand.imm < end:
-                raise Refused(f"{name}: {text} leads out of it")
-        elif instruction.mnemonic not in PLAIN:
-            raise Refused(f"{name}: has {text}")
-        elif any(o.type == x86.X86_OP_MEM and o.access & capstone.CS_AC_WRITE for o in instruction.operands):
-            raise Refused(f"{name}: {text} writes to memory")
-    if covered != len(code):
-        raise Refused(f"{name}: is not a whole number of instructions")
+        inside = {place - start: link for place, link in links.items() if start <= place < start + size}
+        check_trampoline(loop, code[start : start + size], inside)
 
 
 def hooks(elf: ELFFile) -> None:

@@ -5,7 +5,8 @@ A second opinion that shares nothing with the proofs: whole functions run from t
 their return, over random tables, and what counts is what the calling convention lets a caller see. Each
 entry's reference counting is in functions that are not run but played, with results that depend on the
 entry only: success, errors, and requests to try again. If such a function, or a preemption, ends a call
-early, it is called again as Xen's callers do, until the table is done.
+early, it is called again as Xen's callers do, until the table is done. A run of plain entries is played
+too: of entries that a payload may do itself, a random number.
 
 Invariant: two runs of one case are given the same registers, memory and answers, and differ in nothing but
 the trampolines.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ from layout_checker.header import Header
 from layout_checker.hypervisor import Hypervisor
 from layout_checker.loops import Loop
 from layout_checker.report import Refused
+from layout_checker.trampoline import RUNS
 
 from .registers import CALLEE_SAVED, CALLER_SAVED
 from .trampolines import Trampolines
@@ -52,6 +54,10 @@ CALLEE_ARGUMENTS = {
     **{f"get_page_from_l{n}e": ("rdi", "rsi", "rdx", "rcx")[: 4 if n > 1 else 3] for n in LEVELS},
     **{f"put_page_from_l{n}e": ("rdi", "rsi", "rdx")[: 3 if n > 1 else 2] for n in LEVELS},
 }
+ENTRY_OF_RUN = {
+    RUNS[f"{way}_l1"]: f"{call}_page_from_l1e" for way, call in (("promote", "get"), ("demote", "put"))
+}
+PRESENT, USER = 1, 4
 HALF = {"rdx", "rcx"}  # flags: 32 bits of these, but for the owners of get_page_from_l1e
 POLL = "hvm_local_events_need_delivery"
 MAP = "map_domain_page"
@@ -99,6 +105,7 @@ class Emulator:
         engine.hook_add(unicorn.UC_HOOK_TLB_FILL, self._translate)
         self.mapped: set[int] = set()
         self.times: dict[int, int] = {}  # how often each entry has been asked about
+        self.runs = 0  # entries of runs that were played, in all cases
         self.poll_noise = random.Random()
         self._map(hypervisor.base & ~(PAGE - 1), IMAGE_SIZE)
         self._write(hypervisor.base, hypervisor.image.flat)
@@ -110,6 +117,8 @@ class Emulator:
             self._map(trampolines.address, 16 * PAGE)
             for address, data in trampolines.pieces():
                 self._write(address, data)
+            for address, name in trampolines.runs.items():
+                engine.hook_add(unicorn.UC_HOOK_CODE, self._play_run, name, begin=address, end=address)
         self.names: dict[int, str] = {}
         self.writes: dict[str, list[str]] = {}
         for name in self._callees():
@@ -171,16 +180,46 @@ class Emulator:
         name = self.names[address]
         if name in CALLEE_ARGUMENTS and not self._register("rdi") & 1:
             return  # an entry that is not present needs no reference: Xen's own code says so
-        stack = self._register("rsp")
         result = self._answer(name)
         # What the callee leaves of the other registers; looks at pending events may differ in number.
+        self._return(address, self.writes[name], result)
+
+    def _return(self, address: int, written: Iterable[str], result: int) -> None:
+        """To the caller, with noise in the registers that the function may write."""
+        stack = self._register("rsp")
         noise = (self.case.seed ^ address ^ len(self.outcome.calls)) * MIX
-        left = {register: noise * odd & WORD for odd, register in enumerate(self.writes[name], 3)}
+        left = {register: noise * odd & WORD for odd, register in enumerate(written, 3)}
         left["rax"] = result & WORD
         left["rsp"] = stack + 8
-        engine.reg_write_batch([(REGISTERS[register], value) for register, value in left.items()])
+        self.engine.reg_write_batch([(REGISTERS[register], value) for register, value in left.items()])
         (back,) = struct.unpack("<Q", self._read(stack, 8))
-        engine.reg_write(REGISTERS["rip"], back)  # alone: in a batch it would be overlooked
+        self.engine.reg_write(REGISTERS["rip"], back)  # alone: in a batch it would be overlooked
+
+    def _play_run(self, engine: unicorn.Uc, address: int, size: int, name: str) -> None:
+        """What Xen's loop would have said and done for some of the entries that follow."""
+        first = self._register("rdi")
+        callee = ENTRY_OF_RUN[name]
+        most = random.Random(self.case.seed ^ first).choice((0, 1, 2, 7, ENTRIES))
+        most = min(most, ENTRIES - 1 - first % PAGE // 8)
+        done = 0
+        while done < most:
+            (entry,) = struct.unpack("<Q", self._read(first + 8 * done, 8))
+            if not entry & PRESENT or self._choice(entry, self.times.get(entry, 0) + 1):
+                break
+            self.times[entry] = self.times.get(entry, 0) + 1
+            self.outcome.calls.append((callee, (entry, *[OWNER] * (len(CALLEE_ARGUMENTS[callee]) - 1))))
+            if callee.startswith("get"):
+                self._write(first + 8 * done, struct.pack("<Q", self._marked(entry)))
+            done += 1
+        self.runs += done
+        self._return(address, CALLER_SAVED, done | self.case.seed << 32)  # the result has 32 bits
+
+    def _marked(self, entry: int) -> int:
+        """A present entry as Xen writes it."""
+        kernel = self.at["XEN_L1_KERNEL_BITS"]
+        if not entry & USER:
+            entry |= kernel
+        return entry if entry & kernel & ~USER else entry | self.at["XEN_L1_USER_BITS"]
 
     def _answer(self, name: str) -> int:
         if name == POLL:
@@ -203,11 +242,15 @@ class Emulator:
             self.engine.emu_stop()
         entry = arguments[0]
         times = self.times[entry] = self.times.get(entry, 0) + 1
+        return self._choice(entry, times) or int(name.startswith("put"))
+
+    def _choice(self, entry: int, times: int) -> int:
+        """What is said of an entry when it is asked about once more, if that is not success."""
         if self.case.answers and times < 3:
             choice = random.Random(self.case.seed ^ entry ^ times)
             if choice.random() < 0.1:
                 return choice.choice(self.case.answers)
-        return 1 if name.startswith("put") else 0
+        return 0
 
     # -- one case -------------------------------------------------------------------------------
 
@@ -397,3 +440,5 @@ def compare(
         outcomes = stock.run(case, seeds[0]), boosted.run(case, seeds[1])
         for difference in differences(case, *outcomes):
             raise Refused(difference)
+    if loop.name in RUNS and trampolines.runs and not boosted.runs:
+        raise Refused(f"no run of entries was played in {cases} cases")

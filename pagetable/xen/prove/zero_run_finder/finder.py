@@ -15,6 +15,9 @@ in its code. For each loop these are proven, or it is refused by the number of t
   6. At the head after it, each register that something still reads is as it was, but for those that move
      on by one entry and one that is 0. A register that the round loads anew has the same value as before.
   7. The flags and one register are read by nothing at the head: the trampoline may use them.
+  8. On the lowest level, for runs of plain entries: at the head after any round, whatever the entry was and
+     whatever was said of it, each register and each place of the stack frame that something still reads is
+     as it was, but for those that move on by one entry.
 """
 
 from __future__ import annotations
@@ -51,6 +54,7 @@ BETWEEN_CHECKS = 64
 FUNCTIONS = {"promote": "_get_page_type", "demote": "devalidate_page"}
 CALLEES = {"promote": "get_page_from_l{}e", "demote": "put_page_from_l{}e"}
 LEVELS = (1, 2, 3, 4)
+LOWEST = 1
 NAMES = [f"{way}_l{level}" for way in FUNCTIONS for level in LEVELS]
 MAP_TABLE = "map_domain_page"
 PREEMPTION_CHECK = "hvm_local_events_need_delivery"
@@ -105,6 +109,7 @@ class Proof:
 
     def __init__(self, program: Program, way: str, level: int) -> None:
         self.name = f"{way}_l{level}"
+        self.level = level
         self.way = way
         self.program = program
         self.hypervisor = program.hypervisor
@@ -124,6 +129,8 @@ class Proof:
         entered = self._entrances()
         self._find_agreement(entered, general)
         clear, group = self._zero_rounds(entered, general)
+        if self.level == LOWEST:
+            self._rounds_leave_nothing(general)
         dead = self._dead()
         symbol = self.function.symbol
         return Site(
@@ -403,13 +410,13 @@ class Proof:
                 return kept
             claims = kept
 
-    def _frame_kept(self, state: State) -> None:
+    def _frame_kept(self, state: State, what: str = "a zero entry") -> None:
         if state.frame and not self.function.frame_stays_private:
             raise _refuse(5, "the address of its stack frame is taken")
         for offset, (size, _) in state.frame.items():
             read = {f"[{offset + byte}]" for byte in range(size)} & self.live
             if read:
-                raise _refuse(5, f"a zero entry changes the stack frame at {offset:#x}, which is read")
+                raise _refuse(5, f"{what} changes the stack frame at {offset:#x}, which is read")
 
     def _registers_kept(self, back: list[State], entered: list[State], general: list[State]) -> str:
         """The register that a zero entry leaves 0, if any."""
@@ -465,6 +472,19 @@ class Proof:
         if not dead:
             raise _refuse(7, "every register is read")
         return dead
+
+    # -- 8: any entry, for runs of plain ones ----------------------------------------------------
+
+    def _rounds_leave_nothing(self, general: list[State]) -> None:
+        """A round that goes on leaves index and pointer one entry further, and nothing else that is read."""
+        for name in GENERAL:
+            expected = self.moves.get(name, z3.BitVec(name, 64))
+            halves = [half for half in ("low", "high") if f"{name}.{half}" in self.live]
+            for half in halves:
+                if not all(self.machine.proves(s, registers_equal(s, name, half, expected)) for s in general):
+                    raise _refuse(8, f"a round changes {name}, which is read")
+        for state in general:
+            self._frame_kept(state, "a round")
 
 
 def find(program: Program, name: str) -> Site:

@@ -19,6 +19,7 @@ CLAIMS = (
     "it writes nothing but the zero back, and stack that nothing reads",
     "all registers that are read stay, but for those named",
     "flags and scratch are read by nothing",
+    "on the lowest level: any round leaves what is read as it was, but for index and address",
 )
 
 
