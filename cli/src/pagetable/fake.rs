@@ -209,6 +209,8 @@ impl Kernel for FakeKernel {
             let target = if is_interrupted { "preempt" } else { "always-0" };
             write(&format!("/sys/module/{name}/parameters/always-0"), "0\n");
             std::os::unix::fs::symlink(target, count).unwrap();
+            let served = self.root.join(format!("sys/module/{name}/parameters/ranges_served"));
+            std::os::unix::fs::symlink("preempt", served).unwrap();
             return Ok(());
         }
         if name == "trapless_device_test" {

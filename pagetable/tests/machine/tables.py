@@ -16,6 +16,7 @@ MODULE = TABLE_TEST
 PARAMETERS = f"/sys/module/{MODULE}/parameters"
 KINDS = ("map", "mmuext", "mmu_update", "update_va_mapping", "trap", "multicall", "range")
 EVERY_KIND = "all,range"
+AS_THEY_ARE = -1
 
 LOST_OF_RACES = 3
 """In how many rounds of races one may lose a reference: one of so many.
@@ -53,15 +54,24 @@ class Leg:
 
 
 def leg(
-    name: str, seeds: Iterable[int], rounds: int, mode: str, preempt: bool = False, kinds: str = "all"
+    name: str,
+    seeds: Iterable[int],
+    rounds: int,
+    mode: str,
+    preempt: bool = False,
+    kinds: str = "all",
+    switches: int = AS_THEY_ARE,
 ) -> Step:
-    """Return a step that runs ``seeds``; ``mode`` is record or compare, and ends at the first difference."""
+    """Return a step that runs ``seeds``; ``mode`` is record or compare, and ends at the first difference.
+
+    ``switches`` are the parts of the payload in force while a seed runs.
+    """
     command = (
         f"{_COUNT}; echo {int(preempt)} >{PARAMETERS}/preempt; echo {mode} >{PARAMETERS}/mode; "
-        f"echo {kinds} >{PARAMETERS}/kinds; "
+        f"echo {kinds} >{PARAMETERS}/kinds; echo {switches} >{PARAMETERS}/switches; "
         f"for seed in {' '.join(map(str, seeds))}; do "
         f"echo $seed {rounds} >{PARAMETERS}/run || {{ {_WHY}; false; }}; rc=$?; cat {PARAMETERS}/digest; "
-        f"[ $rc = 0 ] || break; done; {_COUNT}; exit $rc"
+        f"[ $rc = 0 ] || break; done; echo {AS_THEY_ARE} >{PARAMETERS}/switches; {_COUNT}; exit $rc"
     )
     return Step(name, command, timeout_s=1800, expect=None)
 
@@ -90,7 +100,7 @@ def broken(variant: str, seed: int, rounds: int, kinds: str, switches: int) -> l
         f"xen-livepatch apply {variant} & i=0; "
         f"while [ $i -lt 500 ]; do echo compare >mode; echo {seed} {rounds} >run; read d <differs; "
         f"[ $d = N ] || break; i=$((i+1)); done 2>/dev/null; wait; "
-        f"echo -1 >switches; echo all >kinds; cat digest; {_WHY}; [ $d = Y ]"
+        f"echo {AS_THEY_ARE} >switches; echo all >kinds; cat digest; {_WHY}; [ $d = Y ]"
     )
     return [
         Step(f"run {variant}", command, timeout_s=600, expect=None),

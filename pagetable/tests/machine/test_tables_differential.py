@@ -5,6 +5,7 @@ One boot compares stock Xen, the payload, the payload with calls interrupted in 
 again. The negative controls are payloads without one of their checks.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -34,6 +35,8 @@ CONTINUATIONS = 100  # a leg with interrupts; over 300 are usual
 # guest's clock, which counts instructions: with the host's clock, results would depend on its load.
 LOST_OF_ROUNDS, LOST_OF_DOMU_ROUNDS = 50, 8
 
+# A part may be on without those that it works with: TPT_SWITCH_ZERO_RUNS, TPT_SWITCH_L1_UPDATE.
+ALONE = {"zero_runs alone": 1, "l1_update alone": 2}
 LEGS = ("boosted", "boosted, interrupted", "reverted")
 UNDISTURBED = ("boosted", "reverted")
 # The seed that shows each. One that does not leaves dom0 to a payload that may crash it.
@@ -57,7 +60,9 @@ _LOAD = Step("load the payload", f"xen-livepatch load {GUEST}/{NAME}.livepatch")
 _UNLOAD = Step("unload the payload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}")
 
 
-def _stock_and_boosted(seeds: range, kinds: str = "all") -> list[Step]:
+def _stock_and_boosted(
+    seeds: range, kinds: str = "all", alone: Mapping[str, int] | None = None
+) -> list[Step]:
     """Return the legs of dom0 up to where the payload is gone again."""
     return [
         insmod(tables.MODULE),
@@ -65,6 +70,10 @@ def _stock_and_boosted(seeds: range, kinds: str = "all") -> list[Step]:
         _LOAD,
         tables.leg("boosted", seeds, ROUNDS, "compare", kinds=kinds),
         tables.leg("boosted, interrupted", seeds, ROUNDS, "compare", preempt=True, kinds=kinds),
+        *(
+            tables.leg(name, seeds, ROUNDS, "compare", kinds=kinds, switches=switches)
+            for name, switches in (alone or {}).items()
+        ),
         _UNLOAD,
     ]
 
@@ -102,7 +111,7 @@ def dom0() -> Transcript:
     return runner.run(
         MACHINES["xen-strict"].with_icount(),
         [
-            *_stock_and_boosted(SEEDS),
+            *_stock_and_boosted(SEEDS, alone=ALONE),
             tables.leg("reverted", SEEDS, ROUNDS, "compare"),
             Step("flip", flip),
             tables.leg("one record flipped", SEEDS, ROUNDS, "compare"),
@@ -199,7 +208,7 @@ def isolated() -> Transcript:
     )
 
 
-@pytest.mark.parametrize("leg", LEGS)
+@pytest.mark.parametrize("leg", [*LEGS, *ALONE])
 def test_dom0_gets_what_stock_gives(dom0: Transcript, leg: str) -> None:
     _is_the_same(dom0, "stock", leg)
 

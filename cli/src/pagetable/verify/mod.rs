@@ -32,7 +32,7 @@ use crate::output::{self, grouped};
 use crate::parse;
 use device::{Gate, Spare};
 use processes::{Compared, NotMeasured, Times};
-use tables::{Driver, Tables, stop_if_asked};
+use tables::{Calls, Driver, Tables, stop_if_asked};
 
 /// Turns, stock and boosted, that processes are measured in: at least and at most.
 const TURNS: std::ops::RangeInclusive<usize> = 3..=9;
@@ -317,7 +317,10 @@ fn compare_tables(
     time: Duration,
     found: &mut Tables,
 ) -> Result<()> {
-    let driver = Driver::load(host, module)?;
+    let bytes = std::fs::read(payload).with_context(|| format!("{}", payload.display()))?;
+    let calls = Calls::of(&bytes).with_context(|| format!("{}", payload.display()))?;
+    found.ranges = (calls == Calls::AndRanges).then_some(0);
+    let driver = Driver::load(host, module, calls)?;
     let seeds = driver.record(host, found, time)?;
     cut_short(host, driver.switched_off(|| Livepatch::find(host, xen)?.load(payload)))?;
     let agreed = driver.compare(host, &seeds, found, false)?;
@@ -407,13 +410,17 @@ fn text(report: &Report) -> String {
         format!("payload    {}, for this build of Xen: {}", report.payload.display(), report.build),
         format!("module     {}", report.module.display()),
         format!(
-            "tables     {} calls of {} from {}: {} compared undisturbed, {} interrupted, of which {} were left in the middle; left out: {} on which stock Xen did not agree with itself; dropped: {} with other answers also while the payload was switched off",
+            "tables     {} calls of {} from {}: {} compared undisturbed, {} interrupted, of which {} were left in the middle{}; left out: {} on which stock Xen did not agree with itself; dropped: {} with other answers also while the payload was switched off",
             grouped(tables.calls),
             output::number_of(tables.seeds, "seed"),
             tables.first_seed,
             grouped(tables.compared),
             grouped(tables.compared_interrupted),
             grouped(tables.left_in_the_middle),
+            tables.ranges.map_or(String::new(), |ranges| format!(
+                "; in {} on ranges the payload changed entries",
+                grouped(ranges)
+            )),
             output::number_of(tables.unstable, "seed"),
             output::number_of(tables.dropped, "seed"),
         ),

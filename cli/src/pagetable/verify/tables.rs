@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::super::control::put;
 use super::super::host::Host;
+use super::super::image::left_out;
 use super::super::linux::Log;
 use super::super::unload::remove;
 use super::{ASKED, Unknown};
@@ -26,7 +27,34 @@ const ROUNDS: u32 = 40;
 const RECORDS: u64 = 600_000;
 const ENOUGH: u64 = 450_000;
 /// All switches of the payload; those that it was built without stay off.
-const SWITCHES: &str = "7";
+const SWITCHES: &str = "15";
+
+/// Whether the payload has calls of its own, on ranges of entries. Stock Xen has none: there the module makes the
+/// updates that a range stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Calls {
+    OfStock,
+    AndRanges,
+}
+
+impl Calls {
+    /// Those of a payload.
+    ///
+    /// # Errors
+    /// When the file is no payload.
+    pub fn of(payload: &[u8]) -> Result<Self> {
+        let is_without = left_out(payload)?.iter().any(|(part, _)| part == "ranges");
+        Ok(if is_without { Calls::OfStock } else { Calls::AndRanges })
+    }
+
+    /// As the module names them.
+    fn kinds(self) -> &'static str {
+        match self {
+            Calls::OfStock => "all",
+            Calls::AndRanges => "all,range",
+        }
+    }
+}
 
 /// What was compared.
 #[derive(Debug, Default, Serialize)]
@@ -46,6 +74,8 @@ pub struct Tables {
     pub compared_interrupted: u64,
     /// Calls that Xen was seen to leave in the middle.
     pub left_in_the_middle: u64,
+    /// Calls on ranges in which the payload changed entries, if it has such calls.
+    pub ranges: Option<u64>,
     /// The first difference, as the module said it.
     pub difference: Vec<String>,
 }
@@ -60,6 +90,8 @@ impl Tables {
     pub fn not_interrupted(&self) -> String {
         if self.compared_interrupted == 0 {
             "no answers could be compared while timers interrupted the calls: they differed also while the payload was switched off".into()
+        } else if self.ranges == Some(0) {
+            "the payload has calls on ranges, and changed no entry in any".into()
         } else {
             "no call was seen to be left in the middle, although timers interrupted them".into()
         }
@@ -67,7 +99,10 @@ impl Tables {
 
     /// Whether they are, also if something does.
     pub fn hold(&self) -> bool {
-        self.hold_undisturbed() && self.compared_interrupted > 0 && self.left_in_the_middle > 0
+        self.hold_undisturbed()
+            && self.compared_interrupted > 0
+            && self.left_in_the_middle > 0
+            && self.ranges != Some(0)
     }
 }
 
@@ -89,9 +124,9 @@ impl Driver {
     ///
     /// # Errors
     /// The kernel's, with what its log says.
-    pub fn load(host: &Host, file: &Path) -> Result<Self> {
+    pub fn load(host: &Host, file: &Path, calls: Calls) -> Result<Self> {
         host.kernel
-            .insert(MODULE, file, &format!("records={RECORDS}"))
+            .insert(MODULE, file, &format!("records={RECORDS} kinds={}", calls.kinds()))
             .map_err(|not| anyhow!("{MODULE} cannot be loaded: {}: {}", not.error, not.said.join("; ")))?;
         Ok(Driver { files: host.path(format!("/sys/module/{MODULE}/parameters")) })
     }
@@ -103,6 +138,10 @@ impl Driver {
     fn get(&self, name: &str) -> Result<String> {
         let text = std::fs::read_to_string(self.files.join(name));
         Ok(text.with_context(|| format!("{MODULE}: {name}"))?.trim().to_owned())
+    }
+
+    fn count(&self, name: &str) -> Result<u64> {
+        self.get(name)?.parse().with_context(|| format!("{MODULE}: {name}"))
     }
 
     /// One run of a seed: the calls that it made, and the calls compared so far in this leg.
@@ -206,7 +245,8 @@ impl Driver {
         found: &mut Tables,
         interrupted: bool,
     ) -> Result<Vec<Recorded>> {
-        let before: u64 = self.get("continuations")?.parse().context("continuations")?;
+        let before = self.count("continuations")?;
+        let served = self.count("ranges_served")?;
         self.set("preempt", if interrupted { "1" } else { "0" })?;
         let mut agreed = Vec::new();
         for &seed in seeds {
@@ -235,8 +275,10 @@ impl Driver {
             }
             stop_if_asked(host)?;
         }
-        let after: u64 = self.get("continuations")?.parse().context("continuations")?;
-        found.left_in_the_middle += after.saturating_sub(before);
+        found.left_in_the_middle += self.count("continuations")?.saturating_sub(before);
+        if let Some(ranges) = &mut found.ranges {
+            *ranges += self.count("ranges_served")?.saturating_sub(served);
+        }
         Ok(agreed)
     }
 }
@@ -284,6 +326,7 @@ mod tests {
         for (worse, undisturbed) in [
             (Tables { compared_interrupted: 0, ..found() }, true),
             (Tables { left_in_the_middle: 0, ..found() }, true),
+            (Tables { ranges: Some(0), ..found() }, true),
             (Tables { compared: 8, ..found() }, false),
             (Tables { calls: 0, compared: 0, ..found() }, false),
             (Tables { difference: vec!["x".into()], ..found() }, false),
