@@ -16,18 +16,22 @@ static long call(unsigned int op, void *arg)
 	return _hypercall2(long, callback_op, op, arg);
 }
 
-/* Without a hypervisor there is nothing to mark: report success. */
+/*
+ * Nothing is marked: there is no hypervisor, or this domain's IOMMU does not follow page
+ * types. The pool then is a cache of cleared tables, and each call reports success.
+ */
 static bool without;
 
 /**
  * tpt_hypervisor_check - is the hypervisor half there, ours, and of use?
- * @bare: there is no hypervisor, and none of the calls below is to reach one
+ * @bare:     there is no hypervisor, and none of the calls below is to reach one
+ * @unmarked: nor are they where this domain's IOMMU does not follow page types
  *
  * Return: 0, -ENODEV without it, -EPROTO if it speaks another version,
- * -EOPNOTSUPP if this domain's IOMMU does not follow page types, so that there
- * is nothing to save.
+ * -EACCES while dom0 admits no marks, -EOPNOTSUPP if this domain's IOMMU does not follow
+ * page types, so that there are no flushes to save, and @unmarked is false.
  */
-int tpt_hypervisor_check(bool bare)
+int tpt_hypervisor_check(bool bare, bool unmarked)
 {
 	struct tpt_version version = { };
 	long rc;
@@ -48,12 +52,17 @@ int tpt_hypervisor_check(bool bare)
 		       TPT_MAX_BATCH);
 		return -EPROTO;
 	}
+	if (unmarked && !(version.features & TPT_FEAT_SYNC)) {
+		pr_info("this domain's IOMMU does not follow page types: tables are cached, and none is marked\n");
+		without = true;
+		return 0;
+	}
 	if (version.features & TPT_FEAT_EVICTED) {
 		pr_err("dom0 has taken all semi-writable pages back, and admits no new ones now\n");
 		return -EACCES;
 	}
 	if (!(version.features & TPT_FEAT_SYNC)) {
-		pr_err("this domain's IOMMU does not follow page types (dom0-iommu=strict is not set): nothing to save\n");
+		pr_err("this domain's IOMMU does not follow page types (dom0-iommu=strict is not set): no flushes to save; unmarked=1 caches tables nevertheless\n");
 		return -EOPNOTSUPP;
 	}
 	return 0;

@@ -25,6 +25,10 @@ static bool bare;
 module_param(bare, bool, 0444);
 MODULE_PARM_DESC(bare, "serve page tables where there is no Xen PV, without marks");
 
+static bool unmarked;
+module_param(unmarked, bool, 0444);
+MODULE_PARM_DESC(unmarked, "serve also where the IOMMU does not follow page types, without marks");
+
 static int check_machine(void)
 {
 	if (bare && xen_pv_domain()) {
@@ -58,7 +62,7 @@ static int __init tpt_init(void)
 	int rc = check_machine();
 
 	if (!rc)
-		rc = tpt_hypervisor_check(bare);
+		rc = tpt_hypervisor_check(bare, unmarked);
 	if (!rc)
 		rc = tpt_stock_resolve();
 	if (!rc)

@@ -14,6 +14,8 @@
  *    pages. (pte_free() is inlined everywhere; for example, a page fault that
  *    must wait for its file page frees its spare table this way.) Short
  *    speculative references of other code only delay sweep().
+ *  - With unmarked=1, where the IOMMU does not follow page types, no page has a mark, and
+ *    a page of the pool is an ordinary one that only the pool uses.
  *  - dom0 may take all marks back, without a word. A page that has lost its mark is as
  *    good a table as any, and costs what the kernel's own do. tick_work() looks, and
  *    turns the pool off until marks are admitted again.

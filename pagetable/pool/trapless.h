@@ -121,7 +121,7 @@ struct tpt_policy tpt_pool_policy(void);
 void tpt_pool_set_policy(struct tpt_policy policy);
 
 /* hypervisor.c */
-int tpt_hypervisor_check(bool bare);
+int tpt_hypervisor_check(bool bare, bool unmarked);
 bool tpt_hypervisor_admits(void);
 int tpt_hypervisor_mark(u64 *mfns, unsigned int count, unsigned int *done);
 int tpt_hypervisor_release(u64 *mfns, unsigned int count, unsigned int *done);

@@ -98,8 +98,10 @@ fn bring_in(host: &Host, step: &Step, wanted: &Wanted, say: Say<'_>) -> Result<b
         Some(_) => matches!(Platform::look(host), Platform::Xen(xen) if xen.is_dom0),
     };
     let name = part.module().unwrap_or_default();
-    let parameters = if part == Part::Pool { wanted.pool_parameters.as_str() } else { "" };
-    match host.kernel.insert(name, file, parameters) {
+    // Its own before the operator's, which may be the contrary.
+    let parameters =
+        if part == Part::Pool { format!("{UNMARKED} {}", wanted.pool_parameters) } else { String::new() };
+    match host.kernel.insert(name, file, parameters.trim_end()) {
         Ok(()) if host.has_module(name) => {
             say(format!("{part:8} loaded from {}", file.display()));
             Ok(true)
@@ -112,6 +114,9 @@ fn bring_in(host: &Host, step: &Step, wanted: &Wanted, say: Say<'_>) -> Result<b
         Err(refused) => bail!("{part}: not loaded: {}", sentence(part, &refused)),
     }
 }
+
+/// Where the IOMMU does not follow page types the pool saves no flush; it caches tables nevertheless.
+const UNMARKED: &str = "unmarked=1";
 
 /// Whether an eviction was begun, and not ended by unloading the payload.
 fn is_evicted(host: &Host) -> bool {
@@ -207,7 +212,10 @@ mod tests {
         assert_eq!(fake.loaded(), ["payload", "pool", "pvmmu"]);
         let (result, said) = attempt(&fake, &wanted, &Settings::default());
         assert!(result.is_ok() && said.iter().all(|line| line.contains("already")), "{said:?}");
-        assert_eq!(fake.kernel.borrow().done, ["+trapless_pagetable max_tables=9", "+trapless_pvmmu"]);
+        assert_eq!(
+            fake.kernel.borrow().done,
+            ["+trapless_pagetable unmarked=1 max_tables=9", "+trapless_pvmmu"]
+        );
         let calls = fake.read("/state/calls").unwrap();
         assert_eq!(calls.lines().filter(|call| call.starts_with("apply")).count(), 1, "{calls}");
     }

@@ -12,7 +12,7 @@ use super::image;
 use super::livepatch::{Livepatch, State};
 use super::module_file;
 use super::part::{PARTS, PAYLOAD, Part, Sources};
-use super::platform::{Follows, Guest, Platform, Xen};
+use super::platform::{Guest, Platform, Xen};
 
 /// The request.
 #[derive(Debug, Default, Clone)]
@@ -159,16 +159,6 @@ fn module(host: &Host, xen: &Xen, wanted: &Wanted, part: Part, name: &str) -> Re
         return Ok(Action::There);
     }
     let is_optional = part == Part::Pool && wanted.only.is_empty();
-    if part == Part::Pool {
-        let follows = Follows::look(host, xen);
-        if follows.answer == Some(false) {
-            let why = format!(
-                "this domain's IOMMU mappings do not follow page types, so there is nothing to save ({})",
-                follows.because
-            );
-            return if is_optional { Ok(Action::Leave(why)) } else { Err(vec![why]) };
-        }
-    }
     let mut refusals = Vec::new();
     if part == Part::Pool && xen.is_dom0 && !wanted.only.is_empty() && !wanted.only.contains(&Part::Payload) {
         let applied = matches!(host.kernel.payload(), Ok(Some(_)));
@@ -256,7 +246,7 @@ mod tests {
         assert_eq!(parts(&Fake::domu()), [(Part::Payload, false), (Part::Pool, true), (Part::Pvmmu, true)]);
         let relaxed = Fake::dom0();
         relaxed.kernel.borrow_mut().command_line = Ok("dom0_mem=4G".into());
-        assert_eq!(parts(&relaxed), [(Part::Payload, true), (Part::Pool, false), (Part::Pvmmu, true)]);
+        assert_eq!(parts(&relaxed), [(Part::Payload, true), (Part::Pool, true), (Part::Pvmmu, true)]);
     }
 
     #[test]
@@ -344,13 +334,6 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_by_name_must_serve() {
-        let relaxed = Fake::dom0();
-        relaxed.kernel.borrow_mut().command_line = Ok("dom0_mem=4G".into());
-        let reasons = refusals(&relaxed, &only(&[Part::Pool]));
-        assert!(
-            reasons[0].contains("do not follow page types") && reasons[0].contains("dom0_mem=4G"),
-            "{reasons:?}"
-        );
         assert!(refusals(&Fake::dom0(), &only(&[Part::Pool]))[0].contains("needs the payload"));
         assert!(refusals(&Fake::domu(), &only(&[Part::Payload]))[0].contains("only dom0"));
     }

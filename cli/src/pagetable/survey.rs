@@ -67,14 +67,14 @@ impl Survey {
                 Some(true) => {
                     "strict: saves an IOMMU unmap, map and flush each time a page becomes a table, if Xen uses an IOMMU"
                 }
-                Some(false) => "relaxed: this dom0 pays no IOMMU flush, so there is none to save",
-                None => "known when the payload is loaded",
+                Some(false) => "relaxed: caches tables; this dom0 pays no IOMMU flush that it could save",
+                None => "caches tables; whether it saves IOMMU flushes is known when the payload is loaded",
             };
-            (Gain::new(Part::Payload, Some(true), payload), Gain::new(Part::Pool, iommu.answer, pool))
+            (Gain::new(Part::Payload, Some(true), payload), Gain::new(Part::Pool, Some(true), pool))
         } else {
             let payload = "up to the host: its dom0 loads it, for every PV domain";
-            let pool = "only with a passed-through device, on a host whose Xen has the payload";
-            (Gain::new(Part::Payload, Some(false), payload), Gain::new(Part::Pool, iommu.answer, pool))
+            let pool = "on a host whose Xen has the payload: caches tables, and saves IOMMU flushes with a passed-through device";
+            (Gain::new(Part::Payload, Some(false), payload), Gain::new(Part::Pool, None, pool))
         };
         let pvmmu = Gain::new(
             Part::Pvmmu,
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(serves(&Fake::dom0()), [Some(true), Some(true), Some(true)]);
         let relaxed = Fake::dom0();
         relaxed.kernel.borrow_mut().command_line = Ok("dom0_mem=4G".into());
-        assert_eq!(serves(&relaxed), [Some(true), Some(false), Some(true)]);
+        assert_eq!(serves(&relaxed), [Some(true), Some(true), Some(true)]);
         let domu = Fake::domu();
         assert_eq!(serves(&domu), [Some(false), None, Some(true)]);
         domu.write("/sys/bus/pci/devices/0000:00:00.0/vendor", b"0x8086\n");

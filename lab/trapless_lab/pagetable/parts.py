@@ -96,6 +96,8 @@ def _bare_payload_part() -> Part:
 
 
 PAYLOAD_PART, POOL_PART, PVMMU_PART = _payload_part(), pool_part(), _pvmmu_part()
+UNMARKED_POOL_PART = pool_part("unmarked=1")
+"""The pool where the IOMMU does not follow page types: a cache of tables that saves no flush."""
 PIBOOSTER = (PAYLOAD_PART, POOL_PART)
 """The parts that make semi-writable page tables."""
 
@@ -104,10 +106,10 @@ PIBOOSTER_ALONE = (_rest_off_part(), _bare_payload_part(), POOL_PART)
 
 
 def everything(machine: Machine) -> tuple[Part, ...]:
-    """Return the parts that serve ``machine``, in load order: the pool needs an IOMMU that is strict."""
+    """Return the parts that serve ``machine``, in load order, as ``trapless pagetable load`` loads them."""
     if not machine.xen or machine.dom0 != "pv":
         raise ValueError(f"machine {machine.name} has no PV page tables to accelerate")
-    return (PAYLOAD_PART, *((POOL_PART,) if machine.iommu == "strict" else ()), PVMMU_PART)
+    return (PAYLOAD_PART, POOL_PART if machine.iommu == "strict" else UNMARKED_POOL_PART, PVMMU_PART)
 
 
 def files(parts: Sequence[Part] = PIBOOSTER, of: Pair = pair.DEFAULT) -> dict[str, File]:

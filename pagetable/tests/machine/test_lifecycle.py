@@ -303,3 +303,27 @@ def test_refused_in_a_relaxed_dom0() -> None:
     assert refused(transcript["relaxed"].output, "does not follow page types")
     assert transcript["mark"].rc != 0
     assert "rc: -95" in transcript["mark"].output  # EOPNOTSUPP
+
+
+def test_unmarked_in_a_relaxed_dom0() -> None:
+    """There the pool is a cache of tables that marks none: the payload can be taken out under it."""
+    steps = [
+        pagetable.load_steps()[0],
+        insmod(parameters="unmarked=1", name="unmarked"),
+        _step("forkers", forkers("fork-exit", 4), expect=0),
+        _step(
+            "off and on under load", f"sleep 8; echo 0 >{SYSFS}/enabled && echo 1 >{SYSFS}/enabled", expect=0
+        ),
+        _step("alive", f"sleep 3; {ALIVE_FORKERS}", expect=0),
+        pagetable.pool_step(),
+        *pagetable.unload_steps((pagetable.POOL_PART, pagetable.PAYLOAD_PART)),
+        _step("alive after all", ALIVE_FORKERS, expect=0),
+        _step("stop", STOP_FORKERS, expect=0),
+    ]
+    transcript = runner.run(MACHINES["xen-relaxed-smp"], steps, files=pagetable.files())
+    sizes = pagetable.pool_sizes(transcript["pool"])
+    for level in pagetable.LEVELS:
+        assert sizes[level]["hits"] > 100, level
+    for step in ("alive", "alive after all"):
+        assert transcript[step].output.strip() == "alive 4"
+    assert transcript.kernel_warnings() == []
