@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """A PV domU on a boosted Xen: it sees no difference, is saved and restored, and leaves nothing behind.
 
-The guest module is loaded in it: a domain pins all its tables before it is saved, and unpins them when it
-resumes. ``pattern``, a program in the domU, checks that each page holds what it must; Xen's own list and free
-memory show what is left of a domain. Xen refuses live migration: a PV domain needs shadow paging for it,
-which Debian's Xen does not have.
+The guest's modules are loaded in it: a domain pins all its tables before it is saved, and unpins them when it
+resumes. The pool, which marks nothing in a domain without devices, is empty meanwhile. ``pattern``, a program
+in the domU, checks that each page holds what it must; Xen's own list and free memory show what is left of a
+domain. Xen refuses live migration: a PV domain needs shadow paging for it, which Debian's Xen does not have.
 """
 
 import re
@@ -25,12 +25,13 @@ pytestmark = [
     pytest.mark.long("a domU beside the pool, saved three times; make check has one with the pool in it"),
 ]
 
+IN_DOMU = (pagetable.UNMARKED_POOL_PART, pagetable.PVMMU_PART)
 # Small, as all of it is saved three times.
 DOMU = DomU(
     programs=("pattern", "spawn"),
     memory_mib=128,
     vcpus=2,
-    files={**helper_file("hypercall_test"), **pagetable.files([pagetable.PVMMU_PART])},
+    files={**helper_file("hypercall_test"), **pagetable.files(IN_DOMU)},
 )
 PATTERN_MIB = 8
 PATTERN_PAGES = PATTERN_MIB << 8
@@ -92,7 +93,7 @@ def transcript() -> Transcript:
             Step("load", _LOAD),
             DOMU.step("seen boosted", _SEEN),
             DOMU.step("hypercall", _VERSION_CALL),
-            *map(DOMU.inside, pagetable.load_steps([pagetable.PVMMU_PART])),
+            *map(DOMU.inside, pagetable.load_steps(IN_DOMU)),
             DOMU.step("storm", _STORM),
             Step("migrate", _MIGRATE, timeout_s=300, expect=None),
             _check("check at home"),
@@ -106,7 +107,8 @@ def transcript() -> Transcript:
                 timeout_s=300,
             ),
             _check("check corrupted"),
-            *map(DOMU.inside, pagetable.unload_steps([pagetable.PVMMU_PART])),
+            DOMU.step("pool", pagetable.pool_step().command),
+            *map(DOMU.inside, pagetable.unload_steps(IN_DOMU)),
             # xenconsoled has a page of the domain mapped, so Xen must keep the domain.
             Step("destroy and hold", f"killall -STOP xenconsoled; xl destroy {DOMU.name}; sleep 1; {_LEFT}"),
             Step("left after", f"killall -CONT xenconsoled; {DOMU.gone()}; sleep 1; {_LEFT}"),
@@ -143,6 +145,12 @@ def test_live_migration_is_refused_by_xen(transcript: Transcript, step: str) -> 
 def test_memory_is_what_was_written(transcript: Transcript, check: str) -> None:
     found = _found(transcript, check)
     assert (found["pages"], found["bad"], found["wrong"]) == (PATTERN_PAGES, 0, 0)
+
+
+def test_the_pool_serves_after_it_was_restored(transcript: Transcript) -> None:
+    sizes = pagetable.pool_sizes(transcript["pool"])
+    for level in pagetable.LEVELS:
+        assert sizes[level]["hits"] > 100 and sizes[level]["in_use"] + sizes[level]["cached"] > 0, level
 
 
 def test_a_changed_byte_is_found(transcript: Transcript) -> None:
