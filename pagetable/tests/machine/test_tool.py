@@ -255,7 +255,7 @@ def test_a_relaxed_dom0_gets_what_serves_it(relaxed: Transcript) -> None:
     """The pool caches tables there, and marks none."""
     assert _loaded(relaxed, "load") == {"payload", pagetable.NAME, pagetable.PVMMU}
     assert int(relaxed["pool's size"].output) > 0
-    assert _json(relaxed, "semi-writable")["payload"]["semi_writable"] == 0
+    assert _json(relaxed, "semi-writable")["payload"]["statistics"]["semi_writable"] == 0
     assert _loaded(relaxed, "unload") == NOTHING
 
 
