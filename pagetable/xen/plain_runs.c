@@ -9,9 +9,10 @@
  *  - Each entry of a run ends as a round of Xen's loop leaves it: validated, with the same
  *    references, and marked as the guest's kernel's or users'; or, torn down, with its
  *    references dropped and the entry as it was. A round changes nothing else but the index.
- *  - A run ends before an entry that is not plain or whose page is not the domain's own, and
- *    for which nothing has changed yet. So Xen finds and reports all errors, at an exact
- *    index, and its own code drops the references of the entries before that.
+ *  - A run ends before an entry that is not the domain's own page's, or not plain (to be
+ *    validated) or not present (to be torn down). For that one nothing has changed yet. So
+ *    Xen finds and reports all errors, at an exact index, and its own code drops the
+ *    references of the entries before that.
  *  - The table's last entry is left to Xen, and so the end of the loop.
  *  - Nobody else writes the table meanwhile: it has its type, and is not validated. What is
  *    checked is what was read, and what is written is made of that.
@@ -32,9 +33,36 @@ static struct domain *table_owner(const u64 *entry)
 	return pdx < max_pdx ? page_owner(pdx_to_page(pdx)) : NULL;
 }
 
-static u64 *last_entry(u64 *entry)
+/* A run from @entry on, of as many entries as @handle does. Return: how many. */
+static inline __attribute__((always_inline)) u32
+run(u64 *entry, bool (*handle)(u64 *entry, struct domain *d))
 {
-	return (u64 *)((u64)entry | LAST_ENTRY);
+	struct domain *d = table_owner(entry);
+	u64 *last = (u64 *)((u64)entry | LAST_ENTRY);
+	u64 *next = entry;
+
+	while (d && next < last && handle(next, d))
+		next++;
+	return next - entry;
+}
+
+static inline bool take_entry(u64 *entry, struct domain *d)
+{
+	u64 old = __atomic_load_n(entry, __ATOMIC_RELAXED);
+	u64 new = marked(old);
+
+	if (!is_plain(old) || !take_references(old, d))
+		return false;
+	if (new != old)
+		__atomic_store_n(entry, new, __ATOMIC_RELAXED);
+	return true;
+}
+
+static inline bool drop_entry(u64 *entry, struct domain *d)
+{
+	u64 old = __atomic_load_n(entry, __ATOMIC_RELAXED);
+
+	return (old & PTE_PRESENT) && drop_references(old, d);
 }
 
 /**
@@ -45,20 +73,7 @@ static u64 *last_entry(u64 *entry)
  */
 u32 plain_run_take(u64 *entry)
 {
-	struct domain *d = table_owner(entry);
-	u64 *last = last_entry(entry);
-	u64 *next;
-
-	for (next = entry; d && next < last; next++) {
-		u64 old = __atomic_load_n(next, __ATOMIC_RELAXED);
-		u64 new = marked(old);
-
-		if (!is_plain(old) || !take_references(old, d))
-			break;
-		if (new != old)
-			__atomic_store_n(next, new, __ATOMIC_RELAXED);
-	}
-	return next - entry;
+	return run(entry, take_entry);
 }
 
 /**
@@ -69,15 +84,5 @@ u32 plain_run_take(u64 *entry)
  */
 u32 plain_run_drop(u64 *entry)
 {
-	struct domain *d = table_owner(entry);
-	u64 *last = last_entry(entry);
-	u64 *next;
-
-	for (next = entry; d && next < last; next++) {
-		u64 old = __atomic_load_n(next, __ATOMIC_RELAXED);
-
-		if (!(old & PTE_PRESENT) || !drop_references(old, d))
-			break;
-	}
-	return next - entry;
+	return run(entry, drop_entry);
 }

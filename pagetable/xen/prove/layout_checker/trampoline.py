@@ -71,12 +71,10 @@ def check_trampoline(loop: Loop, code: bytes, links: Mapping[int, Link]) -> None
     steps = disassembled(loop, code[:stock])
     calls = the_call(loop, steps, links)
     refers(loop, steps, {place: link for place, link in links.items() if place < stock}, calls)
-    apart = range(calls[0], calls[-1] + 1) if calls else range(0)
-    for number, step in enumerate(steps):
-        if number not in apart:
-            is_plain(loop, step)
-    leads(loop, [step for step in steps if step.is_jump],
-          {step.at for number, step in enumerate(steps) if number not in apart} | {stock})  # fmt: skip
+    plain = [step for number, step in enumerate(steps) if number not in calls]
+    for step in plain:
+        is_plain(loop, step)
+    leads(loop, plain, {step.at for step in plain} | {stock})
 
 
 def disassembled(loop: Loop, code: bytes) -> list[Step]:
@@ -127,11 +125,14 @@ def refers(loop: Loop, steps: list[Step], links: Mapping[int, Link], calls: rang
     if calls:
         wanted[calls[0] - 2] = RUN_SWITCH
     for number, switch in wanted.items():
-        found = links.get(steps[number].at + SWITCH_AT, ("", 0, "")) if number < len(steps) else ("", 0, "")
-        if found != (switch, -5, "R_X86_64_PC32") or not SWITCH_TEST.fullmatch(steps[number].text):
-            raise Refused(f"{loop.name}: does not test {switch} in {steps[number].text}")
-        if steps[number + 1].name != "je":
-            raise Refused(f"{loop.name}: {steps[number + 1].text} behind the test of {switch}")
+        if not 0 <= number < len(steps) - 1:
+            raise Refused(f"{loop.name}: does not test {switch}")
+        test, jump = steps[number : number + 2]
+        found = links.get(test.at + SWITCH_AT, ("", 0, ""))
+        if found != (switch, -5, "R_X86_64_PC32") or not SWITCH_TEST.fullmatch(test.text):
+            raise Refused(f"{loop.name}: does not test {switch} in {test.text}")
+        if jump.name != "je":
+            raise Refused(f"{loop.name}: {jump.text} behind the test of {switch}")
     places = {steps[number].at + SWITCH_AT for number in wanted}
     places |= {steps[number].at + 1 for number in calls if steps[number].name == CALL}
     for place, (name, _, _) in links.items():
@@ -151,9 +152,9 @@ def is_plain(loop: Loop, step: Step) -> None:
         raise Refused(f"{loop.name}: {step.text} moves the stack")
 
 
-def leads(loop: Loop, jumps: list[Step], starts: set[int]) -> None:
+def leads(loop: Loop, steps: list[Step], starts: set[int]) -> None:
     """Refuse a jump that leads to anything but these."""
-    for step in jumps:
+    for step in filter(lambda step: step.is_jump, steps):
         operand = step.detail.operands[0]
         if operand.type != x86.X86_OP_IMM or operand.imm not in starts:
             raise Refused(f"{loop.name}: {step.text} leads out of it, or into the part with the call")
