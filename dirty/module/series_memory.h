@@ -42,7 +42,7 @@ static inline pte_t *series_lock_table(struct mm_struct *mm, pmd_t *pmd,
 	return pte_offset_map_lock(mm, pmd, address, lock);
 }
 
-static inline bool series_is_gone(const pte_t *table)
+static inline bool series_is_gone(const pte_t *table, spinlock_t *lock)
 {
 	return false;
 }
@@ -91,17 +91,17 @@ static inline int series_mapcount(struct folio *folio)
 static inline pte_t *series_lock_table(struct mm_struct *mm, pmd_t *pmd,
 				       unsigned long address, spinlock_t **lock)
 {
-	pte_t *table;
+	pte_t *table = series_stock.pte_offset_map_lock(mm, pmd, address, lock);
 
-	__cond_lock(*lock, table = series_stock.pte_offset_map_lock(mm, pmd, address, lock));
+	/* What pte_unmap_unlock() releases: for sparse, until series_is_gone() says otherwise. */
+	__acquire(RCU);
+	__acquire(*lock);
 	return table;
 }
 
-/* If so, no lock was taken. */
-static inline bool series_is_gone(const pte_t *table)
-{
-	return !table;
-}
+/* If so, no lock was taken. A macro, as sparse does not follow locks through functions. */
+#define series_is_gone(table, lock)	\
+	((table) ? false : ({ __release(lock); __release(RCU); true; }))
 
 /* What kernel/locking/rwsem.c keeps in the low bits of an owner. */
 #define SERIES_OWNER_READS	1UL

@@ -57,7 +57,7 @@ static void walk_table(struct tpd_walk *walk, struct mm_struct *mm, pmd_t *pmd,
 	spinlock_t *lock;
 	pte_t *pte, *table = series_lock_table(mm, pmd, address, &lock);
 
-	if (series_is_gone(table))
+	if (series_is_gone(table, lock))
 		return;
 	if (walk->table) {
 		walk->table(walk, table, address, end);

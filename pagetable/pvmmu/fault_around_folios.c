@@ -193,7 +193,7 @@ vm_fault_t pvmmu_map_pages(struct vm_fault *vmf, pgoff_t start_pgoff,
 	addr = vma->vm_start + ((start_pgoff - vma->vm_pgoff) << PAGE_SHIFT);
 	vmf->pte = series_lock_table(stock.lock_table, vma->vm_mm, vmf->pmd,
 				     addr, &vmf->ptl);
-	if (series_is_gone(vmf->pte)) {
+	if (series_is_gone(vmf->pte, vmf->ptl)) {
 		folio_unlock(folio);
 		folio_put(folio);
 		goto out;

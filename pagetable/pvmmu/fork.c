@@ -94,7 +94,7 @@ static void protect_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
 	pte_t *first;
 
 	first = series_lock_table(stock_lock_table, mm, pmd, addr, &ptl);
-	if (series_is_gone(first))
+	if (series_is_gone(first, ptl))
 		return;
 	/* An unpinned table is written without a trap. */
 	if (PagePinned(virt_to_page(first)))

@@ -118,7 +118,7 @@ static void add_copy(struct vm_area_struct *src, struct fork_copies *copies,
 	if (!pmd)
 		return;
 	ptep = series_lock_table(stock_lock_table, mm, pmd, address, &lock);
-	if (series_is_gone(ptep))
+	if (series_is_gone(ptep, lock))
 		return;
 	page = own_page(*ptep, src);
 	if (page) {

@@ -161,11 +161,11 @@ static unsigned long copy_some(struct vm_area_struct *dst, struct vm_area_struct
 	pte_t *to, *from;
 
 	to = series_lock_table(stock_lock_table, dst->vm_mm, to_pmd, start, &to_lock);
-	if (series_is_gone(to))
+	if (series_is_gone(to, to_lock))
 		return start;
 	from = series_lock_table(stock_lock_table, src->vm_mm, from_pmd, start,
 				 &from_lock);
-	if (!series_is_gone(from)) {
+	if (!series_is_gone(from, from_lock)) {
 		if (!PagePinned(virt_to_page(to)))
 			at = copy_entries(dst, src, to, from, start, end);
 		pte_unmap_unlock(from, from_lock);

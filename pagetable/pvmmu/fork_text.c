@@ -167,11 +167,11 @@ static void copy_block(struct vm_area_struct *dst, struct vm_area_struct *src,
 	if (!to_pmd)
 		return;
 	to = series_lock_table(stock_lock_table, dst->vm_mm, to_pmd, start, &to_lock);
-	if (series_is_gone(to))
+	if (series_is_gone(to, to_lock))
 		return;
 	from = series_lock_table(stock_lock_table, src->vm_mm, from_pmd, start,
 				 &from_lock);
-	if (!series_is_gone(from)) {
+	if (!series_is_gone(from, from_lock)) {
 		if (!PagePinned(virt_to_page(to)))
 			copy_entries(dst->vm_mm, to, from,
 				     (end - start) >> PAGE_SHIFT);

@@ -195,7 +195,7 @@ static void move_in_table(struct mm_struct *mm, pmd_t *from_pmd, unsigned long f
 	spinlock_t *to_lock = pte_lockptr(mm, to_pmd), *from_lock;
 
 	from_entry = series_lock_table(stock_lock_table, mm, from_pmd, from, &from_lock);
-	if (series_is_gone(from_entry))
+	if (series_is_gone(from_entry, from_lock))
 		return;
 	if (to_lock == from_lock) {
 		move_and_flush(mm, from_entry, to_entry, from, size);

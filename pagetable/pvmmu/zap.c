@@ -136,7 +136,7 @@ static unsigned long zap_some(struct mmu_gather *tlb, struct vm_area_struct *vma
 	spinlock_t *lock;
 
 	first = series_lock_table(stock_lock_table, vma->vm_mm, pmd, start, &lock);
-	if (series_is_gone(first))
+	if (series_is_gone(first, lock))
 		return end;
 	if (!PagePinned(virt_to_page(first))) {
 		pte_unmap_unlock(first, lock);
