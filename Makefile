@@ -97,7 +97,7 @@ check-long: 			## what takes minutes each: experiments and machine tests left ou
 	@scripts/setup --long
 	@$(sub) $(systems) mutants
 	@$(sub) $(jobs) -C dirty/tests/mutants long
-	@$(sub) $(jobs) -C pagetable later-kernels debian13-efi
+	@$(sub) $(jobs) -C pagetable later-kernels debian13-efi next-debian own-xen linux-source
 	@$(sub) -C power smp emulator
 	@$(sub) -C dirty check-long
 	@$(PYTEST) -m long $(TESTED)

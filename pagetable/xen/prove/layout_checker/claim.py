@@ -21,7 +21,8 @@ Invariants:
   - If a claim does not hold, one of its items is refused, by it or by the proof of what is `given`: so each
     claim is asked for all of its items (proofs.py).
 
-Not covered: that all ways do what one does, and in which order two reads of one place come.
+Not covered: that all ways do what one does; what ways do under other conditions than those that are exactly
+one's; in which order two reads of one place come.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from .known_functions import place
 from .report import Refused
 from .ways import (
     BRANCH,
+    CALL,
+    EXCHANGE,
     MOST_KEPT,
     STORE,
     TIMEOUT,
@@ -57,6 +60,7 @@ from .witness import Witness
 BEYOND = "beyond"
 MOST_TRIED = 40  # ways on which another value is looked for
 MOST_WAYS = 200  # sets of them that are kept
+MOST_FOUND = 100  # of one set: claims are about ways that are among the shortest
 
 Answer = TypeVar("Answer")
 
@@ -121,9 +125,10 @@ class Values:
 
 @dataclass(frozen=True)
 class Decided:
-    """That the way took a branch under this condition."""
+    """That the way took a branch under this condition, or one of the others, which say the same."""
 
     condition: z3.BoolRef
+    others: tuple[z3.BoolRef, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,14 +138,29 @@ class Computed:
     term: z3.BitVecRef
 
 
-Demand: TypeAlias = z3.BoolRef | bool | Decided | Computed
+@dataclass(frozen=True)
+class Exactly:
+    """That the way is taken under this condition, and under no other."""
+
+    condition: z3.BoolRef
+
+
+Demand: TypeAlias = z3.BoolRef | bool | Decided | Computed | Exactly
 
 
 class Here:
-    """What a claim can ask about a way, and about the event at its end."""
+    """What a claim can ask about a way, and about the event at its end.
 
-    decided = Decided
+    What is a bool has its answer at once: an item that is read in it alone would not be among the claim's.
+    """
+
+    @staticmethod
+    def decided(condition: z3.BoolRef, *others: z3.BoolRef) -> Decided:
+        """That the way took a branch under one of these conditions."""
+        return Decided(condition, others)
+
     computed = Computed
+    exactly = Exactly
 
     def __init__(self, way: Way, address_of: Callable[[str], int]) -> None:
         self.way = way
@@ -204,6 +224,43 @@ class Here:
             for e in self.way.events[:-1]
         )
 
+    @staticmethod
+    def inside(address: z3.BitVecRef, base: z3.BitVecRef) -> bool:
+        """Whether an address is at a fixed distance from another."""
+        return bool(z3.is_bv_value(z3.simplify(address - base)))
+
+    def counted(self, base: z3.BitVecRef) -> bool:
+        """Whether 32 bits at a fixed distance from `base` became one more, with no other CPU between."""
+        stores = (e for e in self.way.events[:-1] if e.kind == STORE and e.size == 4 and e.locked)
+        near = (e for e in stores if self.inside(_there(e.address), base))
+        return any(holds(_there(e.value) == low(u32(_there(e.address)) + 1)) for e in near)
+
+    def decided_by(self, base: z3.BitVecRef, *shows: Callable[[z3.BitVecRef], z3.BoolRef]) -> bool:
+        """Whether the way took branches, as `shows` say, by 32 bits at a fixed distance from `base`."""
+        read = {a.get_id(): a for c in self.way.conditions for a in addresses(c) if self.inside(a, base)}
+        return any(
+            all(any(holds(c == show(u32(address))) for c in self.way.conditions) for show in shows)
+            for address in read.values()
+        )
+
+    def result_of(self, shows: Callable[[z3.BitVecRef], z3.BoolRef]) -> bool:
+        """Whether what one of the callees has given back is as `shows` says."""
+        results = [e.result for e in self.way.events if e.kind == CALL and e.result is not None]
+        return any(holds(shows(result)) for result in results)
+
+    @property
+    def exchanged(self) -> Event:
+        """The last exchange before the end of the way."""
+        found = [e for e in self.way.events[:-1] if e.kind == EXCHANGE]
+        if not found:
+            raise NotHere
+        return found[-1]
+
+    @property
+    def calls_nothing(self) -> bool:
+        """Whether nothing is called before the end of the way."""
+        return not any(e.kind == CALL for e in self.way.events[:-1])
+
     def variable(self, name: str) -> z3.BitVecRef:
         """The address of a variable of the hypervisor."""
         return z3.BitVecVal(self._address_of(name), 64)
@@ -219,6 +276,11 @@ class Anywhere(Here):
 
     def called(self, name: str, last: bool = False) -> Event:
         """Everything is called."""
+        return self.way.event
+
+    @property
+    def exchanged(self) -> Event:
+        """Everything is exchanged."""
         return self.way.event
 
 
@@ -265,7 +327,7 @@ class Ways:
         return answer
 
     def __iter__(self) -> Iterator[Way]:
-        for index in itertools.count():
+        for index in range(MOST_FOUND):
             if index == len(self._found):
                 if (way := next(self._rest, None)) is None:
                     return
@@ -392,6 +454,54 @@ class Claim:
         return [{n.removeprefix(UNKNOWN) for n in each if n.startswith(UNKNOWN)} for each in names]
 
 
+class Either:
+    """A claim for each form that the source itself has had, or that a compiler gives to functions.
+
+    It is asked as one claim is. One of the forms has to hold; shown are the items that each of them shows.
+    """
+
+    def __init__(self, *forms: Claim) -> None:
+        self.forms = forms
+        self.function = forms[0].function
+        self.given: dict[str, Claim | Witness] = {}
+
+    @cached_property
+    def items(self) -> set[str]:
+        """The items whose values every form shows."""
+        return set.intersection(*(form.items for form in self.forms))
+
+    def seen(self, hypervisor: Hypervisor, values: dict[str, int]) -> bool:
+        """Whether one of the forms holds; one that is about functions that are not there does not."""
+        return any(self._seen(form, hypervisor, values) for form in self.forms)
+
+    @staticmethod
+    def _seen(form: Claim, hypervisor: Hypervisor, values: dict[str, int]) -> bool:
+        try:
+            return form.seen(hypervisor, values)
+        except Refused:
+            return False
+
+    def values_of(self, hypervisor: Hypervisor, item: str, others: dict[str, int]) -> set[int]:
+        """The values of an item with which one of the forms holds."""
+        forms = (form for form in self.forms if self._seen(form, hypervisor, others))
+        return set().union(*(form.values_of(hypervisor, item, others) for form in forms))
+
+    def demand(self, hypervisor: Hypervisor, values: dict[str, int], item: str) -> None:
+        """Refuse unless one of the forms holds, or one would but for other items, which are refused."""
+        if self.seen(hypervisor, values):
+            return
+        blamed = [self._blamed(form, hypervisor, values) for form in self.forms]
+        if not any(b is not None and b <= self.items - {item} for b in blamed):
+            raise Refused(f"{self.function} has no way on which it would be seen")
+
+    @staticmethod
+    def _blamed(form: Claim, hypervisor: Hypervisor, values: dict[str, int]) -> set[str] | None:
+        try:
+            return form.blamed(hypervisor, values)
+        except Refused:
+            return None
+
+
 def wrong(proof: Claim | Witness, hypervisor: Hypervisor, values: dict[str, int], item: str) -> bool:
     """Whether a proof refuses an item under its own name."""
     if isinstance(proof, Claim):
@@ -426,6 +536,14 @@ def address(hypervisor: Hypervisor, name: str) -> int | None:
         return None
 
 
+def addresses(term: z3.ExprRef) -> Iterator[z3.BitVecRef]:
+    """The addresses in memory that a term reads."""
+    if z3.is_select(term):
+        yield term.arg(1)
+    for child in term.children():
+        yield from addresses(child)
+
+
 # -- what holds -----------------------------------------------------------------------------------
 
 # By the numbers that z3 gives terms, and the terms, which keep their numbers.
@@ -441,16 +559,23 @@ def met(way: Way, demand: Demand) -> bool:
         return True
     if isinstance(demand, Decided):
         taken = way.conditions[-1:] if way.event.kind == BRANCH else way.conditions
-        near = [c for c in taken if places(c) and places(c) <= places(wanted)]
-        return any(c.eq(wanted) for c in near) or any(holds(c == wanted) for c in near)
+        return any(decides(taken, z3.simplify(one)) for one in (wanted, *demand.others))
     if isinstance(demand, Computed):
         return any(c.eq(wanted) for c in way.computed)
+    if isinstance(demand, Exactly):
+        return holds(z3.And(*way.conditions) == wanted)
     return holds(wanted)
 
 
-def term_of(demand: z3.BoolRef | Decided | Computed) -> z3.ExprRef:
+def decides(taken: tuple[z3.BoolRef, ...], wanted: z3.BoolRef) -> bool:
+    """Whether one of the conditions is the wanted one."""
+    near = [c for c in taken if places(c) and places(c) <= places(wanted)]
+    return any(c.eq(wanted) for c in near) or any(holds(c == wanted) for c in near)
+
+
+def term_of(demand: z3.BoolRef | Decided | Computed | Exactly) -> z3.ExprRef:
     """What a demand says, as a term."""
-    if isinstance(demand, Decided):
+    if isinstance(demand, Decided | Exactly):
         return demand.condition
     return demand.term if isinstance(demand, Computed) else demand
 

@@ -26,6 +26,7 @@ LANDING_PADS = (
 MOVES = re.compile(r"XEN_(?:DOMAIN|VCPU)_(?!OPTION_)\w+")
 WIDTHS = {"byte": 1, "word": 2, "dword": 4, "qword": 8}
 READS = {"cmp", "test", "bt"}
+NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+")
 BRANCHES = {x86.X86_GRP_JUMP, x86.X86_GRP_CALL, x86.X86_GRP_RET, x86.X86_GRP_INT}
 
 
@@ -49,7 +50,7 @@ def check_all(header: Header, hypervisor: Hypervisor) -> Report:
     for name in header.replaced:
         check(f"XEN_SIZE_{name}", lambda name=name: function_size(header, hypervisor, name))  # type: ignore[misc]
         check(f"XEN_PROLOGUE_{name}", lambda name=name: prologue(header, hypervisor, name))  # type: ignore[misc]
-    for name in sorted(header.values.keys() | proofs.VALUES.keys()):
+    for name in sorted(header.values.keys() | proofs.VALUES.keys() - proofs.FAMILY_VALUES):
         check(name, lambda name=name: value(header, hypervisor, name))  # type: ignore[misc]
     for name in sorted(header.structs.keys() | {"page_info"}):
         check(f"struct {name}", lambda name=name: struct(header, name))  # type: ignore[misc]
@@ -225,9 +226,9 @@ def iommu_callers(hypervisor: Hypervisor) -> None:
 
 def pdx(header: Header, hypervisor: Hypervisor) -> None:
     """Xen finds a frame's entry in the frame table as the header's family says."""
-    for symbols, witness in proofs.PDX.items():
+    for symbols, claim in proofs.PDX.items():
         if symbols == header.declarations.keys() & proofs.FAMILY_SYMBOLS:
-            witness.demand(hypervisor, {}, "pdx")
+            claim.demand(hypervisor, header.values, "pdx")
             return
     raise Refused("the header declares some of the symbols of a family, and not all")
 
@@ -341,12 +342,12 @@ def validating_stores(code: list[Instruction], base: str, offset: int, flag: int
         before = [i.text for i in code[max(0, index - 3) : index]]
         ored = [f"movabs {source}, {flag:#x}", f"or {source}, qword ptr [{base} + {offset:#x}]"]
         whole = start == offset and width == 8
-        if whole and instruction.mnemonic == "mov" and before[:2] == ored:
+        set_bit = int(source, 0) if instruction.mnemonic == "bts" and NUMBER.fullmatch(source) else None
+        if whole and (set_bit == number or (instruction.mnemonic == "mov" and before[:2] == ored)):
             stores.add(instruction.address)
         elif not (
-            (instruction.mnemonic in ("btr", "and") and whole)
+            (whole and (instruction.mnemonic in ("btr", "and") or set_bit is not None))
             or (instruction.text.startswith("mov ") and whole and source == "0")
-            or (instruction.mnemonic == "bts" and whole and int(source, 0) != number)
         ):
             raise Refused(f"4: {instruction.text} at {instruction.address:#x} may set PGT_validated")
     return stores

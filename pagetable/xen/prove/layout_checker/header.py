@@ -2,7 +2,7 @@
 """layout.h as a list of items: the values it defines and the symbols it declares.
 
 In layout.h a line stands for the family of versions that the hypervisor belongs to. families/ has a header
-for each, named after its versions: 4.17.h, 4.18-4.20.h.
+for each, named after its versions: 4.17.h, 4.18-4.20.h; and what some of them share, which they include.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ def read_layout(path: Path, version: Version) -> str:
     text = _read(path)
     if FAMILY_LINE not in text:
         return text
-    return text.replace(FAMILY_LINE, _read(family(path.parent / FAMILIES, version)))
+    folder = path.parent / FAMILIES
+    text = text.replace(FAMILY_LINE, _read(family(folder, version)))
+    for shared in sorted(folder.glob("*.h")):
+        text = text.replace(f'#include "{shared.name}"\n', _read(shared))
+    return text
 
 
 def family(folder: Path, version: Version) -> Path:

@@ -6,15 +6,18 @@ What compilers write differently for the same source is a claim; what all wrote 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import z3
 
-from .claim import Claim, Demand, Here, To, Values, flags32, log2, low, u8, u16, u32, u64
-from .ways import BRANCH, CALL, EXCHANGE, RETURN, STORE, stack_end
+from .claim import Claim, Demand, Either, Here, To, Values, flags32, log2, low, u8, u16, u32, u64
+from .ways import BRANCH, CALL, COPY, EXCHANGE, RETURN, STORE, bit_of, signed, stack_end
 from .witness import Witness
 
-Proof = Claim | Witness
+Proof = Claim | Either | Witness
+ERESTART = 85
+DOMDYING_DYING, DOMDYING_DEAD = 1, 2
 
 
 def type_info(page: z3.BitVecRef, x: Values) -> z3.BitVecRef:
@@ -103,29 +106,83 @@ PREEMPTION = Claim(
     given={"XEN_DOMAIN_OPTIONS": HAS_IOMMU, "XEN_DOMAIN_OPTION_HVM": CLEANUP},
 )
 
-# A domain that is not the caller's is paused as a whole.
-PAUSED = Claim(
-    "domain_pause_except_self",
-    To(CALL, "_domain_pause"),
-    lambda way, x: [
-        way.passed(0) == way.argument(0),
-        way.decided(u64(way.current(x) + x.XEN_VCPU_DOMAIN) != way.argument(0)),
-    ],
-    given={"XEN_STACK_MASK": PREEMPTION, "XEN_STACK_CURRENT": PREEMPTION},
+
+def not_the_callers(way: Here, x: Values) -> Demand:
+    """The domain is not that of the running vcpu."""
+    return way.decided(u64(way.current(x) + x.XEN_VCPU_DOMAIN) != way.argument(0))
+
+
+OF_THIS_CPU: dict[str, Claim | Witness] = {"XEN_STACK_MASK": PREEMPTION, "XEN_STACK_CURRENT": PREEMPTION}
+
+# A domain that is not the caller's is paused as a whole, and its vcpus have stopped before 0 is given back:
+# _domain_pause() does it, or what it consists of.
+PAUSED = Either(
+    Claim(
+        "domain_pause_except_self",
+        To(RETURN),
+        lambda way, x: [
+            not_the_callers(way, x),
+            way.called("_domain_pause").arguments[0] == way.argument(0),
+            low(way.called("_domain_pause").arguments[1], 8) == 1,
+            low(way.result) == 0,
+        ],
+        given=OF_THIS_CPU,
+    ),
+    Claim(
+        "domain_pause_except_self",
+        To(RETURN),
+        lambda way, x: [
+            not_the_callers(way, x),
+            way.counted(way.argument(0)),
+            way.decided(way.called("vcpu_sleep_sync").arguments[0] != 0),
+            way.called("arch_domain_pause").arguments[0] == way.argument(0),
+            low(way.result) == 0,
+        ],
+        given=OF_THIS_CPU,
+    ),
 )
 
-# iommu_map's flags: the low six bits are replaced by the order of the mapping.
-ORDER_BITS = Witness(
-    "iommu_map",
-    """
-    mov e{flags}, dword ptr [rsp + {#}]
-    ...
-    and ecx, 0x3f
-    ...
-    or ecx, e{flags}
-    call qword ptr [{_}]
-    """,
+
+def tried(way: Here, gave: bool) -> list[Demand]:
+    """The domain's lock was tried, and taken or not: a bool, which was an int before 4.20."""
+    lock = way.called("_spin_trylock")
+    narrow, wide = ((low(lock.result, bits) != 0) == gave for bits in (8, 32))
+    return [way.inside(lock.arguments[0], way.argument(0)), way.decided(narrow, wide)]
+
+
+# Of the caller's own, the other vcpus are paused one after another, under a lock that is only tried.
+OTHERS_PAUSED = Claim(
+    "domain_pause_except_self",
+    To(CALL, "vcpu_sleep_sync"),
+    lambda way, x: [
+        way.decided(u64(way.current(x) + x.XEN_VCPU_DOMAIN) == way.argument(0)),
+        *tried(way, True),
+        way.decided(way.passed(0) != way.current(x)),
+        way.counted(way.passed(0)),
+    ],
+    given=OF_THIS_CPU,
 )
+PAUSE_AGAIN = Claim(
+    "domain_pause_except_self",
+    To(RETURN),
+    lambda way, _: [*tried(way, False), low(way.result) == low(z3.BitVecVal(-ERESTART, 64))],
+)
+
+# iommu_map's flags: the order of the mapping, six bits, is or'ed to them.
+ORDER_BITS = Claim(
+    "iommu_map",
+    To(CALL),
+    lambda way, _: [
+        way.passed(0) == way.argument(0),
+        way.result_of(lambda order: low(way.passed(3)) == low(way.argument(4) | (order & 0x3F))),
+    ],
+)
+
+
+def pdx_of(page: z3.BitVecRef, x: Values) -> z3.BitVecRef:
+    """The index of a page in the frame table."""
+    return (page - x.XEN_FRAME_TABLE) >> log2(x.XEN_PAGE_INFO_SIZE)
+
 
 # struct page_info * to PDX, from which Xen makes the frame number.
 PAGE_TO_PDX = Claim(
@@ -133,7 +190,7 @@ PAGE_TO_PDX = Claim(
     To(CALL, "iommu_legacy_unmap"),
     lambda way, x: [
         way.computed(way.argument(0) - x.XEN_FRAME_TABLE),
-        way.computed((way.argument(0) - x.XEN_FRAME_TABLE) >> log2(x.XEN_PAGE_INFO_SIZE)),
+        way.computed(pdx_of(way.argument(0), x)),
     ],
 )
 
@@ -191,16 +248,14 @@ ONE_MORE_REFERENCE = Claim(
     given={"XEN_PAGE_INFO_COUNT_INFO": COUNT},
 )
 
-ONE_MORE_TYPE_REFERENCE = Witness(
+ONE_MORE_TYPE_REFERENCE = Claim(
     "_get_page_type",
-    """
-    movabs {mask}, {PGT_count_mask}
-    ...
-    mov {old}, qword ptr [rdi + {XEN_PAGE_INFO_TYPE_INFO}]
-    lea {new}, [{old} + 1]
-    test {new}, {mask}
-    je {_}
-    """,
+    To(EXCHANGE),
+    lambda way, x: [
+        way.address == way.argument(0) + x.XEN_PAGE_INFO_TYPE_INFO,
+        way.value == type_info(way.argument(0), x) + 1,
+        way.decided((type_info(way.argument(0), x) + 1) & x.PGT_count_mask != 0),
+    ],
 )
 
 SAME_TYPE = Claim(
@@ -210,37 +265,47 @@ SAME_TYPE = Claim(
     given={"XEN_PAGE_INFO_TYPE_INFO": UNLOCK},
 )
 
-VALIDATED_TESTED = Witness(
+# What was exchanged for the old word says whether the page is to be validated first.
+VALIDATED_TESTED = Claim(
     "_get_page_type",
-    """
-    lock cmpxchg qword ptr [{page} + {XEN_PAGE_INFO_TYPE_INFO}], {new}
-    ...
-    bt {new}, {PGT_validated:bit}
-    jae {_}
-    """,
+    To(BRANCH),
+    lambda way, x: [
+        way.exchanged.address == way.argument(0) + x.XEN_PAGE_INFO_TYPE_INFO,
+        way.decided(way.exchanged.value & x.PGT_validated != 0),
+    ],
 )
 
-VALIDATED_SET = Witness(
+VALIDATED_SET = Claim(
     "_get_page_type",
-    """
-    movabs {info}, {PGT_validated}
-    or {info}, qword ptr [{page} + {XEN_PAGE_INFO_TYPE_INFO}]
-    ...
-    mov qword ptr [{page} + {XEN_PAGE_INFO_TYPE_INFO}], {info}
-    """,
+    To(STORE),
+    lambda way, x: [
+        way.size == 8,
+        way.address == way.argument(0) + x.XEN_PAGE_INFO_TYPE_INFO,
+        way.value == type_info(way.argument(0), x) | x.PGT_validated,
+    ],
 )
 
-# Each level's entry takes a reference to a table of the level below.
-ENTRY_L2 = Witness("get_page_from_l2e", "movabs rsi, {PGT_l1_page_table}\ncall get_page_and_type_from_mfn")
-ENTRY_L3 = Witness(
-    "get_page_from_l3e",
-    "movabs rsi, {PGT_l2_page_table}\n...\ncall get_page_and_type_from_mfn",
+
+def takes(function: str, table: Callable[[Values], z3.BitVecRef]) -> Claim:
+    """That an entry takes a reference to a table of the level below: of its frame, as this type."""
+    return Claim(
+        function,
+        To(CALL, "get_page_and_type_from_mfn"),
+        lambda way, x: [
+            way.passed(1) == table(x),
+            way.passed(0) == z3.LShR(way.argument(0) << 12, 24),
+        ],
+    )
+
+
+ENTRY_L2 = takes("get_page_from_l2e", lambda x: x.PGT_l1_page_table)
+ENTRY_L3 = takes("get_page_from_l3e", lambda x: x.PGT_l2_page_table)
+ENTRY_L4 = takes("get_page_from_l4e", lambda x: x.PGT_l3_page_table)
+CR3 = Claim(
+    "new_guest_cr3",
+    To(CALL, "get_page_and_type_from_mfn"),
+    lambda way, x: [way.passed(1) == x.PGT_l4_page_table, way.passed(0) == way.argument(0)],
 )
-ENTRY_L4 = Witness(
-    "get_page_from_l4e",
-    "movabs rsi, {PGT_l3_page_table}\n...\ncall get_page_and_type_from_mfn",
-)
-CR3 = Witness("new_guest_cr3", "movabs rsi, {PGT_l4_page_table}\ncall get_page_and_type_from_mfn")
 DESCRIPTORS = Claim(
     "_get_page_type",
     To(CALL, "validate_segdesc_page"),
@@ -261,47 +326,80 @@ PARTIAL = Claim(
     ],
 )
 
-# Frame number to PDX, and the bound on frame numbers.
-MFN_TO_PDX = Witness(
-    "__mfn_valid",
-    """
-    mov {top}, qword ptr [pfn_top_mask]
-    mov ecx, dword ptr [pfn_pdx_hole_shift]
-    and {top}, rdi
-    and rdi, qword ptr [pfn_pdx_bottom_mask]
-    shr {top}, cl
-    or {top}, rdi
-    """,
-)
 
-# The same where the frame table has an entry for each frame: the index of its group is no other.
-MFN_IS_PDX = Witness(
-    "__mfn_valid",
-    """
-    lfence
-    shr rdi, 0x10
-    bt dword ptr [pdx_group_valid], edi
-    setb al
-    """,
-)
+def group_bit(way: Here, pdx: z3.BitVecRef, x: Values) -> z3.BitVecRef:
+    """Whether a frame's group is valid: 1 or 0."""
+    return bit_of(way.variable("pdx_group_valid"), signed(z3.LShR(pdx, x.XEN_PDX_GROUP_SHIFT)))
 
-# A frame is valid only if it lies in no hole.
-HOLE = Witness(
-    "__mfn_valid",
-    """
-    and {_}, qword ptr [pfn_hole_mask]
-    jne {_}
-    """,
-)
 
-# And only if the bit of its group is set.
-GROUP = Witness(
+def variable32(way: Here, name: str) -> z3.BitVecRef:
+    """The 32 bits of a variable as a number of bits to shift by."""
+    return u32(way.variable(name)) & 63
+
+
+def by_masks(way: Here, mfn: z3.BitVecRef) -> z3.BitVecRef:
+    """The PDX of a frame in 4.17."""
+    top = mfn & u64(way.variable("pfn_top_mask"))
+    bottom = mfn & u64(way.variable("pfn_pdx_bottom_mask"))
+    return bottom | z3.LShR(top, variable32(way, "pfn_pdx_hole_shift"))
+
+
+def entry(way: Here, table: str, number: z3.BitVecRef, x: Values, by: str = "pfn") -> z3.BitVecRef:
+    """What one of the tables has for a frame, from 4.21 on, or for a PDX."""
+    index = z3.LShR(number, variable32(way, f"{by}_index_shift")) & x.XEN_PDX_TABLE_MASK
+    return u64(way.variable(table) + 8 * index)
+
+
+def in_region(way: Here, mfn: z3.BitVecRef, x: Values) -> z3.BoolRef:
+    """Whether a frame is in the region that the tables have for it."""
+    base = entry(way, "pfn_bases", mfn, x)
+    return z3.And(z3.UGE(mfn, base), z3.ULT(mfn, base + u64(way.variable("pdx_region_size"))))
+
+
+def below_max_page(way: Here) -> z3.BoolRef:
+    """Whether a frame number is below the bound on them."""
+    return z3.ULT(way.argument(0), u64(way.variable("max_page")))
+
+
+# A frame is valid if its number is below the bound, it lies in no hole, and the bit of its group is set. How
+# the frame table leaves out holes is what families of versions differ in.
+VALID_BY_MASKS = Claim(
     "__mfn_valid",
-    """
-    shr r{pdx}, {XEN_PDX_GROUP_SHIFT}
-    bt dword ptr [pdx_group_valid], e{pdx}
-    setb al
-    """,
+    To(RETURN),
+    lambda way, x: [
+        way.exactly(
+            z3.And(below_max_page(way), way.argument(0) & u64(way.variable("pfn_hole_mask")) == 0),
+        ),
+        low(way.result, 8) == group_bit(way, by_masks(way, way.argument(0)), x),
+    ],
+)
+VALID_WITHOUT_HOLES = Claim(
+    "__mfn_valid",
+    To(RETURN),
+    lambda way, x: [
+        way.exactly(below_max_page(way)),
+        low(way.result, 8) == group_bit(way, way.argument(0), x),
+    ],
+)
+VALID_BY_OFFSETS = Claim(
+    "__mfn_valid",
+    To(RETURN),
+    lambda way, x: [
+        way.exactly(z3.And(below_max_page(way), in_region(way, way.argument(0), x))),
+        low(way.result, 8)
+        == group_bit(way, way.argument(0) - entry(way, "pfn_pdx_lookup", way.argument(0), x), x),
+    ],
+)
+VALID = Either(VALID_BY_MASKS, VALID_WITHOUT_HOLES, VALID_BY_OFFSETS)
+
+# Back from PDX to frame number: what is handed to the IOMMU is the frame of the page.
+PDX_TO_MFN = Claim(
+    "cleanup_page_mappings",
+    To(CALL, "iommu_legacy_unmap"),
+    lambda way, x: [
+        way.passed(1)
+        == pdx_of(way.argument(0), x) + entry(way, "pdx_pfn_lookup", pdx_of(way.argument(0), x), x, "pdx"),
+    ],
 )
 
 # A list of updates goes on only while no teardown of a table waits to be continued.
@@ -388,6 +486,111 @@ GUEST_L1E = Claim(
     ],
 )
 
+
+# Of the guest's addresses only those that are no hypervisor's are read or written.
+def accessible(address: z3.BitVecRef) -> z3.BoolRef:
+    """Whether a PV guest may pass the address."""
+    return z3.UGT(address + 0xFFFF800000000000, 0xFFFF07FFFFFFFFFF)
+
+
+def copies(function: str, to: To, guest: int) -> Claim:
+    """That a function copies if the guest may pass the address, which is its argument `guest`."""
+    return Claim(
+        function,
+        to,
+        lambda way, _: [
+            way.exactly(accessible(way.argument(guest))),
+            *(
+                # On the spot the address is changed first, unless it is one that the guest may pass.
+                z3.Implies(accessible(way.argument(guest)), way.passed(n) == way.argument(n))
+                for n in (0, 1)
+            ),
+            low(way.passed(2)) == low(way.argument(2)),
+        ],
+    )
+
+
+COPIED_FROM = Either(
+    copies("copy_from_guest_pv", To(CALL, "copy_from_guest_ll"), guest=1),
+    copies("copy_from_guest_pv", To(COPY), guest=1),
+)
+COPIED_TO = Either(
+    copies("copy_to_guest_pv", To(CALL, "copy_to_guest_ll"), guest=0),
+    copies("copy_to_guest_pv", To(COPY), guest=0),
+)
+NOT_COPIED_FROM = Claim(
+    "copy_from_guest_pv",
+    To(RETURN),
+    lambda way, _: [
+        way.exactly(z3.Not(accessible(way.argument(1)))),
+        way.called("memset").arguments[0] == way.argument(0),
+        low(way.called("memset").arguments[1]) == 0,
+        way.called("memset").arguments[2] == low(way.argument(2)),
+        low(way.result) == low(way.argument(2)),
+    ],
+)
+NOT_COPIED_TO = Claim(
+    "copy_to_guest_pv",
+    To(RETURN),
+    lambda way, _: [
+        way.exactly(z3.Not(accessible(way.argument(0)))),
+        way.calls_nothing,
+        low(way.result) == low(way.argument(2)),
+    ],
+)
+
+FLUSHED = Claim(
+    "__do_update_va_mapping",
+    To(CALL, "paging_invlpg"),
+    lambda way, x: [way.passed(0) == way.current(x), way.passed(1) == way.argument(0)],
+    given=OF_THIS_CPU,
+)
+
+
+# What is mapped is cleared, and given back.
+def mapped_clear(by: str) -> Claim:
+    """That vzalloc() clears by this function."""
+    return Claim(
+        "vzalloc",
+        To(RETURN),
+        lambda way, _: [
+            way.called("vmalloc_type").arguments[0] == way.argument(0),
+            way.called(by).arguments[0] == way.called("vmalloc_type").result,
+            way.result == way.called("vmalloc_type").result,
+        ],
+    )
+
+
+MAPPED_CLEAR = Either(mapped_clear("clear_page_sse2"), mapped_clear("clear_page_cold"))
+
+
+# An alignment is at least that of all that is allocated, and there has to be room for it.
+ALLOCATED = Claim(
+    "_xmalloc.part.0",
+    To(CALL, "xmem_pool_alloc"),
+    lambda way, _: [
+        way.passed(0) == way.argument(0) + z3.If(z3.UGE(way.argument(1), 16), way.argument(1), 16) - 16,
+    ],
+)
+
+# iommu_map gives what is left undone, or an error: 64 bits, with a sign.
+MAPPING_FAILS = Claim(
+    "iommu_map",
+    To(RETURN),
+    lambda way, _: [
+        way.called("iommu_unmap").arguments[0] == way.argument(0),
+        way.result_of(lambda error: way.result == signed(error)),
+    ],
+)
+MAPPING_FLUSHED = Claim(
+    "iommu_map",
+    To(CALL, "iommu_iotlb_flush_all"),
+    lambda way, _: [
+        way.passed(0) == way.argument(0),
+        low(way.passed(1)) == u32(way.argument(5)),
+    ],
+)
+
 LOCK = Witness(
     "page_lock_unsafe",
     """
@@ -405,21 +608,23 @@ VALUES: dict[str, tuple[Proof, ...]] = {
     "XEN_DOMAIN_OPTIONS": (HAS_IOMMU,),
     "XEN_DOMAIN_OPTION_IOMMU": (HAS_IOMMU,),
     "XEN_DOMAIN_PAGING_MODE": (PAGING_MODE,),
-    "XEN_PAGE_INFO_TYPE_INFO": (ONE_MORE_TYPE_REFERENCE,),
-    "PGT_l1_page_table": (ENTRY_L2,),
-    "PGT_l2_page_table": (ENTRY_L3,),
-    "PGT_l3_page_table": (ENTRY_L4,),
-    "PGT_l4_page_table": (CR3,),
-    "PGT_validated": (VALIDATED_TESTED, VALIDATED_SET),
-    "PGT_count_mask": (ONE_MORE_TYPE_REFERENCE,),
     "IOMMUF_rw": (ORDER_BITS,),
-    "XEN_PDX_GROUP_SHIFT": (GROUP,),
 }
 
 CLAIMS = (
     GET_PAGE,
     PREEMPTION,
     PAUSED,
+    OTHERS_PAUSED,
+    VALID,
+    FLUSHED,
+    ONE_MORE_TYPE_REFERENCE,
+    VALIDATED_TESTED,
+    VALIDATED_SET,
+    ENTRY_L2,
+    ENTRY_L3,
+    ENTRY_L4,
+    CR3,
     CLEANUP,
     RETYPE,
     PAGE_TO_PDX,
@@ -437,6 +642,7 @@ CLAIMS = (
     DOMAIN_INFO,
     REAL_DOMAIN,
 )
+VALUES["XEN_PDX_TABLE_MASK"] = (VALID_BY_OFFSETS, PDX_TO_MFN)
 for _claim in CLAIMS:
     for _item in sorted(_claim.items):
         VALUES[_item] = (*VALUES.get(_item, ()), _claim)
@@ -471,7 +677,7 @@ SYMBOLS: dict[str, Declared] = {
     ),
     "max_page": Declared(
         "extern u64 max_page",
-        (Witness("__mfn_valid", "cmp rdi, qword ptr [max_page]\njb {_}"),),
+        (VALID,),
         size=8,
     ),
     "max_pdx": Declared(
@@ -479,19 +685,19 @@ SYMBOLS: dict[str, Declared] = {
         (Witness("init_frametable", "mov {_}, qword ptr [max_pdx]"),),
         size=8,
     ),
-    "pdx_group_valid": Declared("extern u64 pdx_group_valid[]", (GROUP,), size=65536 // 8),
-    "pfn_hole_mask": Declared("extern u64 pfn_hole_mask", (HOLE,), size=8),
+    "pdx_group_valid": Declared("extern u64 pdx_group_valid[]", (VALID,), size=65536 // 8),
+    "pfn_hole_mask": Declared("extern u64 pfn_hole_mask", (VALID_BY_MASKS,), size=8),
     "irq_stat": Declared("extern u8 irq_stat[]", (PREEMPTION,), size=256 << 7),
-    "pfn_pdx_bottom_mask": Declared("extern u64 pfn_pdx_bottom_mask", (MFN_TO_PDX,), size=8),
-    "pfn_top_mask": Declared("extern u64 pfn_top_mask", (MFN_TO_PDX,), size=8),
-    "pfn_pdx_hole_shift": Declared("extern u32 pfn_pdx_hole_shift", (MFN_TO_PDX,), size=4),
-    "__mfn_valid": Declared(
-        "bool __mfn_valid(u64 mfn)",
-        (
-            Witness("__mfn_valid", "cmp rdi, qword ptr [max_page]\njb {_}"),
-            Witness("__mfn_valid", "setb al\njmp __x86_return_thunk"),
-        ),
-    ),
+    "pfn_pdx_bottom_mask": Declared("extern u64 pfn_pdx_bottom_mask", (VALID_BY_MASKS,), size=8),
+    "pfn_top_mask": Declared("extern u64 pfn_top_mask", (VALID_BY_MASKS,), size=8),
+    "pfn_pdx_hole_shift": Declared("extern u32 pfn_pdx_hole_shift", (VALID_BY_MASKS,), size=4),
+    "__mfn_valid": Declared("bool __mfn_valid(u64 mfn)", (VALID,)),
+    "pfn_bases": Declared("extern u64 pfn_bases[]", (VALID_BY_OFFSETS,), size=64 * 8),
+    "pdx_region_size": Declared("extern u64 pdx_region_size", (VALID_BY_OFFSETS,), size=8),
+    "pfn_index_shift": Declared("extern u32 pfn_index_shift", (VALID_BY_OFFSETS,), size=4),
+    "pfn_pdx_lookup": Declared("extern u64 pfn_pdx_lookup[]", (VALID_BY_OFFSETS,), size=64 * 8),
+    "pdx_index_shift": Declared("extern u32 pdx_index_shift", (PDX_TO_MFN,), size=4),
+    "pdx_pfn_lookup": Declared("extern u64 pdx_pfn_lookup[]", (PDX_TO_MFN,), size=64 * 8),
     "get_page": Declared(
         "bool get_page(struct page_info *page, const struct domain *d)",
         (GET_PAGE,),
@@ -527,15 +733,7 @@ SYMBOLS: dict[str, Declared] = {
         "u64 *map_guest_l1e(unsigned long va, u64 *mfn)",
         (GUEST_L1E,),
     ),
-    "paging_invlpg": Declared(
-        "void paging_invlpg(struct vcpu *v, unsigned long va)",
-        (
-            Witness(
-                "__do_update_va_mapping",
-                "mov rsi, qword ptr [rsp]\nmov rdi, {vcpu}\ncall paging_invlpg",
-            ),
-        ),
-    ),
+    "paging_invlpg": Declared("void paging_invlpg(struct vcpu *v, unsigned long va)", (FLUSHED,)),
     "page_unlock": Declared("void page_unlock(struct page_info *page)", (UNLOCK,)),
     "iommu_map": Declared(
         "long iommu_map(struct domain *d, u64 dfn, u64 mfn, unsigned long page_count, "
@@ -546,7 +744,8 @@ SYMBOLS: dict[str, Declared] = {
                 "iommu_legacy_map",
                 "lea r9, [rsp + {#}]\nmov dword ptr [rsp + {#}], 0\ncall iommu_map",
             ),
-            Witness("iommu_map", "movsxd rax, {_}"),
+            ORDER_BITS,
+            MAPPING_FAILS,
         ),
     ),
     "iommu_unmap": Declared(
@@ -567,56 +766,25 @@ SYMBOLS: dict[str, Declared] = {
     ),
     "iommu_iotlb_flush_all": Declared(
         "int iommu_iotlb_flush_all(struct domain *d, u32 flush_flags)",
-        (
-            Witness(
-                "iommu_map",
-                """
-                mov rdi, {domain}
-                mov esi, dword ptr [{flags}]
-                call iommu_iotlb_flush_all
-                test eax, eax
-                """,
-            ),
-        ),
+        (MAPPING_FLUSHED,),
     ),
-    "vzalloc": Declared(
-        "void *vzalloc(size_t size)",
-        (
-            Witness(
-                "vzalloc",
-                """
-                mov {size}, rdi
-                ...
-                call vmalloc_type
-                mov {area}, rax
-                ...
-                call clear_page_sse2
-                ...
-                mov rax, {area}
-                """,
-            ),
-        ),
-    ),
+    "vzalloc": Declared("void *vzalloc(size_t size)", (MAPPED_CLEAR,)),
     "vfree": Declared("void vfree(void *va)", (Witness("vfree", "test rdi, rdi\nje {_}\n...\ncall {_}"),)),
     "_xmalloc": Declared(
         "void *_xmalloc(unsigned long size, unsigned long align)",
         (
             Witness("_xmalloc", "test rdi, rdi\nje {_}\njmp _xmalloc.part.0"),
-            Witness("_xmalloc.part.0", "mov e{least}, 0x10\n...\ncmp rsi, r{least}\ncmovae r{least}, rsi"),
+            ALLOCATED,
         ),
     ),
     "xfree": Declared("void xfree(void *p)", (Witness("xfree", "test rdi, rdi\nje {_}\n...\ncmp rdi, {_}"),)),
     "copy_from_guest_pv": Declared(
         "unsigned int copy_from_guest_pv(void *to, const void *from, unsigned int len)",
-        (
-            Witness("copy_from_guest_pv", "mov ebx, edx\n...\nadd rax, rsi"),
-            Witness("copy_from_guest_pv", "mov edx, ebx\npop rbx\njmp copy_from_guest_ll"),
-            Witness("copy_from_guest_pv", "call memset\nmov eax, ebx"),
-        ),
+        (COPIED_FROM, NOT_COPIED_FROM),
     ),
     "copy_to_guest_pv": Declared(
         "unsigned int copy_to_guest_pv(void *to, const void *from, unsigned int len)",
-        (Witness("copy_to_guest_pv", "add rax, rdi\n...\njae {_}\njmp copy_to_guest_ll"),),
+        (COPIED_TO, NOT_COPIED_TO),
     ),
     "printk": Declared(
         "void printk(const char *format, ...)",
@@ -637,40 +805,9 @@ SYMBOLS: dict[str, Declared] = {
             Witness("revert_payload", "call arch_livepatch_revive\n...\nmov eax, {_}"),
         ),
     ),
-    # Of the caller's own domain the other CPUs, one after another under a lock that it only tries;
-    # of another one all.
     "domain_pause_except_self": Declared(
         "int domain_pause_except_self(struct domain *d)",
-        (
-            PAUSED,
-            Witness(
-                "domain_pause_except_self",
-                """
-                call _spin_trylock
-                test {tried}, {tried}
-                je {_}
-                ...
-                cmp {current}, {v}
-                je {_}
-                lock inc dword ptr [{v} + {#}]
-                mov rdi, {v}
-                call vcpu_sleep_sync
-                """,
-                """
-                call _spin_trylock
-                test {tried}, {tried}
-                je {_}
-                ...
-                cmp {v}, {current}
-                je {_}
-                lock inc dword ptr [{v} + {#}]
-                mov rdi, {v}
-                call vcpu_sleep_sync
-                """,
-            ),
-            Witness("domain_pause_except_self", "call _domain_pause\n...\nxor eax, eax"),
-            Witness("domain_pause_except_self", "mov eax, 0xffffffab"),
-        ),
+        (PAUSED, OTHERS_PAUSED, PAUSE_AGAIN),
     ),
     "domain_unpause_except_self": Declared(
         "void domain_unpause_except_self(struct domain *d)",
@@ -700,8 +837,19 @@ SYMBOLS: dict[str, Declared] = {
 }
 
 # The symbols that only some families of versions declare, and what must be seen with each set of them.
-FAMILY_SYMBOLS = frozenset({"pfn_hole_mask", "pfn_pdx_bottom_mask", "pfn_top_mask", "pfn_pdx_hole_shift"})
-PDX = {FAMILY_SYMBOLS: MFN_TO_PDX, frozenset[str](): MFN_IS_PDX}
+PDX: dict[frozenset[str], Claim] = {
+    frozenset({"pfn_hole_mask", "pfn_pdx_bottom_mask", "pfn_top_mask", "pfn_pdx_hole_shift"}): VALID_BY_MASKS,
+    frozenset(
+        {
+            *("pfn_bases", "pdx_region_size", "pfn_index_shift", "pfn_pdx_lookup"),
+            *("pdx_index_shift", "pdx_pfn_lookup"),
+        }
+    ): VALID_BY_OFFSETS,
+    frozenset(): VALID_WITHOUT_HOLES,
+}
+FAMILY_SYMBOLS = frozenset[str]().union(*PDX)
+# The values that only some families have.
+FAMILY_VALUES = frozenset({"XEN_PDX_TABLE_MASK"})
 
 # livepatch.h: 13 words of 8 bytes an entry, the old address in the third.
 FUNC_ENTRY = Witness(
@@ -723,11 +871,13 @@ FUNC_ENTRY = Witness(
 )
 
 # Who asks for device mappings: typing (the pages payload.c skips), grants of other domains' pages,
-# HVM page tables, reserved regions, memory that appears. Another caller would need a new look.
+# HVM page tables, reserved regions, memory that appears. Another caller would need a new look. A compiler may
+# have put what maps grants into the hypercall itself, whose other operations are then not told from it.
 IOMMU_CALLERS = {
     "_get_page_type",
     "cleanup_page_mappings",
     "clear_identity_p2m_entry",
+    "do_grant_table_op",
     "ept_set_entry",
     "gnttab_map_grant_ref",
     "memory_add",
@@ -736,73 +886,38 @@ IOMMU_CALLERS = {
     "unmap_common.constprop.0",
 }
 
+
 # domain_kill gives 0 for a domain that was dead before, and else only behind the end of all that
 # the domain had; the toolstack's call is made again for as long as it gives -ERESTART.
 DEATH = (
-    Witness(
+    Claim(
         "domain_kill",
-        """
-        mov eax, dword ptr [rdi + {#}]
-        mov {d}, rdi
-        test eax, eax
-        je {_}
-        cmp eax, 1
-        je {_}
-        xor eax, eax
-        pop {_}
-        pop {_}
-        jmp __x86_return_thunk
-        """,
+        To(RETURN),
+        lambda way, _: [
+            way.calls_nothing,
+            low(way.result) == 0,
+            way.decided_by(way.argument(0), lambda dying: dying != 0, lambda dying: dying != DOMDYING_DYING),
+        ],
     ),
-    Witness(
+    Claim(
         "domain_kill",
-        """
-        mov rdi, {d}
-        call domain_relinquish_resources
-        test eax, eax
-        jne {_}
-        ...
-        call cpupool_move_domain
-        ...
-        call unmap_vcpu_info
-        ...
-        mov dword ptr [{d} + {#}], 2
-        """,
-        """
-        mov rdi, {d}
-        call domain_relinquish_resources
-        test eax, eax
-        jne {_}
-        ...
-        call cpupool_move_domain
-        ...
-        call unmap_guest_area
-        ...
-        call unmap_guest_area
-        ...
-        mov dword ptr [{d} + {#}], 2
-        """,
+        To(STORE),
+        lambda way, _: [
+            way.size == 4,
+            way.value == DOMDYING_DEAD,
+            way.inside(way.address, way.argument(0)),
+            way.called("domain_relinquish_resources").arguments[0] == way.argument(0),
+            way.decided(low(way.called("domain_relinquish_resources").result) == 0),
+            way.called("cpupool_move_domain").arguments[0] == way.argument(0),
+        ],
     ),
-    Witness(
+    Claim(
         "do_domctl",
-        """
-        call domain_kill
-        movsxd {_}, eax
-        cmp eax, -0x55
-        jne {_}
-        ...
-        call hypercall_create_continuation
-        """,
-        """
-        call domain_kill
-        xor {other}, {other}
-        movsxd {_}, eax
-        cmp eax, -0x55
-        jne {_}
-        ...
-        call hypercall_create_continuation
-        """,
-        along="call domain_kill",
+        To(CALL, "hypercall_create_continuation"),
+        lambda way, _: [
+            way.decided(low(way.called("domain_kill").result) == low(z3.BitVecVal(-ERESTART, 64))),
+        ],
+        behind=To(CALL, "domain_kill"),
     ),
 )
 DEATH_CALLERS = {"do_domctl"}

@@ -16,7 +16,8 @@ Invariants:
     is not there, and a claim about it is refused.
 
 The assumptions are those of the symbolic machine: a callee keeps the callee-saved registers and those parts
-of its caller's stack frame of which it does not get the address.
+of its caller's stack frame of which it does not get the address. A small one that calls nothing keeps all
+registers that its code does not write.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import capstone
 import z3
 from capstone import x86
 
-from zero_run_finder.flow import RETURN_THUNK, branch_target
+from zero_run_finder.flow import RETURN_THUNK, branch_target, decoded
 from zero_run_finder.registers import ARGUMENTS, CALLER_SAVED, GENERAL, PARTS
 from zero_run_finder.symbolic import MEMORY, Machine, State, Store, Value, memory_named, number, simple
 
@@ -38,14 +40,17 @@ from .hypervisor import Hypervisor, Symbol
 from .report import Refused
 
 MOST_VISITS = 12  # of an instruction, by ways that are no longer than the next
-MOST_STEPS = 6_000
+MOST_STEPS = 2_500  # twice what the longest of the claims needs
 MOST_KEPT = 20_000  # terms
+MOST_FUNCTIONS = 1_000  # of which it is kept what they call and write
+LARGEST_LEAF = 96  # bytes
 LONGEST_INSTRUCTION = 15  # bytes
 TIMEOUT = 5_000  # ms
 WORD = 64
 UNKNOWN = "any value of "  # and the name of an item: a claim without a value for it
 FRAME_OBJECT = 64  # bytes that a callee may write of what it gets the address of
-CALL, EXCHANGE, STORE, RETURN, BRANCH = "call", "exchange", "store", "return", "branch"  # events
+CALL, EXCHANGE, STORE, RETURN = "call", "exchange", "store", "return"  # events
+BRANCH, COPY = "branch", "copy"
 NEVER_ON = {"ud2", "int3", "hlt", "iretq", "sysretq"}
 LOCK, REPEATED = 0xF0, (0xF2, 0xF3)  # prefixes
 
@@ -74,6 +79,16 @@ def stack_end(mask: int | z3.BitVecRef) -> z3.BitVecRef:
 def wide(term: z3.BitVecRef) -> z3.BitVecRef:
     """The same number in 64 bits."""
     return simple(z3.ZeroExt(WORD - term.size(), term)) if term.size() < WORD else simple(term)
+
+
+def signed(term: z3.BitVecRef, bits: int = 32) -> z3.BitVecRef:
+    """The low bits of a value as a number with a sign."""
+    return simple(z3.SignExt(WORD - bits, z3.Extract(bits - 1, 0, term))) if bits < WORD else term
+
+
+def bit_of(address: z3.BitVecRef, index: z3.BitVecRef) -> z3.BitVecRef:
+    """A bit of memory by its number from an address on: 1 or 0."""
+    return simple(z3.LShR(loaded(address + (index >> 3), 1), index & 7) & 1)
 
 
 @dataclass(frozen=True)
@@ -117,20 +132,21 @@ class Way:
 
 @dataclass(frozen=True)
 class Code:
-    """All that the ways through a function depend on: where its parts are, and their bytes."""
+    """What the ways through a function depend on: where its parts are, their bytes, its small callees."""
 
     parts: tuple[tuple[Symbol, bytes], ...]
     return_thunks: tuple[int, ...]
+    leaves: tuple[tuple[int, bytes], ...] = ()
 
     @classmethod
     def of(cls, hypervisor: Hypervisor, symbol: Symbol) -> Code:
         """The code of a function of a hypervisor."""
         symbols = (symbol, *cold_parts(hypervisor, symbol))
-        thunks = hypervisor.symbols.get(RETURN_THUNK, ())
-        return cls(
-            tuple((part, hypervisor.read(part.address, part.size)) for part in symbols),
-            tuple(thunk.address for thunk in thunks),
-        )
+        parts = tuple((part, hypervisor.read(part.address, part.size)) for part in symbols)
+        thunks = tuple(thunk.address for thunk in hypervisor.symbols.get(RETURN_THUNK, ()))
+        callees = (hypervisor.symbol_at(target) for target in called_by(parts))
+        small = (c for c in callees if c and c.kind == "function" and 0 < c.size <= LARGEST_LEAF)
+        return cls(parts, thunks, tuple((c.address, hypervisor.read(c.address, c.size)) for c in small))
 
     def at(self, address: int) -> bytes | None:
         """The bytes of an instruction at an address, and behind it; none outside the function."""
@@ -140,12 +156,45 @@ class Code:
         return None
 
 
+@lru_cache(maxsize=MOST_FUNCTIONS)
+def called_by(parts: tuple[tuple[Symbol, bytes], ...]) -> tuple[int, ...]:
+    """The functions that a function calls by their addresses."""
+    code = (i for part, content in parts for i in decoded(content, part.address))
+    targets = (branch_target(i) for i in code if x86.X86_GRP_CALL in i.groups)
+    return tuple(sorted({target for target in targets if target is not None}))
+
+
+@lru_cache(maxsize=MOST_FUNCTIONS)
+def kept_by(content: bytes, address: int, return_thunks: tuple[int, ...]) -> frozenset[str]:
+    """The caller-saved registers that a function does not write which calls nothing.
+
+    A compiler that knows the callee relies on that (gcc's -fipa-ra, part of -O2). Not seen: what is put in
+    the place of its code at boot.
+    """
+    written, size, ends = {"rax"}, 0, False
+    for instruction in decoded(content, address):
+        size += instruction.size
+        target = branch_target(instruction)
+        leads_out = (
+            x86.X86_GRP_JUMP in instruction.groups
+            and target not in return_thunks
+            and (target is None or not address <= target < address + len(content))
+        )
+        if x86.X86_GRP_CALL in instruction.groups or leads_out:
+            return frozenset()
+        names = (instruction.reg_name(number_) or "" for number_ in instruction.regs_access()[1])
+        written |= {PARTS[name].register for name in names if name in PARTS}
+        ends = instruction.mnemonic in {"jmp", *NEVER_ON} or x86.X86_GRP_RET in instruction.groups
+    return frozenset(CALLER_SAVED) - written if ends and size == len(content) else frozenset()
+
+
 class Walker(Machine):
     """Follows the ways through one function."""
 
     def __init__(self, code: Code) -> None:
         super().__init__([])
         self.code = code
+        self._kept_by = {at: kept_by(content, at, code.return_thunks) for at, content in code.leaves}
         self._instructions: dict[int, capstone.CsInsn] = {}
         self._disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
         self._disassembler.detail = True
@@ -221,6 +270,8 @@ class Walker(Machine):
             return called and callee in (None, target)
         if kind == EXCHANGE:
             return str(instruction.mnemonic).endswith("cmpxchg")
+        if kind == COPY:
+            return str(instruction.mnemonic) == "rep movsb"
         if kind == RETURN:
             return x86.X86_GRP_RET in instruction.groups or (instruction.mnemonic == "jmp" and outside)
         if kind == BRANCH:
@@ -296,8 +347,10 @@ class Walker(Machine):
     def _call(self, step: Step, target: int | None) -> Step:
         arguments = tuple(step.registers[name].term for name in ARGUMENTS)
         registers = dict(step.registers)
+        not_written = self._kept_by.get(target or 0, frozenset())
         for name in CALLER_SAVED:
-            registers[name] = Value(self.fresh(f"{name} of call"))
+            if name not in not_written:
+                registers[name] = Value(self.fresh(f"{name} of call"))
         frame, left = dict(step.frame), []
         for term in arguments:
             offset = self._frame_offset(step, term)
@@ -318,12 +371,20 @@ class Walker(Machine):
         """What is no branch. Garbage may make the machine stumble: then the instruction is unknown."""
         modelled: Any = getattr(self, f"_do_{mnemonic}", None)
         try:
+            if instruction.prefix[0] in REPEATED and mnemonic == "movsb":
+                return self._copy(step, instruction)
             if instruction.prefix[0] in REPEATED and mnemonic != "pause":
                 return self._unknown(step, instruction)
             after = modelled(step, instruction) if modelled else self._plain(step, instruction)
         except (Refused, z3.Z3Exception, KeyError, ValueError, IndexError, AttributeError):
             return self._unknown(step, instruction)
         return after if isinstance(after, Step) else self._unknown(step, instruction)
+
+    def _copy(self, step: Step, instruction: capstone.CsInsn) -> Step:
+        """Bytes that are copied one by one: to where, from where, how many."""
+        arguments = tuple(step.registers[name].term for name in ("rdi", "rsi", "rcx"))
+        after = self._unknown(step, instruction)
+        return replace(after, events=(*after.events, Event(COPY, instruction.address, arguments=arguments)))
 
     def _unknown(self, step: Step, instruction: capstone.CsInsn) -> Step:
         """What an instruction that is not modelled leaves: nothing is known of all that it writes."""
@@ -375,16 +436,41 @@ class Walker(Machine):
         return replace(step, registers=registers, flags=flags, events=(*step.events, event))
 
     def _do_bt(self, step: Step, instruction: capstone.CsInsn) -> State:
-        after, value = self._read(step, instruction, instruction.operands[0])
-        after, index = self._read(after, instruction, instruction.operands[1])
+        place, index = instruction.operands
+        if place.type == x86.X86_OP_MEM and index.type == x86.X86_OP_REG:
+            return self._bit_string(step, instruction)
+        after, value = self._read(step, instruction, place)
+        after, by = self._read(after, instruction, index)
         width = value.term.size()
-        by = z3.ZeroExt(WORD - index.term.size(), index.term) if index.term.size() < WORD else index.term
-        if instruction.operands[0].type == x86.X86_OP_MEM and not z3.is_bv_value(simple(by)):
-            raise Refused("a bit of another word")
-        bit = z3.Extract(0, 0, z3.LShR(value.term, z3.Extract(width - 1, 0, by & (width - 1))))
+        number_ = z3.ZeroExt(WORD - by.term.size(), by.term) if by.term.size() < WORD else by.term
+        bit = z3.Extract(0, 0, z3.LShR(value.term, z3.Extract(width - 1, 0, number_ & (width - 1))))
         return replace(after, flags={"c": simple(bit) == 1})
 
+    def _bit_string(self, step: Step, instruction: capstone.CsInsn) -> State:
+        """A bit of memory by its number, which reaches beyond the word: the byte that has it is looked at."""
+        place, index = instruction.operands
+        after, by = self._read(step, instruction, index)
+        address = self._address(after, instruction, place).term
+        if self._frame_offset(after, address) is not None:
+            raise Refused("a bit of the stack frame")
+        bit = bit_of(address, signed(wide(by.term), by.term.size()))
+        return replace(after, flags={"c": z3.Extract(0, 0, bit) == 1})
+
     def _changed_bit(self, step: Step, instruction: capstone.CsInsn, how: str) -> State:
+        place, index = instruction.operands
+        if place.type == x86.X86_OP_MEM and index.type == x86.X86_OP_REG:
+            _, by = self._read(step, instruction, index)
+            address = self._address(step, instruction, place).term
+            first = simple(by.term)
+            inside = z3.is_bv_value(first) and first.as_long() < WORD
+            if not inside or self._frame_offset(step, address) is not None:
+                raise Refused("which word is changed is not known")
+            word = loaded(address, 8)
+            bit = number(1 << first.as_long())
+            changed = {"s": word | bit, "r": word & ~bit, "c": word ^ bit}[how]
+            after = self._bit_string(step, instruction)
+            store = Store(8, address, simple(changed), instruction.address)
+            return replace(self.on_store(self, after, store), flags=after.flags)
         after = self._do_bt(step, instruction)
         flags = after.flags
         after, value = self._read(after, instruction, instruction.operands[0])
@@ -404,6 +490,17 @@ class Walker(Machine):
 
     def _do_btc(self, step: Step, instruction: capstone.CsInsn) -> State:
         return self._changed_bit(step, instruction, "c")
+
+    def _do_rcr(self, step: Step, instruction: capstone.CsInsn) -> State:
+        after, value = self._read(step, instruction, instruction.operands[0])
+        if instruction.operands[1].imm != 1 or "c" not in after.flags:
+            raise Refused("the carry is not known")
+        width = value.term.size()
+        top = z3.If(after.flags["c"], number(1 << (width - 1), width), number(0, width))
+        after = self._write(
+            after, instruction, instruction.operands[0], Value(simple(z3.LShR(value.term, 1) | top))
+        )
+        return replace(after, flags={})
 
     def _do_not(self, step: Step, instruction: capstone.CsInsn) -> State:
         after, value = self._read(step, instruction, instruction.operands[0])

@@ -62,6 +62,7 @@ HALF = {"rdx", "rcx"}  # flags: 32 bits of these, but for the owners of get_page
 POLL = "hvm_local_events_need_delivery"
 MAP = "map_domain_page"
 CRASH = "__domain_crash"
+COUNTED = {"get_page_light": 1, "put_page": -1}  # a compiler makes one of them a call, or both
 BETWEEN_LOOKS = 64
 MOST_CALLS = 2000
 MOST_INSTRUCTIONS = 2_000_000
@@ -229,9 +230,9 @@ class Emulator:
             return TABLE
         if name == CRASH:
             self.crashed = True
-        if name == "get_page_light":
+        if name in COUNTED and self._register("rdi") == PAGE_INFO:
             (count,) = struct.unpack("<Q", self._read(PAGE_INFO + 8, 8))
-            self._write(PAGE_INFO + 8, struct.pack("<Q", count + 1))
+            self._write(PAGE_INFO + 8, struct.pack("<Q", count + COUNTED[name]))
         if name not in CALLEE_ARGUMENTS:
             return 0
         arguments = tuple(self._register(register) for register in CALLEE_ARGUMENTS[name])

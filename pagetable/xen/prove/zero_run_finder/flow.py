@@ -14,12 +14,13 @@ of -O2). So only what a callee's own code writes is taken for left by it, if the
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from functools import cached_property
 
 import capstone
 from capstone import x86
 
-from layout_checker.hypervisor import Hypervisor, Symbol
+from layout_checker.hypervisor import UDB, Hypervisor, Symbol
 from layout_checker.report import Refused
 
 from .registers import ARGUMENTS, CALLEE_SAVED, CALLER_SAVED, GENERAL, PARTS
@@ -29,7 +30,8 @@ RETURN_THUNK = "__x86_return_thunk"
 FLAGS = "flags"
 # These write all flags that a condition can look at; of the others, not all do, or not always.
 SET_FLAGS = {"add", "and", "cmp", "neg", "or", "sub", "test", "xor"}
-NEVER_BACK = {"ud2"}
+NEVER_BACK = {"ud2", "int3"}
+INT3 = b"\xcc"
 # Variables: "rax.low", "rax.high" (32 bits each), "flags", and "[8]", the byte at rsp + 8.
 Variable = str
 
@@ -62,6 +64,20 @@ class Program:
         return self._functions[name]
 
 
+def decoded(code: bytes, address: int) -> Iterator[capstone.CsInsn]:
+    """Instructions, as far as they are known; UDB, by which Xen marks bugs, as int3: both only trap."""
+    disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    disassembler.detail = True
+    at = 0
+    while at < len(code):
+        for instruction in disassembler.disasm(code[at:], address + at):
+            at = instruction.address + instruction.size - address
+            yield instruction
+        if code[at : at + 1] != bytes([UDB]):
+            return
+        code = code[:at] + INT3 + code[at + 1 :]
+
+
 class Function:
     """The instructions of one function of the hypervisor and the paths between them."""
 
@@ -69,12 +85,8 @@ class Function:
         self.hypervisor = hypervisor
         self.symbol = symbol
         self._written: dict[str, set[Variable]] = {}
-        disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-        disassembler.detail = True
         code = hypervisor.read(symbol.address, symbol.size)
-        self.code: dict[int, capstone.CsInsn] = {
-            instruction.address: instruction for instruction in disassembler.disasm(code, symbol.address)
-        }
+        self.code: dict[int, capstone.CsInsn] = {i.address: i for i in decoded(code, symbol.address)}
         if sum(instruction.size for instruction in self.code.values()) != symbol.size:
             raise Refused(f"{symbol.name} is not a whole number of instructions")
         self.follows: dict[int, tuple[int, ...]] = {a: self._follows(i) for a, i in self.code.items()}
