@@ -65,7 +65,7 @@ class Program:
 
 
 def decoded(code: bytes, address: int) -> Iterator[capstone.CsInsn]:
-    """Instructions, as far as they are known; UDB, by which Xen marks bugs, as int3: both only trap."""
+    """Instructions, as far as they are known; UDB, by which Xen marks bugs, as int3: a path ends there."""
     disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     disassembler.detail = True
     at = 0
