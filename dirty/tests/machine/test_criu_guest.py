@@ -85,7 +85,7 @@ def test_the_experiment_counts_wrong_pages() -> None:
         Step("right", line, 300),
         Step("hold-forget", f"export DIRTY_MUTANT=hold-forget; {line}", 300),
     ]
-    files = {**experiment.files(mutant=True), **module_steps.module_files()}
+    files = {**experiment.round_files(mutant=True), **module_steps.module_files()}
     transcript = runner.run(trackers.STOCK, steps, files=files, modules=criu.MODULES)
     right, forgets = (_outcome(transcript, name) for name in ("right", "hold-forget"))
     assert right.pages > 1280 and right.wrong == 0

@@ -97,11 +97,10 @@ READY = "dirtytimed ready head -c 1 /dev/random >/dev/null"
 """A step that makes a machine ready for criu-rounds."""
 
 
-def files(*, mutant: bool = False) -> Tree:
-    """Return the guest files besides the lab's own programs; ``mutant``: a trapless that can err."""
+def round_files(*, mutant: bool = False) -> Tree:
+    """Return the guest files that ``rounds`` needs; ``mutant``: a trapless that can err."""
     return {
         **workloads.files(),
-        **workloads.engine_files(),
         **guest.files(),
         **criu.files(mutant=mutant),
         "/bin/criu-rounds": File(criu.ROUNDS, 0o755),
@@ -110,6 +109,11 @@ def files(*, mutant: bool = False) -> Tree:
             f'#!/bin/sh\nexport LD_PRELOAD="{workloads.TIMER}:$LD_PRELOAD"\nexec criu "$@"\n'.encode(), 0o755
         ),
     }
+
+
+def _files() -> Tree:
+    # The engines are of a package that only the experiment needs.
+    return {**round_files(), **workloads.engine_files()}
 
 
 def rounds(command: str, pause: float, backend: str) -> str:
@@ -340,7 +344,7 @@ def inner(size: Size) -> Inner:
     for workload in (workload for workload in CHECKPOINTED if workload.name in NESTED):
         for technique in (UNTRACKED, PROC, SPML):
             lines += [nested.section(run_name(workload, size, technique)), _line(workload, size, technique)]
-    return Inner(SPML, "\n".join(lines) + "\n", {**files(), **criu.module_files()}, memory=criu.INNER_MEMORY)
+    return Inner(SPML, "\n".join(lines) + "\n", {**_files(), **criu.module_files()}, memory=criu.INNER_MEMORY)
 
 
 def of_proc(rows: Sequence[Row], technique: str, size: Size, key: str) -> float:
@@ -447,7 +451,7 @@ def dirty_criu(context: Context) -> Result:
             ("epml model", model, (EPML,), modelled),
         ):
             transcript = context.run(
-                f"{label} {size}", machine, _steps(names, size, techniques), files(), modules=criu.MODULES
+                f"{label} {size}", machine, _steps(names, size, techniques), _files(), modules=criu.MODULES
             )
             results |= {result.step.name: result for result in transcript.results}
     rows = _rows(stock, names, sizes, TECHNIQUES) + _rows(modelled, names, sizes, (EPML,))
