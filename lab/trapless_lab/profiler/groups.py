@@ -56,8 +56,9 @@ GROUPS = (
             *(
                 "create_bounce_frame",
                 "handle_exception.*",
-                "page_fault",
-                "general_protection",
+                # Xen 4.18 gave them new names.
+                "page_fault|entry_PF",
+                "general_protection|entry_GP",
                 "common_interrupt",
             ),
             *("ret_from_intr", "continue_pv_domain", "exception_with_ints_disabled"),

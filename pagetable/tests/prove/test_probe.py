@@ -28,7 +28,7 @@ from check_layout import DEFAULT_IMAGE, DEFAULT_SYMBOLS  # noqa: E402
 from find_zero_runs import find_all  # noqa: E402
 from layout_checker.known_functions import OPTIONS, place  # noqa: E402
 from layout_checker.report import Report, UnusableInput  # noqa: E402
-from variants import Files, against, installed  # noqa: E402
+from variants import Files, against, installed, of_debian12  # noqa: E402
 from zero_run_finder.finder import NAMES  # noqa: E402
 
 pytestmark = [
@@ -79,6 +79,7 @@ def test_the_other_image_of_the_stock_build() -> None:
     assert found.builds and not against(found) and len(found.build_id) == 32
 
 
+@of_debian12
 def test_offsets_that_moved_are_fitted(files: Files) -> None:
     """Both functions that show the field use one that is eight bytes further on."""
     for name in ("cleanup_page_mappings", "_get_page_type"):
@@ -116,6 +117,7 @@ def test_code_that_shows_no_value_is_sent_back(files: Files) -> None:
     assert "nop" in found.code["__mfn_valid"] and "_xmalloc" not in found.code
 
 
+@of_debian12
 def test_an_option_leaves_parts_out(files: Files) -> None:
     option = "CONFIG_PV32"
     files.spell("free_xenoprof_pages", OPTIONS[option][0])
@@ -131,6 +133,7 @@ def test_without_live_patching_nothing_helps(files: Files, capsys: pytest.Captur
     assert "this Xen was built without CONFIG_LIVEPATCH" in capsys.readouterr().out
 
 
+@of_debian12
 def test_an_unknown_version_is_no_error(files: Files) -> None:
     """It is judged as the nearest version, and no payload comes of it."""
     minor = installed().symbol("xen_minor_version")
