@@ -55,5 +55,8 @@ INSTALLED_PAIR = _HOST.pair
 SETTLING: frozenset[Linux] = frozenset({"6.12-deb12", "6.12-deb13"})
 """Those that examine certificates for some time after the boot, which would be in every figure."""
 
+ASYNC_WRITE_PROTECTION: frozenset[Linux] = frozenset({"6.12-deb12", "6.12-deb13"})
+"""Those whose userfaultfd has it, with PAGEMAP_SCAN: since Linux 6.7."""
+
 LATE_TIMERS: frozenset[Linux] = frozenset({"6.12-deb12", "6.12-deb13"})
 """Those seen to panic beside other machines, when an emulated timer was late for their check of it."""

@@ -159,8 +159,9 @@ def test_interrupts_empty_the_ring(tmp_path: Path) -> None:
     assert module_steps.passed(transcript, PROGRAM) == ["interrupts"], transcript[PROGRAM].output
     counted = epml.counts(tmp_path)
     assert _delivered(transcript, cpus=1) == counted.interrupts
-    # 2000 pages, once each, and those that the program needs itself.
-    assert 2000 <= counted.logged < 2200
+    # 2000 pages, once each, and those that the program needs itself. QEMU may deliver an interrupt so late,
+    # on a busy host, that the ring was full: the module has said so, or "interrupts" would have failed.
+    assert 2000 <= counted.logged + counted.overruns < 2200
 
 
 @pytest.mark.long("a boot for a mistake of the model, not of the module")

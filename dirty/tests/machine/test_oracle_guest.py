@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The oracle on a stock Debian 6.1 kernel, which has soft-dirty and no asynchronous write protection."""
+"""The oracle on the stock kernel: soft-dirty, and from Linux 6.7 on asynchronous write protection."""
 
 import subprocess
 from pathlib import Path
@@ -13,12 +13,15 @@ from trapless_lab.machines.initramfs import Tree, program
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
+from trapless_lab.releases import ASYNC_WRITE_PROTECTION, INSTALLED
 
 pytestmark = pytest.mark.machine
 
-BACKENDS = {"soft-dirty", "uffd-sync", "mprotect"}
+NEWER = {"uffd-async"}
+HAS_NEWER = INSTALLED in ASYNC_WRITE_PROTECTION
+BACKENDS = {"soft-dirty", "uffd-sync", "mprotect"} | (NEWER if HAS_NEWER else set())
 # A newer kernel's, and those of a module that is not loaded.
-REJECTED = {"uffd-async", "dbit", "spml", "epml"}
+REJECTED = {"dbit", "spml", "epml"} | (set() if HAS_NEWER else NEWER)
 # These take minutes under emulation: only for the back end that no other kernel here has.
 LARGE = ("alternate-pages", "sparse")
 SLOW = ("racing-watch", "many-ranges", "many-mappings")
@@ -42,11 +45,15 @@ def _run(*steps: Step, files: Tree | None = None) -> Transcript:
     return runner.run(MACHINES["bare-smp"], [oracle.SWAP, *steps], files=tree, modules=("zram",))
 
 
+def _chosen(backends: set[str]) -> str:
+    return " ".join(f"--backend {name}" for name in sorted(backends))
+
+
 def test_nothing_is_missed_on_the_stock_kernel() -> None:
     steps = {
         "own": f"--backend soft-dirty --target own {oracle.only(OWN)}",
         "other": f"--backend soft-dirty --target other {oracle.only(OTHER)}",
-        "others": f"--backend uffd-sync --backend mprotect --target own {oracle.only(OTHERS)}",
+        "others": f"{_chosen(BACKENDS - {'soft-dirty'})} --target own {oracle.only(OTHERS)}",
         "property": "property --cases 4",
     }
     transcript = _run(*(oracle.step(name, arguments, timeout_s=1800) for name, arguments in steps.items()))
@@ -64,9 +71,8 @@ def test_nothing_is_missed_on_the_stock_kernel() -> None:
 @pytest.mark.long("all scenarios of three back ends; make check has those in which kernels differ")
 @pytest.mark.timeout(2400)
 def test_nothing_is_missed_of_the_own_process() -> None:
-    backends = " ".join(f"--backend {name}" for name in sorted(BACKENDS))
     transcript = _run(
-        oracle.step("all", f"{backends} --target own {oracle.without(LARGE + LONG)}", timeout_s=1800)
+        oracle.step("all", f"{_chosen(BACKENDS)} --target own {oracle.without(LARGE + LONG)}", timeout_s=1800)
     )
     report = oracle.report(transcript, "all")
     assert {row["backend"] for row in report["rows"]} == BACKENDS

@@ -20,11 +20,17 @@
  * between markers, and no warm-up is; with --clean no page is written after the warm-up, so
  * that "fork" and "exit" are those of a parent whose pages are all protected already.
  *
+ * The process is of SCHED_BATCH, and so are its children: the scheduler may let a
+ * new process of the normal policy run before fork has returned, which would put
+ * the child's exit into "fork".
+ *
  * The memory begins where a page table does, so that the number of tables is
  * the same in every run, and it has no huge pages. One round of each kind is a
  * warm-up.
  */
+#define _GNU_SOURCE /* SCHED_BATCH */
 #include <getopt.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -154,6 +160,8 @@ int main(int argc, char **argv)
 		errx(2, "give the number of pages; see forkdirty --help");
 	pages = strcmp(argv[optind], "0") ? number(argv[optind], "PAGES") : 0;
 
+	if (sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){ 0 }))
+		err(1, "sched_setscheduler");
 	memory = map(pages);
 	interval_warm_up = true;
 	dirty(memory, pages, "first");
