@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use kvm_bindings::kvm_regs;
+use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_regs};
 use kvm_ioctls::{Kvm, VcpuExit};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -39,15 +39,17 @@ pub fn run(kvm: &Kvm) -> Result<()> {
     let mut log = KvmLog::new(Arc::clone(&vm), &memory)?;
     let mut vcpu = vm.create_vcpu(0).context("KVM makes no vCPU")?;
     log.add(&vcpu)?;
+    // KVM of recent 6.12 takes no long mode of a vCPU whose CPUID has none.
+    vcpu.set_cpuid2(&kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?).context("KVM refuses its own CPUID")?;
     let mut sregs = vcpu.get_sregs()?;
     boot::long_mode(&mut sregs);
-    vcpu.set_sregs(&sregs)?;
+    vcpu.set_sregs(&sregs).context("KVM refuses long mode")?;
     log.set_logging(true).context("KVM does not log")?;
 
     for pages in [PAGES, AGAIN] {
         let registers =
             kvm_regs { rip: CODE, rdi: FIRST * 4096, rcx: pages, rflags: 2, ..Default::default() };
-        vcpu.set_regs(&registers)?;
+        vcpu.set_regs(&registers).context("KVM refuses registers")?;
         let mut reported = BTreeSet::new();
         let mut entries = 0_u64;
         loop {

@@ -91,7 +91,7 @@ def test_what_does_not_move_is_refused(old: str, new: str, refused: str, gz: Hyp
 # -- the PE image -------------------------------------------------------------------------------
 
 
-@pytest.mark.not_fast("a second image proven: 5 s of a processor")
+@pytest.mark.long("make pagetable proves this image in the same way")
 def test_the_efi_image_is_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With its own build-id, of 16 bytes."""
     written = tmp_path / "build-id"

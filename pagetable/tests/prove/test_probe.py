@@ -71,7 +71,7 @@ def test_the_stock_build(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert str(DEFAULT_IMAGE.parent) not in report.read_text(), "nothing of this host"
 
 
-@pytest.mark.long("a second image proven, which test_builds.py does in make check")
+@pytest.mark.long("a second image proven, which make pagetable does")
 def test_the_other_image_of_the_stock_build() -> None:
     if not EFI.exists():
         pytest.skip("no image that UEFI starts")
