@@ -7,6 +7,7 @@
 #include <linux/mmu_notifier.h>
 
 #include "series.h"
+#include "series_table.h"
 
 #if SERIES_IS(6, 1)
 
@@ -20,6 +21,8 @@
 extern struct series_stock {
 	int (*folio_mapcount)(struct folio *folio);
 } series_stock;
+
+#define SERIES_LOCK_TABLE	NULL
 
 /* The bits of a leaf entry that say that it was written through. */
 #define SERIES_DIRTY_BITS	_PAGE_DIRTY
@@ -35,18 +38,6 @@ static inline int series_mapcount(struct folio *folio)
 	return series_stock.folio_mapcount(folio);
 }
 
-/* Return: the table with its lock held; a table does not go away under mmap_lock. */
-static inline pte_t *series_lock_table(struct mm_struct *mm, pmd_t *pmd,
-				       unsigned long address, spinlock_t **lock)
-{
-	return pte_offset_map_lock(mm, pmd, address, lock);
-}
-
-static inline bool series_is_gone(const pte_t *table, spinlock_t *lock)
-{
-	return false;
-}
-
 /* Does a range that is protected page by page lie in private memory? */
 static inline bool series_is_private(const struct mmu_notifier_range *range)
 {
@@ -58,12 +49,13 @@ static inline bool series_is_private(const struct mmu_notifier_range *range)
 #define SERIES_GUP_FAST		"gup_fast_fallback"
 
 #define SERIES_STOCK_SYMBOLS \
-	{ "__pte_offset_map_lock", &series_stock.pte_offset_map_lock }
+	{ SERIES_LOCK_TABLE_SYMBOL, &series_stock.lock_table }
 
 extern struct series_stock {
-	pte_t *(*pte_offset_map_lock)(struct mm_struct *mm, pmd_t *pmd,
-				      unsigned long address, spinlock_t **lock);
+	series_lock_table_t *lock_table;
 } series_stock;
+
+#define SERIES_LOCK_TABLE	(series_stock.lock_table)
 
 /*
  * Since 6.6 the kernel moves the dirty bit of an entry without write permission to a bit
@@ -83,25 +75,6 @@ static inline int series_mapcount(struct folio *folio)
 {
 	return folio_mapcount(folio);
 }
-
-/*
- * Return: the table with its lock held; NULL if it is gone, as when the kernel replaces
- * a table of file pages by a huge page. That is a change of which the notifiers tell.
- */
-static inline pte_t *series_lock_table(struct mm_struct *mm, pmd_t *pmd,
-				       unsigned long address, spinlock_t **lock)
-{
-	pte_t *table = series_stock.pte_offset_map_lock(mm, pmd, address, lock);
-
-	/* What pte_unmap_unlock() releases: for sparse, until series_is_gone() says otherwise. */
-	__acquire(RCU);
-	__acquire(*lock);
-	return table;
-}
-
-/* If so, no lock was taken. A macro, as sparse does not follow locks through functions. */
-#define series_is_gone(table, lock)	\
-	((table) ? false : ({ __release(lock); __release(RCU); true; }))
 
 /* What kernel/locking/rwsem.c keeps in the low bits of an owner. */
 #define SERIES_OWNER_READS	1UL

@@ -55,8 +55,9 @@ static void walk_table(struct tpd_walk *walk, struct mm_struct *mm, pmd_t *pmd,
 		       unsigned long address, unsigned long end)
 {
 	spinlock_t *lock;
-	pte_t *pte, *table = series_lock_table(mm, pmd, address, &lock);
+	pte_t *pte, *table = series_lock_table(SERIES_LOCK_TABLE, mm, pmd, address, &lock);
 
+	/* Whoever replaced it told the notifiers. */
 	if (series_is_gone(table, lock))
 		return;
 	if (walk->table) {

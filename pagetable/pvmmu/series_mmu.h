@@ -9,6 +9,7 @@
 #include <linux/rmap.h>
 
 #include "series.h"
+#include "series_table.h"
 
 #if SERIES_IS(6, 1)
 
@@ -25,23 +26,6 @@ static inline void series_move_anon(series_move_anon_t *stock, struct page *page
 static inline bool series_in_swap_cache(struct page *page)
 {
 	return PageSwapCache(page);
-}
-
-/* Nothing is needed to lock a table. */
-#define SERIES_LOCK_TABLE_SYMBOL	NULL
-typedef void series_lock_table_t(void);
-
-/* Return: a table of a parent at fork, locked. */
-static inline pte_t *series_lock_table(series_lock_table_t *stock,
-				       struct mm_struct *mm, pmd_t *pmd,
-				       unsigned long address, spinlock_t **lock)
-{
-	return pte_offset_map_lock(mm, pmd, address, lock);
-}
-
-static inline bool series_is_gone(const pte_t *table, spinlock_t *lock)
-{
-	return false;
 }
 
 /* Return: the lock of a table of the lowest level. */
@@ -213,28 +197,6 @@ static inline bool series_in_swap_cache(struct page *page)
 {
 	return folio_test_swapcache(page_folio(page));
 }
-
-/* Not exported. */
-#define SERIES_LOCK_TABLE_SYMBOL	"__pte_offset_map_lock"
-typedef pte_t *series_lock_table_t(struct mm_struct *mm, pmd_t *pmd,
-				   unsigned long address, spinlock_t **lock);
-
-/* Return: the table, locked, or NULL if it is gone. */
-static inline pte_t *series_lock_table(series_lock_table_t *stock,
-				       struct mm_struct *mm, pmd_t *pmd,
-				       unsigned long address, spinlock_t **lock)
-{
-	pte_t *table = stock(mm, pmd, address, lock);
-
-	/* What pte_unmap_unlock() releases: for sparse, until series_is_gone() says otherwise. */
-	__acquire(RCU);
-	__acquire(*lock);
-	return table;
-}
-
-/* If so, no lock was taken. A macro, as sparse does not follow locks through functions. */
-#define series_is_gone(table, lock)	\
-	((table) ? false : ({ __release(lock); __release(RCU); true; }))
 
 #endif
 
