@@ -71,8 +71,9 @@ def logged(trace: Path) -> Counter[str]:
 def apart(found: Crossings, transitions: int, seen: Counter[str]) -> list[str]:
     """Return in what the others differ from the plugin."""
     ticks = PROCESSES // TICK
-    # A guest that Xen returns to, and whose first instruction cannot be fetched, has run none. Of two such
-    # faults a process one is of that kind, so the transitions are a witness to within one or two a process.
+    # A guest that Xen returns to, and whose first instruction cannot be fetched, has run none. Some of its
+    # faults of that kind, two a process on Linux 6.1 and five on 6.12, are such: to within their number the
+    # transitions are a witness.
     unseen = found.entries - transitions
     wrong = [] if 0 <= unseen <= ticks * seen["fetches"] else ["transitions"]
     for name, slack in (("page_faults", 10), ("cr3_loads", 10), ("other_faults", 3), ("interrupts", 10)):
@@ -90,7 +91,8 @@ def test_two_others_count_the_same(tmp_path: Path) -> None:
     # Each of them is seen to be missing.
     for kind in ("page_faults", "cr3_loads"):
         assert kind in apart(replace(found, **{kind: 0}), transitions, seen)
-    for missing in (2 * PROCESSES, -3 * PROCESSES):
+    beyond = PROCESSES // TICK * seen["fetches"] + 1
+    for missing in (beyond, -beyond):
         lacking = replace(found, hypercalls=found.hypercalls - missing)
         assert "transitions" in apart(lacking, transitions, seen)
 

@@ -58,5 +58,8 @@ SETTLING: frozenset[Linux] = frozenset({"6.12-deb12", "6.12-deb13"})
 ASYNC_WRITE_PROTECTION: frozenset[Linux] = frozenset({"6.12-deb12", "6.12-deb13"})
 """Those whose userfaultfd has it, with PAGEMAP_SCAN: since Linux 6.7."""
 
+FAULT_AROUND_BY_FOLIOS: frozenset[Linux] = frozenset({"6.12-deb12", "6.12-deb13"})
+"""Those that look for a file's pages around a fault folio by folio: since Linux 6.4."""
+
 LATE_TIMERS: frozenset[Linux] = frozenset({"6.12-deb12", "6.12-deb13"})
 """Those seen to panic beside other machines, when an emulated timer was late for their check of it."""

@@ -14,8 +14,10 @@ from .. import host
 from . import guest
 from .initramfs import File, Link, Tree, program
 
-_MANAGER = Path("/lib/systemd/systemd")
-_UNITS = Path("/lib/systemd/system")
+_MANAGER = Path("/usr/lib/systemd/systemd")
+# What starts a service's process, since systemd 255.
+_EXECUTOR = _MANAGER.with_name("systemd-executor")
+_UNITS = Path("/usr/lib/systemd/system")
 # The targets of a host's boot, without services that a guest without a disk does not need.
 _STOCK_UNITS = (
     "basic.target",
@@ -44,17 +46,17 @@ _MACHINE_ID = b"0123456789abcdef0123456789abcdef\n"
 def tree(units: Sequence[Path], enabled: Sequence[str], modules: Sequence[str] = ()) -> Tree:
     """Return the guest files that replace the lab's init by systemd.
 
-    ``units`` are files for /lib/systemd/system, ``enabled`` the names of those that systemctl enables;
+    ``units`` are files for /usr/lib/systemd/system, ``enabled`` the names of those that systemctl enables;
     ``modules`` are stock modules that modprobe can load.
     """
     host.file(_MANAGER, "systemd")
     stock = {f"{_UNITS}/{name}": File(host.file(_UNITS / name, "systemd")) for name in _STOCK_UNITS}
     ours = {f"{_UNITS}/{unit.name}": File(unit) for unit in units}
-    libraries = {str(path): File(path, 0o755) for path in host.shared_libraries(_MANAGER)}
+    programs = [path for path in (_MANAGER, _EXECUTOR) if path.exists()]
+    libraries = {library for path in programs for library in host.shared_libraries(path)}
     return {
         "/init": Link(str(_MANAGER)),
-        str(_MANAGER): File(_MANAGER, 0o755),
-        **libraries,
+        **{str(path): File(path, 0o755) for path in (*programs, *sorted(libraries))},
         **program(host.tool("systemctl", "systemd")),
         **stock,
         **ours,

@@ -18,13 +18,15 @@ from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
 from trapless_lab.pagetable.parts import PAYLOAD_PART, POOL_PART, PVMMU, PVMMU_PART, PVMMU_SWITCHES
+from trapless_lab.releases import FAULT_AROUND_BY_FOLIOS, INSTALLED
 
 pytestmark = pytest.mark.machine
 
 TRACING = "/sys/kernel/tracing"
 POOL = "/sys/kernel/trapless_pagetable"
+FINDS_PAGES = "next_uptodate_folio" if INSTALLED in FAULT_AROUND_BY_FOLIOS else "next_uptodate_page"
 PROBED = {
-    **{"fault_around": "next_uptodate_page", "reuse_around": "do_wp_page"},
+    **{"fault_around": FINDS_PAGES, "reuse_around": "do_wp_page"},
     # A level of the pool, and a part: both rely on it.
     **{"pmd": "__pmd_alloc", "kernel_half": "__pmd_alloc"},
 }
@@ -47,7 +49,11 @@ def _loaded(when: str) -> list[Step]:
 @pytest.fixture(scope="module")
 def kernel() -> Transcript:
     """One boot: with the probes, then without them."""
-    probes = "; ".join(f"echo p:known/{part} {name}+5 >>kprobe_events" for part, name in PROBED.items())
+    # Behind the call of the tracer, before which a kernel with IBT has an instruction of four bytes.
+    probes = "; ".join(
+        f"for at in 5 9; do echo p:known/{part} {name}+$at >>kprobe_events && break; done"
+        for part, name in PROBED.items()
+    )
     unload = pvmmu.step("rmmod", f"rmmod {PVMMU} && rmmod trapless_pagetable")
     return runner.run(
         MACHINES["xen-strict"],
