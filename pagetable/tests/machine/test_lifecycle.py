@@ -232,7 +232,8 @@ def test_disabling_gives_every_page_back(strict: Transcript) -> None:
 
 def test_unloading_gives_the_memory_back(strict: Transcript) -> None:
     before, after = _meminfo(strict, "memory before"), _meminfo(strict, "memory after")
-    assert abs(after["MemFree"] - before["MemFree"]) <= FREE_NOISE_KIB
+    # More may be free: Linux 6.12 was seen to free 19 MiB of its own meanwhile.
+    assert before["MemFree"] - after["MemFree"] <= FREE_NOISE_KIB
     assert abs(after["PageTables"] - before["PageTables"]) <= TABLES_NOISE_KIB
 
 

@@ -251,7 +251,8 @@ def test_switches_thrown_under_load(storm: Transcript) -> None:
 def test_unloading_gives_the_memory_back(request: pytest.FixtureRequest, boot: str) -> None:
     transcript = request.getfixturevalue(boot)
     before, after = _meminfo(transcript, "memory before"), _meminfo(transcript, "memory after")
-    assert abs(after["MemFree"] - before["MemFree"]) <= FREE_NOISE_KIB
+    # More may be free: Linux 6.12 was seen to free 19 MiB of its own meanwhile.
+    assert before["MemFree"] - after["MemFree"] <= FREE_NOISE_KIB
     assert abs(after["PageTables"] - before["PageTables"]) <= TABLES_NOISE_KIB
 
 
