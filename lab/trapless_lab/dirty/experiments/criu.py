@@ -111,8 +111,8 @@ def round_files(*, mutant: bool = False) -> Tree:
     }
 
 
-def _files() -> Tree:
-    # The engines are of a package that only the experiment needs.
+def files() -> Tree:
+    """Return all guest files; the engines among them are of a package that only the experiment needs."""
     return {**round_files(), **workloads.engine_files()}
 
 
@@ -344,7 +344,7 @@ def inner(size: Size) -> Inner:
     for workload in (workload for workload in CHECKPOINTED if workload.name in NESTED):
         for technique in (UNTRACKED, PROC, SPML):
             lines += [nested.section(run_name(workload, size, technique)), _line(workload, size, technique)]
-    return Inner(SPML, "\n".join(lines) + "\n", {**_files(), **criu.module_files()}, memory=criu.INNER_MEMORY)
+    return Inner(SPML, "\n".join(lines) + "\n", {**files(), **criu.module_files()}, memory=criu.INNER_MEMORY)
 
 
 def of_proc(rows: Sequence[Row], technique: str, size: Size, key: str) -> float:
@@ -451,7 +451,7 @@ def dirty_criu(context: Context) -> Result:
             ("epml model", model, (EPML,), modelled),
         ):
             transcript = context.run(
-                f"{label} {size}", machine, _steps(names, size, techniques), _files(), modules=criu.MODULES
+                f"{label} {size}", machine, _steps(names, size, techniques), files(), modules=criu.MODULES
             )
             results |= {result.step.name: result for result in transcript.results}
     rows = _rows(stock, names, sizes, TECHNIQUES) + _rows(modelled, names, sizes, (EPML,))
