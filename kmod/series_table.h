@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The lock of a page table of the lowest level, where the series of Linux differ. */
+/*
+ * How to lock a page table of the lowest level, where the series of Linux differ: since
+ * 6.5 the table may be gone. After series_lock_table() its lock is held unless
+ * series_is_gone() says so.
+ */
 #ifndef TRAPLESS_SERIES_TABLE_H
 #define TRAPLESS_SERIES_TABLE_H
 
@@ -9,7 +13,7 @@
 
 #if SERIES_IS(6, 1)
 
-/* The function that locks a table and is not exported: none, as all that is needed is. */
+/* The function that locks a table, if it is not exported. */
 #define SERIES_LOCK_TABLE_SYMBOL	NULL
 typedef void series_lock_table_t(void);
 

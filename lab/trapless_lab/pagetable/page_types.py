@@ -31,7 +31,7 @@ _TYPING, _DESCRIPTORS = "_get_page_type", "validate_segdesc_page"
 def plan() -> Plan:
     """Return a plan that has an event wherever a page of a type is about to be validated."""
     xen = profile.hypervisor()
-    tables = [(address, type) for type, address in _branches(list(_typing())) if type != _SEG_DESC]
+    tables = [(address, type) for type, address in _branches(list(_typing()))]
     where = [*tables, (xen.addresses[_DESCRIPTORS], _SEG_DESC)]
     return Plan(events=[(address, FIRST_ID + type) for address, type in where])
 
@@ -54,11 +54,10 @@ def _typing() -> Iterator[CsInsn]:
 
 
 def _branches(code: Sequence[CsInsn]) -> list[tuple[int, int]]:
-    """Return (type, address) of each place that is reached only for a page of one type.
+    """Return (type, address) of each place that is reached only for a table of one type.
 
-    It is the target of a comparison with the type's number, if equal; there are two for each type of table,
-    one of them for pages with an owner. Of descriptors there are one or two, as the compiler likes: their
-    pages are validated in a function of their own.
+    It is the target of a comparison with the type's number, if equal; there are two for each type, one
+    of them for pages with an owner. Pages of descriptors are validated in a function of their own.
     """
     found = []
     for at, constant in enumerate(code[:-3]):
@@ -70,20 +69,19 @@ def _branches(code: Sequence[CsInsn]) -> list[tuple[int, int]]:
             found.append((type, jump.operands[0].imm & _ADDRESS))
         elif jump.mnemonic == "jne":
             found.append((type, beyond.address))
-    tables = [type for type in range(len(TYPES)) if type != _SEG_DESC]
-    counts = [sum(type == wanted for type, _ in found) for wanted in tables]
+    counts = [sum(type == wanted for type, _ in found) for wanted in range(_SEG_DESC)]
     if any(count != 2 for count in counts):
-        names = ", ".join(TYPES[type] for type in tables)
+        names = ", ".join(TYPES[:_SEG_DESC])
         raise LabError(f"{_TYPING} compares with the types {names} {counts} times, not twice with each")
     return found
 
 
 def _type_loaded(instruction: CsInsn) -> int | None:
-    """Return the one of TYPES whose number an instruction loads."""
+    """Return the type of table whose number an instruction loads."""
     if instruction.mnemonic != "movabs" or instruction.operands[1].type != X86_OP_IMM:
         return None
     number, rest = divmod(instruction.operands[1].imm & _ADDRESS, 1 << _TYPE_SHIFT)
-    return number - 1 if not rest and 1 <= number <= len(TYPES) else None
+    return number - 1 if not rest and 1 <= number <= _SEG_DESC else None
 
 
 def _compares(constant: CsInsn, compare: CsInsn) -> bool:

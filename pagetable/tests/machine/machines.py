@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Shared by the machine tests: where the built parts are in a guest, and common steps."""
 
+import re
 from pathlib import Path
 
 from trapless_lab import artifacts, host
 from trapless_lab.machines.initramfs import File, Tree, program
 from trapless_lab.machines.script import Step
+from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable.parts import NAME, PVMMU
 from trapless_lab.releases import INSTALLED
 
@@ -19,12 +21,29 @@ STOCK_FLUSHES = 15 * _PROCESSES
 KEPT_OUT = {"normal": "written", "semi_writable": "blocked", "released": "written"}
 """What a device's write must come to in each phase of pagetable-dma."""
 
+# Tables are freed after a grace period; then free memory is what it was.
+MEMORY = "sleep 1; grep -E '^(MemFree|PageTables):' /proc/meminfo"
+"""Prints what ``require_memory_back`` compares, in the steps "memory before" and "memory after"."""
+# The counter lags by a per-CPU batch; leaked tables would be 1,000 KiB or more.
+_TABLES_NOISE_KIB = 128
+
 _FORKERS = "/tmp/forkers"
 # By PID: a child has the same name until it executes another program.
 ALIVE_FORKERS = f"n=0; while read -r pid; do kill -0 $pid && n=$((n + 1)); done <{_FORKERS}; echo alive $n"
 """Prints how many of ``forkers`` there are."""
 STOP_FORKERS = f"while read -r pid; do kill $pid && echo stopped || exit 1; done <{_FORKERS}"
 """Ends all of ``forkers``, each with a line; fails if one has ended already."""
+
+
+def _meminfo(transcript: Transcript, step: str) -> dict[str, int]:
+    return {name: int(kib) for name, kib in re.findall(r"(\w+):\s+(\d+) kB", transcript[step].output)}
+
+
+def require_memory_back(transcript: Transcript, lost_kib: int, gained_kib: int) -> None:
+    """Require that page tables are gone, and of free memory at most so much is lost or gained."""
+    before, after = _meminfo(transcript, "memory before"), _meminfo(transcript, "memory after")
+    assert -lost_kib <= after["MemFree"] - before["MemFree"] <= gained_kib
+    assert abs(after["PageTables"] - before["PageTables"]) <= _TABLES_NOISE_KIB
 
 
 def tool() -> Tree:

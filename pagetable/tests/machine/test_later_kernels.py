@@ -140,7 +140,7 @@ def pvmmu(request: pytest.FixtureRequest) -> Transcript:
             checks.step("off while it serves", FTRACE_OFF, None),
             checks.step("left out", f"cat {PVMMU_SWITCHES}/left_out"),
             checks.step("switches", f"cd {PVMMU_SWITCHES} && cat {' '.join(checks.GUEST_SWITCHES)}"),
-            *checks.oracles("on"),
+            *checks.oracles("on", (*checks.PROGRAMS, "forks torn 100")),
             checks.unload(),
             checks.step("load the mutant", f"insmod {mutant}"),
             checks.step("mutant", "tracked flush", None),

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 import pvmmu
-from machines import GUEST, STOP_FORKERS, insmod, payload_file, pvmmu_file, refused
+from machines import (
+    GUEST,
+    MEMORY,
+    STOP_FORKERS,
+    insmod,
+    payload_file,
+    pvmmu_file,
+    refused,
+    require_memory_back,
+)
 from pvmmu import step
 from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import Tree
@@ -23,11 +32,9 @@ pytestmark = pytest.mark.machine
 
 CYCLES = 6
 
-# Tables are freed after a grace period; the rest is in the kernel's own page lists, see test_lifecycle.
-# Both machines have -icount, with which a second is as much work on any host.
-MEMORY = "sleep 1; grep -E '^(MemFree|PageTables):' /proc/meminfo"
+# The kernel's own page lists, see test_lifecycle. Both machines have -icount, with which a second is as much
+# work on any host.
 FREE_NOISE_KIB = 8192
-TABLES_NOISE_KIB = 128
 
 # For each mutant the programs that must fail, and what they print then.
 CONTROLS = {
@@ -70,10 +77,6 @@ def _variants(*names: str) -> Tree:
     for name in names:
         files = {**files, **pvmmu_file(name)}
     return files
-
-
-def _meminfo(transcript: Transcript, name: str) -> dict[str, int]:
-    return {field: int(kib) for field, kib in re.findall(r"(\w+):\s+(\d+) kB", transcript[name].output)}
 
 
 @pytest.fixture(scope="module")
@@ -249,11 +252,7 @@ def test_switches_thrown_under_load(storm: Transcript) -> None:
 
 @pytest.mark.parametrize("boot", ["everything", pytest.param("storm", marks=STORM)])
 def test_unloading_gives_the_memory_back(request: pytest.FixtureRequest, boot: str) -> None:
-    transcript = request.getfixturevalue(boot)
-    before, after = _meminfo(transcript, "memory before"), _meminfo(transcript, "memory after")
-    # More may be free: Linux 6.12 was seen to free 19 MiB of its own meanwhile.
-    assert before["MemFree"] - after["MemFree"] <= FREE_NOISE_KIB
-    assert abs(after["PageTables"] - before["PageTables"]) <= TABLES_NOISE_KIB
+    require_memory_back(request.getfixturevalue(boot), FREE_NOISE_KIB, FREE_NOISE_KIB)
 
 
 def test_with_everything_else_in_both_orders(everything: Transcript) -> None:
