@@ -35,6 +35,8 @@ from typing import TypeAlias, TypeVar, cast
 
 import z3
 
+from zero_run_finder.solver import satisfiable
+
 from .hypervisor import Hypervisor
 from .known_functions import place
 from .report import Refused
@@ -42,9 +44,7 @@ from .ways import (
     BRANCH,
     CALL,
     EXCHANGE,
-    MOST_KEPT,
     STORE,
-    TIMEOUT,
     UNKNOWN,
     Code,
     Event,
@@ -546,9 +546,6 @@ def addresses(term: z3.ExprRef) -> Iterator[z3.BitVecRef]:
 
 # -- what holds -----------------------------------------------------------------------------------
 
-# By the numbers that z3 gives terms, and the terms, which keep their numbers.
-_holding: dict[int, tuple[z3.ExprRef, bool]] = {}
-
 
 def met(way: Way, demand: Demand) -> bool:
     """Whether a way meets a demand. One that depends on an item without a value is met."""
@@ -585,17 +582,7 @@ def holds(claim: z3.BoolRef) -> bool:
     claim = z3.simplify(claim)
     if z3.is_true(claim) or z3.is_false(claim):
         return bool(z3.is_true(claim))
-    known = _holding.get(claim.get_id())
-    if known:
-        return known[1]
-    if len(_holding) > MOST_KEPT:
-        _holding.clear()
-    solver = z3.SolverFor("QF_AUFBV")
-    solver.set("timeout", TIMEOUT)
-    solver.add(z3.Not(claim))
-    verdict = bool(solver.check() == z3.unsat)
-    _holding[claim.get_id()] = claim, verdict
-    return verdict
+    return not satisfiable((z3.Not(claim),))
 
 
 def _there(term: z3.BitVecRef | None) -> z3.BitVecRef:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import cast
 
-from zero_run_finder.flow import THUNK, Function, Variable, branch_target, halves, variables
+from zero_run_finder.flow import THUNK, Function, Variable, halves, variables
 from zero_run_finder.registers import ARGUMENTS, CALLER_SAVED
 
 from .header import Header
@@ -108,14 +108,18 @@ def read_after(function: Function, call: int) -> dict[int, set[Variable]]:
 
     def effects(address: int) -> tuple[set[Variable], set[Variable]]:
         reads, writes = function.effects(address)
-        instruction = function.code[address]
-        if function.callee(address) is not None:
-            reads = arguments(function.hypervisor, branch_target(instruction))
-        elif instruction.mnemonic.startswith("set"):
-            writes = writes | halves(instruction.reg_name(instruction.operands[0].reg) or "rax")
-        return reads, writes
+        if address in function.calls:
+            return arguments(function.hypervisor, function.calls[address]), writes
+        return reads, writes | set_by_flags(function).get(address, set())
 
     return dict(first_reads(function, function.follows[call], KEPT, effects))
+
+
+@lru_cache(maxsize=1024)
+def set_by_flags(function: Function) -> dict[int, set[Variable]]:
+    """What each setcc writes: a byte, by which compilers begin to write a register."""
+    code = ((address, i) for address, i in function.code.items() if i.mnemonic.startswith("set"))
+    return {address: halves(i.reg_name(i.operands[0].reg) or "rax") for address, i in code}
 
 
 def arguments(hypervisor: Hypervisor, target: int | None) -> set[Variable]:
@@ -135,7 +139,7 @@ def read_at_its_head(function: Function) -> set[Variable]:
     """What of its arguments a function reads before it writes them."""
 
     def effects(address: int) -> tuple[set[Variable], set[Variable]] | None:
-        return None if function.callee(address) is not None else function.effects(address)
+        return None if address in function.calls else function.effects(address)
 
     begin = [function.symbol.address]
     return set().union(*(read for _, read in first_reads(function, begin, variables(ARGUMENTS), effects)))

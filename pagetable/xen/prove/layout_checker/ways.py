@@ -34,6 +34,7 @@ from capstone import x86
 
 from zero_run_finder.flow import RETURN_THUNK, branch_target, decoded
 from zero_run_finder.registers import ARGUMENTS, CALLER_SAVED, GENERAL, PARTS
+from zero_run_finder.solver import satisfiable
 from zero_run_finder.symbolic import MEMORY, Machine, State, Store, Value, memory_named, number, simple
 
 from .hypervisor import Hypervisor, Symbol
@@ -45,7 +46,6 @@ MOST_KEPT = 20_000  # terms
 MOST_FUNCTIONS = 1_000  # of which it is kept what they call and write
 LARGEST_LEAF = 96  # bytes
 LONGEST_INSTRUCTION = 15  # bytes
-TIMEOUT = 5_000  # ms
 WORD = 64
 UNKNOWN = "any value of "  # and the name of an item: a claim without a value for it
 FRAME_OBJECT = 64  # bytes that a callee may write of what it gets the address of
@@ -630,12 +630,7 @@ def consistent(conditions: tuple[z3.BoolRef, ...], another: z3.BoolRef) -> bool:
         near += found
         about = about.union(*map(places, found))
         rest = [c for c in rest if not any(c.eq(f) for f in found)]
-    if not near:
-        return True
-    solver = z3.SolverFor("QF_AUFBV")
-    solver.set("timeout", TIMEOUT)
-    solver.add(*near, another)
-    return bool(solver.check() != z3.unsat)
+    return not near or satisfiable((*near, another))
 
 
 # By the numbers that z3 gives terms, and the terms, which keep their numbers.

@@ -118,11 +118,15 @@ class Function:
 
     def callee(self, address: int) -> str | None:
         """The function that is called at this address, if it is a direct call."""
-        instruction = self.code[address]
-        target = branch_target(instruction)
-        if x86.X86_GRP_CALL not in instruction.groups:
+        if address not in self.calls:
             return None
+        target = self.calls[address]
         return self.hypervisor.function_at(target) if target is not None else ""
+
+    @cached_property
+    def calls(self) -> dict[int, int | None]:
+        """Where each call leads; None, if its target is not in the code."""
+        return {a: branch_target(i) for a, i in self.code.items() if x86.X86_GRP_CALL in i.groups}
 
     def reaching(self, targets: set[int], without: set[int]) -> set[int]:
         """Addresses from which a path leads to one of the targets, past none of the others."""

@@ -21,6 +21,7 @@ from layout_checker.report import Refused
 
 from .flow import RETURN_THUNK, Function, branch_target
 from .registers import CALLER_SAVED, GENERAL, PARTS
+from .solver import satisfiable
 
 MOST_STEPS = 20_000
 NOTHING = {"nop", "lfence", "pause", "endbr64"}
@@ -196,10 +197,7 @@ class Machine:
 
     def possible(self, conditions: Iterable[z3.BoolRef], claim: z3.BoolRef) -> bool:
         """Whether a claim may hold together with the conditions."""
-        solver = z3.SolverFor("QF_AUFBV")
-        solver.set("timeout", 20_000)
-        solver.add(*conditions, claim)
-        return bool(solver.check() != z3.unsat)
+        return satisfiable((*conditions, claim))
 
     def proves(self, state: State, claim: z3.BoolRef) -> bool:
         """Whether a claim follows from the conditions of a path."""
