@@ -31,9 +31,11 @@ def satisfiable(conditions: Iterable[z3.BoolRef]) -> bool:
     solver.push()
     solver.add(*terms)
     answer = solver.check()
-    solver.pop()
     if answer == z3.unknown:
+        _quick.cache_clear()  # nothing is asked of one that was stopped
         answer = _thorough(terms)
+    else:
+        solver.pop()
     verdict = bool(answer != z3.unsat)
     _known[key] = terms, verdict
     return verdict
