@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 XEN_DIR = Path(__file__).resolve().parents[2] / "xen"
 sys.path.insert(0, str(XEN_DIR / "prove"))
 
+from layout_checker.claim import holds  # noqa: E402
+from layout_checker.ways import consistent  # noqa: E402
 from zero_run_finder import solver  # noqa: E402
 from zero_run_finder.solver import satisfiable  # noqa: E402
 from zero_run_finder.symbolic import MEMORY, memory_named  # noqa: E402
@@ -132,6 +134,9 @@ def test_what_the_first_gives_up_goes_to_the_second(gives_up: GivesUp) -> None:
     assert gives_up.renewed == 2
 
 
-def test_in_doubt_conditions_may_hold(gives_up: GivesUp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_says_what_doubt_means(gives_up: GivesUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a claim's way that it cannot be taken; that what has to hold on all ways does not."""
     monkeypatch.setattr(solver, "_thorough", lambda _: z3.unknown)
-    assert satisfiable([RDI == 1, RDI == 2])
+    asked = [RDI == 1, z3.ULT(RSI, RDI)]
+    assert satisfiable(asked) and not satisfiable(asked, in_doubt=False)
+    assert not holds(z3.ULT(RSI, RDI)) and not consistent((RDI == 1,), z3.ULT(RSI, RDI))

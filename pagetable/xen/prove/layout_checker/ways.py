@@ -13,7 +13,8 @@ Invariants:
     place a value was loaded, and not that the place still holds it.
   - Every stack pointer of a function has the same stack, so that its low bits set are one value.
   - Ways are tried shortest first, and no more than some through each instruction: a way that is not found
-    is not there, and a claim about it is refused.
+    is not there, and a claim about it is refused. Nor is one of which it cannot be told in time whether it
+    can be taken.
 
 The assumptions are those of the symbolic machine: a callee keeps the callee-saved registers and those parts
 of its caller's stack frame of which it does not get the address. A small one that calls nothing keeps all
@@ -630,7 +631,7 @@ def consistent(conditions: tuple[z3.BoolRef, ...], another: z3.BoolRef) -> bool:
         near += found
         about = about.union(*map(places, found))
         rest = [c for c in rest if not any(c.eq(f) for f in found)]
-    return not near or satisfiable((*near, another))
+    return not near or satisfiable((*near, another), in_doubt=False)
 
 
 # By the numbers that z3 gives terms, and the terms, which keep their numbers.

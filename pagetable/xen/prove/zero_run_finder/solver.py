@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Whether conditions on registers and memory may hold at once.
 
-Invariant: in doubt they may. A way that cannot be taken is then followed, and what holds on every way is not
-shown; so doubt costs time, or has something refused.
+Invariant: doubt has something refused. Where a statement is about all ways, a way is then followed; where it
+is about one (layout_checker/claim.py), the way does not count. So who asks says what doubt means.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ QUICK, TIMEOUT = 100, 20_000  # ms, of a question: at first, and if that is not 
 MOST_KEPT = 20_000  # answers
 
 # Ways to other places have the same conditions. With each answer its terms, which keep their numbers.
-_known: dict[frozenset[int], tuple[tuple[z3.BoolRef, ...], bool]] = {}
+_known: dict[frozenset[int], tuple[tuple[z3.BoolRef, ...], z3.CheckSatResult]] = {}
 
 
-def satisfiable(conditions: Iterable[z3.BoolRef]) -> bool:
+def satisfiable(conditions: Iterable[z3.BoolRef], in_doubt: bool = True) -> bool:
     """Whether there are registers and memory for which all the conditions hold."""
-    terms = tuple(conditions)
+    answer = _answer(tuple(conditions))
+    return in_doubt if answer == z3.unknown else bool(answer == z3.sat)
+
+
+def _answer(terms: tuple[z3.BoolRef, ...]) -> z3.CheckSatResult:
     key = frozenset(term.get_id() for term in terms)
     if known := _known.get(key):
         return known[1]
@@ -36,9 +40,8 @@ def satisfiable(conditions: Iterable[z3.BoolRef]) -> bool:
         answer = _thorough(terms)
     else:
         solver.pop()
-    verdict = bool(answer != z3.unsat)
-    _known[key] = terms, verdict
-    return verdict
+    _known[key] = terms, answer
+    return answer
 
 
 @lru_cache(maxsize=1)
