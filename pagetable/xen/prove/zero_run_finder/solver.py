@@ -7,7 +7,7 @@ is about one (layout_checker/claim.py), the way does not count. So who asks says
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 import z3
@@ -57,36 +57,37 @@ def _thorough(terms: tuple[z3.BoolRef, ...]) -> z3.CheckSatResult:
 
     That needs a function in the place of memory, which is as good where nothing is stored.
     """
-    try:
-        done: dict[int, z3.ExprRef] = {}
-        terms = tuple(_with_function(term, done) for term in terms)
-        solver = z3.Tactic("qfufbv_ackr").solver()
-    except _Stored:
+    reads = list(_reads(terms))
+    if not all(z3.is_const(read.arg(0)) for read in reads):
         solver = z3.SolverFor("QF_AUFBV")
+    else:
+        solver = z3.Tactic("qfufbv_ackr").solver()
+        terms = _with_function(terms, reads)
     solver.set("timeout", TIMEOUT)
     solver.add(*terms)
     return solver.check()
 
 
-class _Stored(Exception):
-    """A term is about memory after a store."""
+def _reads(terms: Iterable[z3.ExprRef]) -> Iterator[z3.ExprRef]:
+    """Each read of memory in the terms, behind those that its address depends on."""
+    seen: set[int] = set()
+    todo = [(term, False) for term in terms]
+    while todo:
+        term, followed = todo.pop()
+        if followed:
+            yield term
+        elif term.get_id() not in seen:
+            seen.add(term.get_id())
+            if z3.is_select(term):
+                todo.append((term, True))
+            todo += [(child, False) for child in term.children()]
 
 
-def _with_function(term: z3.ExprRef, done: dict[int, z3.ExprRef]) -> z3.ExprRef:
-    """The term with a function of the address for each byte of memory that is read."""
-    known = done.get(term.get_id())
-    if known is not None:
-        return known
-    if z3.is_select(term):
-        memory, address = term.children()
-        if not z3.is_const(memory):
-            raise _Stored
-        byte = z3.Function(f"byte of {memory}", address.sort(), term.sort())
-        changed = byte(_with_function(address, done))
-    elif z3.is_array(term):
-        raise _Stored
-    else:
-        parts = [_with_function(child, done) for child in term.children()]
-        changed = term.decl()(*parts) if parts else term
-    done[term.get_id()] = changed
-    return changed
+def _with_function(terms: tuple[z3.BoolRef, ...], reads: list[z3.ExprRef]) -> tuple[z3.BoolRef, ...]:
+    """The terms with a function of the address for memory."""
+    changed: list[tuple[z3.ExprRef, z3.ExprRef]] = []
+    for read in reads:
+        memory, address = read.children()
+        byte = z3.Function(f"byte of {memory}", address.sort(), read.sort())
+        changed.append((read, byte(z3.substitute(address, *changed))))
+    return tuple(z3.substitute(term, *changed) for term in terms)
