@@ -72,7 +72,7 @@ def linux_args(machine: Machine) -> str:
     # where each character of a guest is an exit.
     level = 4 if machine.architecture == "power" else 5
     console = "hvc0" if machine.xen else _CONSOLES[machine.architecture]
-    late = machine.linux in LATE_TIMERS or (machine.pc and machine.kernel)
+    late = machine.pc and (machine.linux in LATE_TIMERS or machine.kernel)
     checks = ("no_timer_check",) if late else ()
     return " ".join((f"console={console}", "panic=-1", f"loglevel={level}", *checks, *machine.linux_args))
 
