@@ -100,6 +100,12 @@ def test_a_store_shows() -> None:
     assert solver._thorough((RDI == RSI, OF_A_STORE != 7)) == z3.unsat
 
 
+def test_nothing_is_left_of_a_question_that_is_none() -> None:
+    with pytest.raises(z3.Z3Exception):
+        satisfiable([RDI == 1, RSI])
+    assert satisfiable([RDI == 2])
+
+
 class GivesUp:
     """A solver that is stopped each time, and how often another was wanted for the next question."""
 
@@ -110,6 +116,8 @@ class GivesUp:
         return self
 
     def push(self) -> None: ...
+
+    def pop(self) -> None: ...
 
     def add(self, *_: z3.BoolRef) -> None: ...
 

@@ -9,8 +9,8 @@ With --leave-out a loop that is not proven stays as stock Xen has it, and a line
 so, here and in both files. At least one must be proven, or the payload would have a switch for nothing.
 
 With --known a proof that was made before, of the very same image, is taken from a folder of BUILDID.h and
-BUILDID.txt: an installed package has those of the builds it was tested with, as a proof takes minutes with
-Debian 12's solver.
+BUILDID.txt: an installed package has those of the builds it was tested with, as a proof takes a minute of a
+processor with Debian 12's solver.
 """
 
 from __future__ import annotations

@@ -33,13 +33,14 @@ def _answer(terms: tuple[z3.BoolRef, ...]) -> z3.CheckSatResult:
         _known.clear()
     solver = _quick()
     solver.push()
-    solver.add(*terms)
-    answer = solver.check()
+    try:
+        solver.add(*terms)
+        answer = solver.check()
+    finally:
+        solver.pop()  # what is left of a question would be part of all that follow
     if answer == z3.unknown:
         _quick.cache_clear()  # nothing is asked of one that was stopped
         answer = _thorough(terms)
-    else:
-        solver.pop()
     _known[key] = terms, answer
     return answer
 
