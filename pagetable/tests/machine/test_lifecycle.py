@@ -27,7 +27,6 @@ from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
-from trapless_lab.releases import INSTALLED, SETTLING
 
 pytestmark = pytest.mark.machine
 
@@ -43,10 +42,8 @@ SYSFS = f"/sys/kernel/{pagetable.NAME}"
 SWEEP_S = 10
 COLD_FAULTS = runner.DISK_BYTES >> 21  # coldmap reads one byte of every 2 MiB
 
-# One batch of the kernel's own page lists, and the caches that a fork grows.
-FREE_NOISE_KIB = 4096
-# With a later kernel 19 MiB more were free once, for a reason that is not known.
-GAINED_KIB = 32768 if INSTALLED in SETTLING else FREE_NOISE_KIB
+# More than the noise of what is free.
+KEPT_MIB = 2
 
 
 def _step(name: str, command: str, expect: int | None = None) -> Step:
@@ -97,6 +94,8 @@ def strict() -> Transcript:
             _step("enabled again", SPAWN),
             *unload,
             _step("memory after", MEMORY),
+            _step("memory kept", f"dd if=/dev/zero of=/tmp/kept bs=1M count={KEPT_MIB}; {MEMORY}"),
+            _step("keep none", "rm /tmp/kept", expect=0),
             _step("stock again", SPAWN),
             *again(load),
             _step("boosted again", SPAWN),
@@ -228,7 +227,12 @@ def test_disabling_gives_every_page_back(strict: Transcript) -> None:
 
 
 def test_unloading_gives_the_memory_back(strict: Transcript) -> None:
-    require_memory_back(strict, FREE_NOISE_KIB, GAINED_KIB)
+    require_memory_back(strict)
+
+
+def test_negative_control_memory_that_is_kept(strict: Transcript) -> None:
+    with pytest.raises(AssertionError):
+        require_memory_back(strict, after="memory kept")
 
 
 def test_empty_pool_falls_back_to_the_kernel(small: Transcript) -> None:

@@ -30,7 +30,7 @@ from layout_checker.report import Refused, UnusableInput
 from machines import KEPT_OUT, SPAWN, STOCK_FLUSHES, helper_file, insmod, refused
 from trapless_lab import artifacts, host
 from trapless_lab.machines import runner
-from trapless_lab.machines.machine import MACHINES
+from trapless_lab.machines.machine import MACHINES, Machine
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
@@ -39,7 +39,7 @@ from variants import Files, against
 
 pytestmark = [
     pytest.mark.machine,
-    pytest.mark.long("compiles seven hypervisors: some 14 minutes of a processor; a boot for each payload"),
+    pytest.mark.long("compiles eight hypervisors: some 16 minutes of a processor; a boot for each payload"),
     pytest.mark.debian12("its toolstack for 4.17"),
 ]
 
@@ -51,7 +51,7 @@ O1 = "4.17-debug"
 # What these claims are about is in functions of their own in a build that inlines less.
 NOT_INLINED = {"ALLOCATED", "FLUSHED", "GET_PAGE", "ONE_MORE_REFERENCE", "OTHERS_PAUSED", "PAUSED"}
 OF_LATER_VERSIONS = {"VALID_WITHOUT_HOLES", "VALID_BY_OFFSETS", "PDX_TO_MFN"}
-SERIES = "4.17-series"
+WITH_SERIES = tuple(f"{version}-series" for version in PLAIN)
 REPEATERS = {"l1_update", "table_refs", "ranges"}
 UNKNOWN = "functions are not as in any build that is known"
 
@@ -71,6 +71,11 @@ def own(variant: str) -> tuple[Path, Path]:
 @cache
 def findings(variant: str) -> probe.Findings:
     return probe.look(*own(variant))
+
+
+def toolstack(version: str) -> Path:
+    """That of Debian's packages of this version."""
+    return host.ROOT if version == host.xen().version else artifacts.fetched_xen("debian13")
 
 
 # -- what is proven -------------------------------------------------------------------------------
@@ -107,7 +112,7 @@ def test_options_whose_code_was_never_looked_at_are_named() -> None:
     assert all("this Xen was built with CONFIG_" in found.left_out[part] for part in REPEATERS)
 
 
-@pytest.mark.parametrize("variant", [SERIES, DEBUG, O1])
+@pytest.mark.parametrize("variant", [*WITH_SERIES, DEBUG, O1])
 def test_of_a_debug_build_nothing_is_claimed(variant: str) -> None:
     """The compiler optimises less, so passages are not as they were written down."""
     found = findings(variant)
@@ -162,11 +167,9 @@ def test_one_flipped_jump_is_another_function(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module", params=PLAIN)
 def payload(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """A plain build with its payload; the toolstack is that of Debian's package of this version."""
-    variant: str = request.param
-    files = own(variant)
-    toolstack = host.ROOT if variant == host.xen().version else artifacts.fetched_xen("debian13")
-    return builds.build(variant, *files, tmp_path_factory.mktemp(variant), toolstack)
+    """A plain build with its payload."""
+    version: str = request.param
+    return builds.build(version, *own(version), tmp_path_factory.mktemp(version), toolstack(version))
 
 
 def test_the_payload_has_the_parts_that_were_promised(payload: Build) -> None:
@@ -187,10 +190,15 @@ def test_the_adversarial_guest_gets_the_same_answers(payload: Build, tmp_path: P
 # -- the series for Xen ---------------------------------------------------------------------------
 
 
+def booted(name: str, variant: str) -> Machine:
+    """One of the lab's machines with a build of the table."""
+    return MACHINES[name].with_xen(toolstack(variant.partition("-")[0])).with_image(own(variant)[0])
+
+
 def boot(variant: str, pool: list[Step]) -> Transcript:
     """The hypercalls and the pool, on a strict dom0 without any payload."""
     return runner.run(
-        MACHINES["xen-strict"].with_image(own(variant)[0]).with_icount().with_disk(),
+        booted("xen-strict", variant).with_icount().with_disk(),
         [
             Step("without the pool", SPAWN),
             insmod(hypercalls.TEST),
@@ -209,10 +217,16 @@ def boot(variant: str, pool: list[Step]) -> Transcript:
     )
 
 
+@pytest.fixture(scope="module", params=PLAIN)
+def version(request: pytest.FixtureRequest) -> str:
+    """Of the Xen that the series is in, and of its control."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def series() -> Transcript:
+def series(version: str) -> Transcript:
     return boot(
-        SERIES,
+        f"{version}-series",
         [
             *(hypercalls.cycle(length) for length in (1, 512)),
             Step("remove the test", f"rmmod {hypercalls.TEST}"),
@@ -227,9 +241,9 @@ def series() -> Transcript:
 
 
 @pytest.fixture(scope="module")
-def without_series() -> Transcript:
+def without_series(version: str) -> Transcript:
     """The control: CONFIG_PV_SEMI_WRITABLE is not there."""
-    return boot("4.17", [insmod(name="pool", expect=None)])
+    return boot(version, [insmod(name="pool", expect=None)])
 
 
 def test_its_assertions_are_on(series: Transcript, without_series: Transcript) -> None:
@@ -278,10 +292,11 @@ def test_negative_control_flushes_without_the_series(without_series: Transcript)
         assert without_series.counts(step).pages >= STOCK_FLUSHES
 
 
-def test_the_series_on_two_cpus() -> None:
+@pytest.mark.parametrize("variant", WITH_SERIES)
+def test_the_series_on_two_cpus(variant: str) -> None:
     """Calls that overlap; then memory, while both fork and are served by the pool."""
     transcript = runner.run(
-        MACHINES["xen-strict-smp"].with_image(own(SERIES)[0]),
+        booted("xen-strict-smp", variant),
         [
             insmod(hypercalls.TEST),
             Step("race", hypercalls.run_case("race"), timeout_s=300),
