@@ -7,13 +7,13 @@ can be reverted, which is refused while a frame is marked. The negative control 
 drop a dead domain's marks.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 import hypercalls
+from device_domu import AHCI, DOMU, FIRST_MARK, LEFT, WITH_DISK, left, nothing_left
 from machines import GUEST, KEPT_OUT, helper_file, insmod, payload_file
 from trapless_lab.machines import domu, runner
 from trapless_lab.machines.domu import DomU
@@ -26,27 +26,8 @@ from trapless_lab.pagetable.parts import NAME
 
 pytestmark = pytest.mark.machine
 
-AHCI = "0000:00:1f.2"  # where a Q35 has it
 ZOMBIE = "zombie"
 
-# No device, but it may be given one at any time: its IOMMU tables follow its page types.
-DOMU = DomU(
-    programs=("spawn",),
-    memory_mib=192,  # 64 of it are bounce buffers for the device
-    passthrough=True,
-    files={
-        **helper_file("hypercall_test"),
-        **helper_file(hypercalls.MODULE),
-        **pagetable.files([pagetable.POOL_PART]),
-    },
-)
-WITH_DISK = replace(
-    DOMU,
-    name="disk",
-    devices=(AHCI,),
-    modules=("xen-pcifront", *dma.MODULES),
-    files={**DOMU.files, **dma.files()},
-)
 CASES = ("version", "twice", "not_ours", "page_table", "xen_page", "bad_in_the_middle", "contents")
 FUZZ_CALLS = 1_000
 PROCESSES = 100
@@ -54,7 +35,6 @@ STOCK_FLUSHES = 9  # per process: one for each of its tables
 
 _LOAD = Step("load", f"xen-livepatch load {GUEST}/{NAME}.livepatch")
 _UNLOAD = Step("unload", f"xen-livepatch revert {NAME} && xen-livepatch unload {NAME}")
-_LEFT = "xl list; xl info | grep free_memory"
 _SPAWN = f"spawn fork-exit -n {PROCESSES} >/dev/null"
 
 
@@ -62,22 +42,10 @@ def _in_domu(guest: DomU, case: str) -> Step:
     return guest.step(case, hypercalls.run_case(case), expect=None)
 
 
-def _left(when: str) -> Step:
-    return Step(f"left {when}", _LEFT)
-
-
-# The map of marks is made at the first call and stays.
-_FIRST_MARK = (
-    insmod("hypercall_test"),
-    Step("first mark", hypercalls.run_case("twice")),
-    Step("rmmod", "rmmod hypercall_test"),
-)
-
-
 def _run_with_disk(steps: Sequence[Step]) -> Transcript:
     """Start the domU that has a disk controller, run steps, and take the payload out again."""
     guest = WITH_DISK
-    before = [domu.toolstack(), _LOAD, *_FIRST_MARK, domu.assignable(AHCI), _left("before"), guest.create()]
+    before = [domu.toolstack(), _LOAD, *FIRST_MARK, domu.assignable(AHCI), left("before"), guest.create()]
     return runner.run(
         dma.MACHINE,
         [*before, *steps, domu.console(), _UNLOAD],
@@ -107,7 +75,7 @@ def with_device() -> Transcript:
             *map(guest.inside, pagetable.load_steps([pagetable.POOL_PART])),
             guest.destroy(),
             Step("forgotten", guest.gone()),
-            _left("destroyed"),
+            left("destroyed"),
         ]
     )
 
@@ -140,7 +108,7 @@ def test_no_revert_while_a_domu_has_marks(with_device: Transcript) -> None:
 
 def test_destroyed_with_frames_marked(with_device: Transcript) -> None:
     """Frames that the test marked, and those of the guest module."""
-    _nothing_left(with_device, "before", "destroyed")
+    nothing_left(with_device, "before", "destroyed")
     assert with_device.kernel_warnings() == []
     assert domu.kernel_warnings(with_device) == []
 
@@ -162,8 +130,8 @@ def with_pool() -> Transcript:
         [
             domu.toolstack(),
             _LOAD,
-            *_FIRST_MARK,
-            _left("before"),
+            *FIRST_MARK,
+            left("before"),
             guest.create(),
             *map(guest.inside, pagetable.load_steps([pagetable.POOL_PART])),
             guest.step("spawn", _SPAWN),
@@ -173,14 +141,14 @@ def with_pool() -> Transcript:
             guest.step("spawn again", _SPAWN),
             guest.inside(replace(pagetable.pool_step(), name="restored")),
             Step("crash", f"{guest.run('echo c >/proc/sysrq-trigger')}; {guest.gone()}", expect=None),
-            _left("crashed"),
+            left("crashed"),
             domu.console(),
             _UNLOAD,
             Step(f"load {ZOMBIE}", f"xen-livepatch load {GUEST}/{ZOMBIE}.livepatch"),
             guest.create(),
             guest.inside(insmod("hypercall_test")),
             _in_domu(guest, "mark"),
-            Step("forget", f"xl destroy {guest.name}; sleep 2; {_LEFT}"),
+            Step("forget", f"xl destroy {guest.name}; sleep 2; {LEFT}"),
             Step("revert", f"xen-livepatch revert {ZOMBIE}", expect=None),
         ],
         files={
@@ -206,7 +174,7 @@ def test_the_pool_is_saved_and_restored(with_pool: Transcript) -> None:
 
 @pytest.mark.long("a domU that is saved, restored and crashes; make check has one with a device")
 def test_crashed_with_frames_marked(with_pool: Transcript) -> None:
-    _nothing_left(with_pool, "before", "crashed")
+    nothing_left(with_pool, "before", "crashed")
     assert with_pool.kernel_warnings() == []
 
 
@@ -233,19 +201,10 @@ def test_saved_with_its_device() -> None:
             Step("revert while it serves", f"xen-livepatch revert {NAME}", expect=None),
             Step("save", f"xl save {guest.name} /tmp/save && {guest.gone()}", timeout_s=300),
             Step("remove the image", "rm /tmp/save"),
-            _left("saved"),
+            left("saved"),
         ]
     )
     assert sum(level["cached"] for level in pagetable.pool_sizes(transcript["at home"]).values()) > 0
     assert transcript["revert while it serves"].rc != 0
-    _nothing_left(transcript, "before", "saved")
+    nothing_left(transcript, "before", "saved")
     assert domu.kernel_warnings(transcript) == []
-
-
-def _nothing_left(transcript: Transcript, before: str, after: str) -> None:
-    left = transcript[f"left {after}"].output
-    assert len(re.findall(r"^\S+ +\d+ ", left, re.MULTILINE)) == 1, left
-    was, now = (
-        re.findall(r"free_memory\s*: (\d+)", transcript[f"left {when}"].output) for when in (before, after)
-    )
-    assert was == now

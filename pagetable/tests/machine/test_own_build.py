@@ -20,6 +20,7 @@ import hypercalls
 import probe
 from builds import Build
 from check_layout import DEFAULT_LAYOUT
+from device_domu import AHCI, FIRST_MARK, WITH_DISK, left, nothing_left
 from layout_checker import proofs
 from layout_checker.claim import Claim, Either
 from layout_checker.fit import fit
@@ -29,8 +30,9 @@ from layout_checker.known_functions import OPTIONS, Known, left_out, lists, plac
 from layout_checker.report import Refused, UnusableInput
 from machines import KEPT_OUT, SPAWN, STOCK_FLUSHES, helper_file, insmod, refused
 from trapless_lab import artifacts, host
-from trapless_lab.machines import runner
+from trapless_lab.machines import domu, runner
 from trapless_lab.machines.machine import MACHINES, Machine
+from trapless_lab.machines.pair import Pair
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
@@ -39,7 +41,7 @@ from variants import Files, against
 
 pytestmark = [
     pytest.mark.machine,
-    pytest.mark.long("compiles eight hypervisors: some 16 minutes of a processor; a boot for each payload"),
+    pytest.mark.long("compiles nine hypervisors: some 18 minutes of a processor; a boot for each payload"),
     pytest.mark.debian12("its toolstack for 4.17"),
 ]
 
@@ -52,6 +54,8 @@ O1 = "4.17-debug"
 NOT_INLINED = {"ALLOCATED", "FLUSHED", "GET_PAGE", "ONE_MORE_REFERENCE", "OTHERS_PAUSED", "PAUSED"}
 OF_LATER_VERSIONS = {"VALID_WITHOUT_HOLES", "VALID_BY_OFFSETS", "PDX_TO_MFN"}
 WITH_SERIES = tuple(f"{version}-series" for version in PLAIN)
+ZOMBIE = "4.17-zombie"
+"""The series without its third patch."""
 REPEATERS = {"l1_update", "table_refs", "ranges"}
 UNKNOWN = "functions are not as in any build that is known"
 
@@ -59,9 +63,14 @@ SEEDS, ROUNDS = range(7000, 7004), 20
 FUZZ_CALLS = 3_000
 
 
+def version_of(variant: str) -> str:
+    """The source that it is compiled from."""
+    return variant.partition("-")[0]
+
+
 def own(variant: str) -> tuple[Path, Path]:
     """Image and symbols of a build."""
-    version = variant.partition("-")[0]
+    version = version_of(variant)
     if why := artifacts.own_xen_missing(version):
         pytest.skip(f"Xen {version}: {why}")
     folder = artifacts.own_xen(variant)
@@ -99,10 +108,13 @@ def test_what_repeats_decisions_is_left_out_unless_its_functions_are_known(varia
 
 @pytest.mark.parametrize("variant", PLAIN)
 def test_a_digest_is_of_a_function_and_not_of_a_build(variant: str) -> None:
-    """Half of what another hand compiled, with other options, is to the byte what Debian ships."""
+    """Much of what another hand compiled, with other options, is to the byte what Debian ships.
+
+    Of 4.20 also with another gcc than Debian's build.
+    """
     functions = set(findings(variant).functions)
     (known,) = (known for known in read_known() if known.name.startswith(f"{variant}."))
-    assert 2 * len(functions & known.lines) > len(functions) > 50
+    assert 3 * len(functions & known.lines) > len(functions) > 50
 
 
 def test_options_whose_code_was_never_looked_at_are_named() -> None:
@@ -192,7 +204,7 @@ def test_the_adversarial_guest_gets_the_same_answers(payload: Build, tmp_path: P
 
 def booted(name: str, variant: str) -> Machine:
     """One of the lab's machines with a build of the table."""
-    return MACHINES[name].with_xen(toolstack(variant.partition("-")[0])).with_image(own(variant)[0])
+    return MACHINES[name].with_xen(toolstack(version_of(variant))).with_image(own(variant)[0])
 
 
 def boot(variant: str, pool: list[Step]) -> Transcript:
@@ -311,3 +323,49 @@ def test_the_series_on_two_cpus(variant: str) -> None:
     assert transcript.counts("race").domain > 1000
     assert sum(level["hits"] for level in pagetable.pool_sizes(transcript["pool"]).values()) > 100
     assert transcript.kernel_warnings() == []
+
+
+def ended_with_marks(variant: str) -> Transcript:
+    """A domU with a disk controller is destroyed with frames marked, by a test and by its pool."""
+    guest = WITH_DISK
+    toolstack_of = Pair("own", xen="" if version_of(variant) == host.xen().version else "debian13")
+    # Xen gives a domain's memory back bit by bit.
+    wait = "n=0; while xl list | grep -q '(null)' && [ $n -lt 40 ]; do sleep 0.5; n=$((n + 1)); done"
+    return runner.run(
+        booted("xen-strict", variant).with_disk(),
+        [
+            domu.toolstack(),
+            *FIRST_MARK,
+            domu.assignable(AHCI),
+            left("before"),
+            guest.create(),
+            guest.inside(insmod(hypercalls.TEST)),
+            guest.step("mark", hypercalls.run_case("mark")),
+            *map(guest.inside, pagetable.POOL_PART.load),
+            guest.step("processes", "spawn fork-exit -n 40 >/dev/null"),
+            guest.inside(pagetable.pool_step()),
+            guest.destroy(),
+            Step("wait", wait),
+            left("destroyed"),
+            domu.console(),
+        ],
+        files={**domu.tree(guest, of=toolstack_of), **helper_file(hypercalls.TEST)},
+        modules=domu.PCI_MODULES,
+        make_disk=dma.disk,
+    )
+
+
+@pytest.mark.parametrize("variant", WITH_SERIES)
+def test_nothing_is_left_of_a_domain_that_ends_with_marks(variant: str) -> None:
+    transcript = ended_with_marks(variant)
+    assert sum(level["hits"] for level in pagetable.pool_sizes(transcript["pool"]).values()) > 100
+    nothing_left(transcript, "before", "destroyed")
+    assert transcript.kernel_warnings() == domu.kernel_warnings(transcript) == []
+
+
+def test_negative_control_marks_that_nobody_drops() -> None:
+    """Without the patch for the end of a domain it stays in Xen's list, without a name, and its memory."""
+    transcript = ended_with_marks(ZOMBIE)
+    assert "(null)" in transcript["left destroyed"].output
+    with pytest.raises(AssertionError):
+        nothing_left(transcript, "before", "destroyed")
