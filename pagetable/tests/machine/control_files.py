@@ -19,8 +19,9 @@ WRITABLE = ("enabled", "policy", "limit_number", "limit_percent", "shrink", *CAC
 # Read back after every write, in this order.
 STATE = ("enabled", "policy", "limit_number", "limit_percent", "shrunk")
 
-# Tables are freed a grace period after their process; "sleep" would be a process with tables, too.
-SETTLE = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done"
+# Tables are freed a grace period after their process. The shell itself waits a second, for input that never
+# comes; "sleep" would be a process with tables, too.
+SETTLE = "[ -p /tmp/never ] || mkfifo /tmp/never; read -t 1 never <>/tmp/never"
 
 _UINT_MAX = 2**32 - 1
 _EDGES = (0, 1, 2, 63, 64, 65, 99, 100, 101, 180, 2**31 - 1, 2**31, _UINT_MAX, 2**32, 2**63, 2**64, 10**30)

@@ -128,7 +128,7 @@ def control() -> Transcript:
             replace(load[0], name="payload comes"),
             r.step(
                 "enable with payload",
-                f"{_write('enabled', 1)} && spawn fork-sh -n 5 && {SETTLE}; {r.SUM}",
+                f"{_write('enabled', 1)} && spawn fork-sh -n 5 || exit 1; {SETTLE}; {r.SUM}",
             ),
             replace(unload[0], name="module goes"),
             r.step("use without module", "spawn fork-sh -n 5"),
