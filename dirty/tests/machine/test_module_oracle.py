@@ -24,6 +24,8 @@ OTHER = (
 )
 # Where series of the kernel differ: fork, writeback, tables that go away, who holds pages.
 LATER = ("fork", "write-back", "swap", "huge", "dontneed-huge", "merged", "pinned", "direct", "one-writer")
+# Of these, where make check tests the rest on another build of the same source.
+BRIEF = ("fork", "write-back", "swap", "one-writer")
 # What one CPU does otherwise than two: no flush of another's TLB, and each race is one with the scheduler.
 ONE_CPU = ("one-writer", "huge", "dontneed-huge", "swap", "merged", "pinned", "trackers", "noise", "fork")
 
@@ -99,6 +101,15 @@ def test_nothing_is_missed_on_later_kernels(linux: Linux) -> None:
     for mistake, scenario in LATER_MISTAKES.items():
         caught = {row["scenario"] for row in oracle.bad(oracle.report(transcript, mistake))}
         assert caught == {scenario}, mistake
+
+
+@pytest.mark.debian12("another release has no backports of it")
+def test_nothing_is_missed_where_only_the_compiler_is_another() -> None:
+    """The kernel of Debian 12's backports, which has the source of 6.12-deb13."""
+    steps = {"own": f"--target own {oracle.only(BRIEF)}"}
+    assert _check(_run(MACHINES["bare-smp"].with_linux("6.12-deb12"), 600, steps), "own") == {
+        (name, "own") for name in BRIEF
+    }
 
 
 @pytest.mark.long("make check holds two CPUs, which do all that one does")

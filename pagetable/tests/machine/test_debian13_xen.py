@@ -22,7 +22,6 @@ from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
 from trapless_lab.pagetable.experiments import dma
 from trapless_lab.pagetable.parts import NAME
-from trapless_lab.releases import Linux
 
 pytestmark = [
     pytest.mark.machine,
@@ -124,40 +123,3 @@ def test_marks_do_not_hold_it_in_place(boot: Transcript) -> None:
     assert boot["evict"].rc == 0, boot["evict"].output
     assert boot["revert with the pool loaded"].rc == 0
     assert not boot.kernel_warnings()
-
-
-@pytest.mark.long("another boot; make check has this Xen under 6.1, and 6.12 over Debian 12's Xen")
-def test_both_halves_are_debian_13s() -> None:
-    """Xen and dom0's kernel of the same release: no flush for processes, and memory as it should be."""
-    linux: Linux = "6.12-deb13"
-    payload, pool, pvmmu = pagetable.PAYLOAD_PART, pagetable.POOL_PART, pagetable.PVMMU_PART
-    machine = replace(MACHINES["xen-strict"].with_icount(), name="Debian 13").with_linux(linux)
-    transcript = runner.run(
-        machine.with_xen(artifacts.fetched_xen(DEBIAN13)),
-        [
-            # 6.12 examines certificates for some time after the boot.
-            Step("settle", "sleep 20; uname -r"),
-            Step("stock", SPAWN),
-            *payload.load,
-            *pool.load,
-            *pvmmu.load,
-            Step("left out", f"cat {pagetable.SYSFS}/left_out {pagetable.PVMMU_SWITCHES}/left_out"),
-            Step("warm", SPAWN),
-            Step("flushes", SPAWN),
-            Step("memory", "cow --seed 3 --pages 128 --rounds 40 && cowthreads 20", timeout_s=600),
-            *pvmmu.unload,
-            *pool.unload,
-            *payload.unload,
-            Step("stock again", SPAWN),
-        ],
-        files={
-            payload.guest_path: File(artifacts.payload("pagetable", NAME, DEBIAN13)),
-            pool.guest_path: File(artifacts.module("pagetable", "pool", NAME, linux)),
-            pvmmu.guest_path: File(artifacts.module("pagetable", "pvmmu", pagetable.PVMMU, linux)),
-        },
-    )
-    assert "Xen version 4.20" in transcript.console and transcript["settle"].output.startswith("6.12.")
-    assert transcript["left out"].output.split() == []
-    assert transcript.counts("stock").pages >= STOCK_FLUSHES <= transcript.counts("stock again").pages
-    assert transcript.counts("flushes").pages == 0
-    assert not transcript.kernel_warnings()
