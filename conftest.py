@@ -38,6 +38,7 @@ DEAREST = (
     "test_experiments.py::test_runs_and_holds[power-exits]",
     "test_kvm_guest.py",
     "test_domu.py",
+    "test_pairs.py",
     "test_criu_guest.py",
     "test_accounting.py",
     "test_module.py",
