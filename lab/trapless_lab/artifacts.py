@@ -79,7 +79,7 @@ def own_xen(variant: str) -> Path:
 
 
 def own_xen_missing(version: str) -> str:
-    """Return why no hypervisor of a version could be made: no mirror had its source; nothing if one had."""
+    """Return why no hypervisor of a version could be made: nobody had its source; nothing if one had."""
     reason = build_dir() / "pagetable" / "own-xen" / "source" / f"{version}.missing"
     return reason.read_text().strip() if reason.exists() else ""
 

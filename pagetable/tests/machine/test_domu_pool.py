@@ -49,7 +49,7 @@ def _run_with_disk(steps: Sequence[Step]) -> Transcript:
     return runner.run(
         dma.MACHINE,
         [*before, *steps, domu.console(), _UNLOAD],
-        files={**domu.tree(guest), **payload_file(), **helper_file("hypercall_test")},
+        files={**domu.tree(guest), **payload_file(), **helper_file(hypercalls.TEST)},
         modules=domu.PCI_MODULES,
         make_disk=dma.disk,
     )
@@ -65,7 +65,7 @@ def with_device() -> Transcript:
             *map(guest.inside, pagetable.load_steps([pagetable.POOL_PART])),
             guest.step("pool", _SPAWN),
             *map(guest.inside, pagetable.unload_steps([pagetable.POOL_PART])),
-            guest.inside(insmod("hypercall_test")),
+            guest.inside(insmod(hypercalls.TEST)),
             *(_in_domu(guest, case) for case in CASES),
             guest.inside(insmod(hypercalls.MODULE)),
             guest.inside(hypercalls.fuzz("fuzz", 2, FUZZ_CALLS)),
@@ -146,7 +146,7 @@ def with_pool() -> Transcript:
             _UNLOAD,
             Step(f"load {ZOMBIE}", f"xen-livepatch load {GUEST}/{ZOMBIE}.livepatch"),
             guest.create(),
-            guest.inside(insmod("hypercall_test")),
+            guest.inside(insmod(hypercalls.TEST)),
             _in_domu(guest, "mark"),
             Step("forget", f"xl destroy {guest.name}; sleep 2; {LEFT}"),
             Step("revert", f"xen-livepatch revert {ZOMBIE}", expect=None),
@@ -155,7 +155,7 @@ def with_pool() -> Transcript:
             **domu.tree(guest),
             **payload_file(),
             **payload_file(ZOMBIE),
-            **helper_file("hypercall_test"),
+            **helper_file(hypercalls.TEST),
         },
         modules=domu.MODULES,
     )

@@ -41,7 +41,7 @@ from variants import Files, against
 
 pytestmark = [
     pytest.mark.machine,
-    pytest.mark.long("compiles nine hypervisors: some 18 minutes of a processor; a boot for each payload"),
+    pytest.mark.long("compiles nine hypervisors: some 16 minutes of a processor; a boot for each payload"),
     pytest.mark.debian12("its toolstack for 4.17"),
 ]
 
@@ -82,9 +82,9 @@ def findings(variant: str) -> probe.Findings:
     return probe.look(*own(variant))
 
 
-def toolstack(version: str) -> Path:
-    """That of Debian's packages of this version."""
-    return host.ROOT if version == host.xen().version else artifacts.fetched_xen("debian13")
+def pair(version: str) -> Pair:
+    """Debian's packages of this version, for the toolstack."""
+    return Pair("own", xen="" if version == host.xen().version else "debian13")
 
 
 # -- what is proven -------------------------------------------------------------------------------
@@ -108,13 +108,10 @@ def test_what_repeats_decisions_is_left_out_unless_its_functions_are_known(varia
 
 @pytest.mark.parametrize("variant", PLAIN)
 def test_a_digest_is_of_a_function_and_not_of_a_build(variant: str) -> None:
-    """Much of what another hand compiled, with other options, is to the byte what Debian ships.
-
-    Of 4.20 also with another gcc than Debian's build.
-    """
+    """Half of what another hand compiled, with other options or gcc, is to the byte what Debian ships."""
     functions = set(findings(variant).functions)
     (known,) = (known for known in read_known() if known.name.startswith(f"{variant}."))
-    assert 3 * len(functions & known.lines) > len(functions) > 50
+    assert 2 * len(functions & known.lines) >= len(functions) > 50
 
 
 def test_options_whose_code_was_never_looked_at_are_named() -> None:
@@ -181,7 +178,7 @@ def test_one_flipped_jump_is_another_function(tmp_path: Path) -> None:
 def payload(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
     """A plain build with its payload."""
     version: str = request.param
-    return builds.build(version, *own(version), tmp_path_factory.mktemp(version), toolstack(version))
+    return builds.build(version, *own(version), tmp_path_factory.mktemp(version), pair(version).xen_root)
 
 
 def test_the_payload_has_the_parts_that_were_promised(payload: Build) -> None:
@@ -204,7 +201,8 @@ def test_the_adversarial_guest_gets_the_same_answers(payload: Build, tmp_path: P
 
 def booted(name: str, variant: str) -> Machine:
     """One of the lab's machines with a build of the table."""
-    return MACHINES[name].with_xen(toolstack(version_of(variant))).with_image(own(variant)[0])
+    image, _ = own(variant)
+    return MACHINES[name].with_xen(pair(version_of(variant)).xen_root).with_image(image)
 
 
 def boot(variant: str, pool: list[Step]) -> Transcript:
@@ -328,7 +326,6 @@ def test_the_series_on_two_cpus(variant: str) -> None:
 def ended_with_marks(variant: str) -> Transcript:
     """A domU with a disk controller is destroyed with frames marked, by a test and by its pool."""
     guest = WITH_DISK
-    toolstack_of = Pair("own", xen="" if version_of(variant) == host.xen().version else "debian13")
     # Xen gives a domain's memory back bit by bit.
     wait = "n=0; while xl list | grep -q '(null)' && [ $n -lt 40 ]; do sleep 0.5; n=$((n + 1)); done"
     return runner.run(
@@ -349,7 +346,7 @@ def ended_with_marks(variant: str) -> Transcript:
             left("destroyed"),
             domu.console(),
         ],
-        files={**domu.tree(guest, of=toolstack_of), **helper_file(hypercalls.TEST)},
+        files={**domu.tree(guest, of=pair(version_of(variant))), **helper_file(hypercalls.TEST)},
         modules=domu.PCI_MODULES,
         make_disk=dma.disk,
     )

@@ -36,7 +36,7 @@ BALLOON_KIB = 256 << 10
 NOISE_KIB = 1024
 
 WRITES = "writes"
-"""Marks where a step's own processes have ended: those that begin it can make the pool grow, with a flush."""
+"""Marks where all processes that begin a step have ended: they can make the pool grow, with a flush."""
 
 # Printed on the console: before it there must be no warning, after it there must be one.
 DIRTY = "now tables come back dirty"
@@ -78,6 +78,7 @@ def _policy(kind: str, number: int = 180, percent: int = 100) -> Step:
 def _shrink(name: str, file: str, value: object) -> Step:
     """Return a step that writes to a file and reads the result; no process starts in between."""
     left = r.SUM.replace("echo cached", "echo left")
+    # "mark" is a process, too: its tables are back before the first reading.
     marked = f"{SETTLE}; mark {WRITES}; {SETTLE}"
     return r.step(name, f"{marked}; {r.SUM}; {_write(file, value)}; rc=$?; {left}; exit $rc")
 
