@@ -8,6 +8,7 @@ import re
 
 from trapless_lab import artifacts
 from trapless_lab.machines import guest
+from trapless_lab.machines.free_memory import HOARDED
 from trapless_lab.machines.initramfs import File
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
@@ -104,7 +105,7 @@ MEMORY = (
     f"echo 1 >/proc/sys/vm/compact_memory; sleep 1; free={_FREE}; "
     "[ $free -gt $((was + 64)) ] && [ $n -lt 30 ]; do n=$((n + 1)); done; "
     "awk '$1 == \"mm_struct\" {print $1, $2}' /proc/slabinfo; "
-    'awk \'$1 == "count:" {pages += $2} END {print "hoarded", 4 * pages}\' /proc/zoneinfo; '
+    f"{HOARDED}; "
     "grep -E '^(MemFree|Cached|AnonPages|PageTables|Slab|VmallocUsed|Percpu):' /proc/meminfo"
 )
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from trapless_lab import artifacts, host
+from trapless_lab.machines.free_memory import HOARDED
 from trapless_lab.machines.initramfs import File, Tree, program
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
@@ -21,14 +22,9 @@ STOCK_FLUSHES = 15 * _PROCESSES
 KEPT_OUT = {"normal": "written", "semi_writable": "blocked", "released": "written"}
 """What a device's write must come to in each phase of pagetable-dma."""
 
-# Tables are freed after a grace period; then free memory is what it was. The pages that a processor keeps for
-# itself are free as well: from Linux 6.7 on some 17 MiB of them come and go with what it did last.
-MEMORY = (
-    "sleep 1; grep -E '^(MemFree|PageTables):' /proc/meminfo; "
-    "sed -n 's/^ *count: *\\([0-9]*\\)$/PerCpuPages: \\1/p' /proc/zoneinfo"
-)
+# Tables are freed after a grace period; then free memory is what it was.
+MEMORY = f"sleep 1; {HOARDED}; grep -E '^(MemFree|PageTables):' /proc/meminfo"
 """Prints what ``require_memory_back`` compares, in the steps "memory before" and "memory after"."""
-_PAGE_KIB = 4
 # The kernel's caches, which a fork grows.
 _FREE_NOISE_KIB = 1024
 # The counter lags by a per-CPU batch; leaked tables would be 1,000 KiB or more.
@@ -44,10 +40,9 @@ STOP_FORKERS = f"while read -r pid; do kill $pid && echo stopped || exit 1; done
 
 def _memory(transcript: Transcript, step: str) -> tuple[int, int]:
     """Return the KiB that are free, and those that are page tables."""
-    seen = re.findall(r"(\w+):\s+(\d+)", transcript[step].output)
-    kib = {name: int(count) for name, count in seen if name != "PerCpuPages"}
-    kept = sum(int(count) for name, count in seen if name == "PerCpuPages")
-    return kib["MemFree"] + kept * _PAGE_KIB, kib["PageTables"]
+    seen = re.findall(r"^(\w+):? +(\d+)", transcript[step].output, re.MULTILINE)
+    kib = {name: int(count) for name, count in seen}
+    return kib["MemFree"] + kib["hoarded"], kib["PageTables"]
 
 
 def require_memory_back(
