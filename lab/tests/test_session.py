@@ -64,7 +64,12 @@ def test_early_end_names_the_next_step_and_shows_qemus_output(tmp_path: Path) ->
         session.GuestError, match=r"exit code 4\) while waiting for step \"bytes\" to begin"
     ) as info:
         watch(tmp_path, ["sh", "-c", "echo no such device; exit 4"], steps_log=b"")
-    assert "no such device" in str(info.value)
+    assert "no such device" in str(info.value) and not isinstance(info.value, session.KilledError)
+
+
+def test_an_emulator_that_a_signal_ended_is_told_from_one_that_ended(tmp_path: Path) -> None:
+    with pytest.raises(session.KilledError, match=r"exit code -9\) while waiting"):
+        watch(tmp_path, ["sh", "-c", "kill -KILL $$"], steps_log=b"")
 
 
 @pytest.mark.parametrize("console", ["bare-panic-console.log", "xen-panic-console.log"])

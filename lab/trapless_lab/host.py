@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ _EMULATORS = {
 # The first bytes of what zstd has packed.
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
+_XEN_IMAGE = re.compile(r"xen-(?P<version>\d+\.\d+)-amd64\.(?:gz|efi)")
 _XEN = re.compile(r"xen-(?P<version>(?P<major>\d+)\.(?P<minor>\d+))-amd64\.gz")
 
 
@@ -145,6 +147,14 @@ def kernel(boot: Path = BOOT, modules: Path = MODULES) -> Kernel:
     return Kernel(newest["release"], boot / newest[0])
 
 
+def xen_of(image: Path | None, root: Path = ROOT) -> Xen:
+    """Return the Xen of the release that an image's file name says, as of several after an upgrade of the
+    distribution; the newest if it says none.
+    """
+    named = _XEN_IMAGE.fullmatch(image.name) if image else None
+    return Xen(named["version"], root) if named else xen(root)
+
+
 def xen(root: Path = ROOT) -> Xen:
     """Return the newest Xen of this host, or that of packages that are unpacked in a folder."""
     boot = root / "boot"
@@ -158,7 +168,10 @@ def xen(root: Path = ROOT) -> Xen:
 def unpack_xen(directory: Path, image: Path) -> Path:
     """Write the hypervisor, uncompressed as QEMU's multiboot loader wants it, into ``directory``."""
     target = directory / "xen"
-    target.write_bytes(gzip.decompress(image.read_bytes()))
+    try:
+        target.write_bytes(gzip.decompress(image.read_bytes()))
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise LabError(f"{image} is not a gzip file, as /boot/xen-*.gz are: {error}") from error
     return target
 
 
@@ -193,6 +206,12 @@ def module_content(path: Path) -> bytes:
     """Return a module as it is loaded: later kernels than 6.1 have theirs packed with xz."""
     content = path.read_bytes()
     return lzma.decompress(content) if path.suffix == ".xz" else content
+
+
+def module_release(path: Path) -> str:
+    """Return the release of the kernel that a module was built for."""
+    command: list[str | Path] = [tool("modinfo", "kmod"), "-F", "vermagic", path]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.partition(" ")[0]
 
 
 @functools.cache

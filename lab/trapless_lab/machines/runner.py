@@ -240,6 +240,6 @@ def _guest_tree(machine: Machine, log: StepLog, modules: Sequence[str], files: T
         programs = [guest.MARK, *programs]
     tree |= guest.tree(*programs, architecture=machine.architecture)
     if machine.xen:
-        xen_livepatch = host.xen(machine.xen_root).tool("xen-livepatch")
+        xen_livepatch = host.xen_of(machine.image, machine.xen_root).tool("xen-livepatch")
         tree |= initramfs.program(xen_livepatch, machine.xen_root)
     return {**tree, **render(log.steps, log.nonce), **files}

@@ -41,6 +41,10 @@ class GuestError(LabError):
     """A machine did not complete its steps."""
 
 
+class KilledError(GuestError):
+    """A machine's emulator was ended by a signal of the host, as when memory is short there."""
+
+
 class EmulatorError(GuestError):
     """A machine stopped for what its emulation does, and no processor."""
 
@@ -151,7 +155,10 @@ class Session:
             if self._finished and (not powers_off or (ended and process.returncode == 0)):
                 return
             if ended:
-                self._fail(f"ended (exit code {process.returncode}) while waiting for {waiting_for}")
+                self._fail(
+                    f"ended (exit code {process.returncode}) while waiting for {waiting_for}",
+                    KilledError if process.returncode < 0 else GuestError,
+                )
             if time.monotonic() - since > limit:
                 kind = EmulatorError if self._booting else GuestError
                 self._fail(f"timed out after {limit:g} s waiting for {waiting_for}", kind)
