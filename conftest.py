@@ -42,6 +42,7 @@ DEAREST = (
     "test_criu_guest.py",
     "test_accounting.py",
     "test_module.py",
+    "test_payload_verdicts.py",
     "test_tool.py",
     "test_verify.py",
 )

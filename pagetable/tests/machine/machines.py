@@ -4,16 +4,16 @@
 import re
 from pathlib import Path
 
-from trapless_lab import artifacts, host
+from trapless_lab import artifacts
 from trapless_lab.machines.free_memory import HOARDED
-from trapless_lab.machines.initramfs import File, Tree, program
+from trapless_lab.machines.initramfs import File, Tree
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable.installed import TABLE_TEST, modules, tool
 from trapless_lab.pagetable.parts import NAME, PVMMU
 from trapless_lab.releases import INSTALLED
 
 GUEST = "/lib/trapless"
-TABLE_TEST = "trapless_table_test"
 
 _PROCESSES = 40
 SPAWN = f"spawn fork-exec -n {_PROCESSES}"
@@ -54,21 +54,10 @@ def require_memory_back(
     assert abs(tables_after - tables) <= _TABLES_NOISE_KIB
 
 
-def tool() -> Tree:
-    """Return the operator's tool."""
-    return program(artifacts.program("trapless"))
-
-
 def installed() -> Tree:
     """Return the tool and all parts where it looks for them."""
-    modules = f"/lib/modules/{host.kernel().release}/updates/dkms"
-    payload = artifacts.payload("pagetable", NAME)
-    return {
-        **tool(),
-        f"/usr/lib/trapless/this-build/{NAME}.livepatch": File(payload),
-        f"{modules}/{NAME}.ko": File(artifacts.module("pagetable", "pool", NAME)),
-        f"{modules}/{PVMMU}.ko": File(artifacts.module("pagetable", "pvmmu", PVMMU)),
-    }
+    payload = File(artifacts.payload("pagetable", NAME))
+    return {**tool(), **modules(), f"/usr/lib/trapless/this-build/{NAME}.livepatch": payload}
 
 
 def payload_file(mistake: str = "") -> dict[str, File]:

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from machines import GUEST, TABLE_TEST
+from machines import GUEST
 from trapless_lab.machines.script import Step, StepResult
+from trapless_lab.pagetable.installed import TABLE_TEST
 
 MODULE = TABLE_TEST
 PARAMETERS = f"/sys/module/{MODULE}/parameters"

@@ -9,7 +9,7 @@ that has another digest for one function.
 import pytest
 
 import pvmmu
-from machines import insmod, installed, tool
+from machines import insmod, installed
 from trapless_lab import artifacts
 from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import File
@@ -17,6 +17,7 @@ from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.installed import tool
 from trapless_lab.pagetable.parts import PAYLOAD_PART, POOL_PART, PVMMU, PVMMU_PART, PVMMU_SWITCHES
 from trapless_lab.releases import FAULT_AROUND_BY_FOLIOS, INSTALLED
 

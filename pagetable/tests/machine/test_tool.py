@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from machines import GUEST, SPAWN, STOCK_FLUSHES, installed, payload_file, pool_file, pvmmu_file, tool
+from machines import GUEST, SPAWN, STOCK_FLUSHES, installed, payload_file, pool_file, pvmmu_file
 from trapless_lab import host
 from trapless_lab.machines import runner
 from trapless_lab.machines.initramfs import File, Tree
@@ -19,6 +19,7 @@ from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
 from trapless_lab.pagetable import parts as pagetable
+from trapless_lab.pagetable.installed import tool
 
 pytestmark = pytest.mark.machine
 

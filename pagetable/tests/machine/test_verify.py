@@ -19,12 +19,13 @@ import pytest
 
 import tables
 from machines import GUEST, installed, payload_file
-from trapless_lab import artifacts, host
+from trapless_lab import host
 from trapless_lab.machines import runner
-from trapless_lab.machines.initramfs import File, Tree
+from trapless_lab.machines.initramfs import Tree
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.script import Step
 from trapless_lab.machines.transcript import Transcript
+from trapless_lab.pagetable.installed import modules
 
 pytestmark = pytest.mark.machine
 
@@ -65,12 +66,7 @@ def _signalled(name: str, signal: str, arguments: str) -> list[Step]:
 
 
 def _installed() -> Tree:
-    modules = {
-        name: File(artifacts.module("pagetable", part, name))
-        for part, name in (("table_test", tables.MODULE), ("device_test", DEVICE_TEST))
-    }
-    folder = f"/lib/modules/{host.kernel().release}/updates/dkms"
-    return {**installed(), **{f"{folder}/{name}.ko": module for name, module in modules.items()}}
+    return {**installed(), **modules({tables.MODULE: "table_test", DEVICE_TEST: "device_test"})}
 
 
 def _qemu_with_spare_controller(directory: Path) -> Path:
