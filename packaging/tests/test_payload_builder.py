@@ -5,9 +5,12 @@ are replaced; check-upgrade uses the real ones.
 
 import os
 import shutil
+import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +30,9 @@ payload:
 	@mkdir -p $(O) && cp $(XEN) $(O)/trapless_pagetable.livepatch
 """
 
+NOBODY = "The project did not run it on this build: trapless pagetable verify does on the host."
+NOT_PASSED = "echo 'WRONG: got     : call 5'; echo 'not passed: x'; exit 1"
+
 
 @dataclass
 class Host:
@@ -39,7 +45,26 @@ class Host:
         (self.root / path).write_text(text)
         (self.root / path).chmod(mode)
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def lab(self, verdict: str, version: str = "@VERSION@") -> str:
+        """Return a lab that says this of every payload."""
+        self.write(
+            "lab/trapless-lab",
+            f"""#!/bin/sh
+if [ "$1" = --version ]; then echo "trapless-lab, version {version}"; exit; fi
+echo "$@" >>{self.root}/asked
+{verdict}
+""",
+            0o755,
+        )
+        return f"{self.root}/lab/trapless-lab"
+
+    def asked(self) -> list[str]:
+        """What a lab was asked to judge."""
+        asked = self.root / "asked"
+        return asked.read_text().splitlines() if asked.exists() else []
+
+    def command(self, *arguments: str, lab: str | None = "") -> dict[str, Any]:
+        """Return how to run it with this lab, with none, or (None) with the one that the host has."""
         environment = {
             **os.environ,
             "PATH": f"{self.root}/bin:{os.environ['PATH']}",
@@ -48,9 +73,17 @@ class Host:
             "TRAPLESS_BOOT": f"{self.root}/boot",
             "TRAPLESS_DEBUG": f"{self.root}/debug",
             "TRAPLESS_STORE": f"{self.root}/store",
+            "TRAPLESS_ETC": f"{self.root}/etc",
         }
+        environment.pop("TRAPLESS_LAB", None)
+        if lab is not None:
+            environment["TRAPLESS_LAB"] = lab
         command = ["sh", str(PACKAGING / "trapless-payload"), *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return {"args": command, "env": environment, "text": True}
+
+    def run(self, *arguments: str, lab: str | None = "") -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        return subprocess.run(**self.command(*arguments, lab=lab), capture_output=True, check=False)
 
     def stored(self) -> set[str]:
         return {str(path.relative_to(self.root / "store")) for path in self.root.glob("store/*/*")}
@@ -91,15 +124,143 @@ def test_the_report_says_what_is_missing(host: Host) -> None:
     assert "build-id: aaaa\n" in listed
     assert "loops: 7 of 8\n" in listed
     assert "left-out: l1_update promote_l2\n" in listed
-    assert "differential: not run for this build; trapless pagetable verify" in listed
+    assert f"differential: not run here: there is no lab. {NOBODY}\n" in listed
 
 
 def test_it_says_where_the_differential_test_was_run(host: Host) -> None:
     """A loop that is left out is stock Xen's; a part that repeats decisions is left out of unknown builds."""
     host.write("sources/pagetable/xen/Makefile", MAKEFILE.replace("LEFT OUT l1_update", "FITTED l1_update"))
     said = host.run("build").stdout
-    assert "differential test: run by the project on a build with the same functions" in said
-    assert "differential: run by the project" in host.run("list").stdout
+    why = "not run here: there is no lab. The project ran it, on a build with the same functions."
+    assert f"differential test: {why}\n" in said
+    assert f"differential: {why}\n" in host.run("list").stdout
+
+
+def test_where_there_is_a_lab_a_payload_has_to_pass(host: Host) -> None:
+    ran = host.run("build", lab=host.lab("echo noise >&2; echo 'passed: 9,000 calls as by stock Xen'"))
+    assert ran.returncode == 0, ran.stderr
+    assert host.stored() == {f"aaaa/{PAYLOAD}", "aaaa/report.txt"}
+    (asked,) = host.asked()
+    command, image, payload = asked.split()
+    assert (command, image) == ("verify-payload", f"{host.root}/boot/xen-4.17-amd64.gz")
+    assert payload.endswith(f"/{PAYLOAD}") and not payload.startswith(f"{host.root}/store")
+    what = "run here in a machine: 9,000 calls as by stock Xen\n"
+    assert f"differential test: {what}" in ran.stdout
+    assert f"differential: {what}" in host.run("list").stdout
+    assert host.run("build", lab=host.lab(NOT_PASSED)).returncode == 0, "what is there was judged again"
+
+
+@pytest.mark.parametrize("part", ["l1_update", "table_refs", "ranges"])
+def test_any_part_that_is_left_out_was_not_compared_by_the_project(host: Host, part: str) -> None:
+    host.write("sources/pagetable/xen/Makefile", MAKEFILE.replace("LEFT OUT l1_update", f"LEFT OUT {part}"))
+    assert NOBODY in host.run("build").stdout
+
+
+def test_what_did_not_pass_is_refused(host: Host) -> None:
+    host.run("build")
+    refused = host.run("build", "--force", lab=host.lab(NOT_PASSED))
+    assert refused.returncode == 1
+    for said in (refused.stderr, (host.root / "said").read_text()):
+        assert "NO PAYLOAD for" in said and "REFUSED differential test: got     : call 5" in said
+        assert "TRAPLESS_LAB= trapless-payload build" in said
+    assert host.stored() == {"aaaa/refused.txt"}
+    assert "got     : call 5" in (host.root / "store/aaaa/refused.txt").read_text()
+    # It is tried again, as nothing is there.
+    assert host.run("build", lab=host.lab("echo 'passed: all'")).returncode == 0
+    assert host.stored() == {f"aaaa/{PAYLOAD}", "aaaa/report.txt"}
+
+
+def test_one_that_did_not_pass_is_still_an_error_when_the_next_passes(host: Host) -> None:
+    host.write("boot/xen-4.17-amd64.efi", "eeee")
+    lab = host.lab(f"case $2 in *.efi) {NOT_PASSED} ;; *) echo 'passed: all' ;; esac")
+    assert host.run("build", lab=lab).returncode == 1
+    lab = host.lab(f"case $2 in *.gz) {NOT_PASSED} ;; *) echo 'passed: all' ;; esac")
+    assert host.run("build", "--force", lab=lab).returncode == 1
+    assert host.stored() == {"aaaa/refused.txt", f"eeee/{PAYLOAD}", "eeee/report.txt"}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "why"),
+    [
+        ("echo booting; echo 'Error: nothing was judged: no QEMU'; echo ' more'; exit 3", "no QEMU"),
+        ("printf '%s\n' 'Error: nothing was judged: a\\nb \\c d'; exit 3", r"a\nb \c d"),
+        ("exit 3", "LAB verify-payload ended with exit code 3"),
+        # A lab that is broken, or killed: nothing of it is about the payload.
+        ("exit 1", "LAB verify-payload ended with exit code 1"),
+        ("echo Aborted!; exit 1", "LAB verify-payload ended with exit code 1"),
+        ("kill -KILL $$", "LAB verify-payload ended with exit code 137"),
+        ("echo 'passed: all'; exit 1", "LAB verify-payload ended with exit code 1"),
+        ("true", "LAB verify-payload ended with exit code 0"),
+        ("echo 'passed: '", "LAB verify-payload ended with exit code 0"),
+    ],
+)
+def test_a_payload_that_was_not_judged_is_kept_and_the_report_says_why(
+    host: Host, verdict: str, why: str
+) -> None:
+    lab = host.lab(verdict)
+    ran = host.run("build", lab=lab)
+    assert ran.returncode == 0, ran.stderr
+    assert host.stored() == {f"aaaa/{PAYLOAD}", "aaaa/report.txt"}
+    line = f"differential: not run here: {why.replace('LAB', lab)}. {NOBODY}\n"
+    assert f"{line}\n" in host.run("list").stdout
+    if "more" in verdict:
+        assert "\n more\n" in (host.root / "store/aaaa/report.txt").read_text()
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.1.0@VERSION@"])
+def test_a_lab_of_another_version_is_not_asked(host: Host, version: str) -> None:
+    lab = host.lab(NOT_PASSED, version)
+    assert host.run("build", lab=lab).returncode == 0 and not host.asked()
+    assert f"not run here: {lab} is no lab of version @VERSION@. {NOBODY}" in host.run("list").stdout
+
+
+@pytest.mark.parametrize("lab", ["/nowhere/trapless-lab", "/dev/null", "/bin/true", "/bin/false"])
+def test_what_is_no_lab_is_said(host: Host, lab: str) -> None:
+    assert host.run("build", lab=lab).returncode == 0
+    assert f"not run here: {lab} is no lab of version @VERSION@" in host.run("list").stdout
+
+
+def test_the_lab_that_the_host_is_configured_for_is_asked(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its link, also with the PATH that apt gives to dpkg; what a PATH has is never run by root."""
+    lab = Path(host.lab("echo 'passed: all'"))
+    monkeypatch.setenv("PATH", f"{lab.parent}:{os.environ['PATH']}")
+    assert host.run("build", lab=None).returncode == 0 and not host.asked()
+    assert "there is no lab" in host.run("list").stdout
+    monkeypatch.setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+    (host.root / "etc").mkdir()
+    (host.root / "etc/lab").symlink_to(lab)
+    assert host.run("build", "--force", lab="").returncode == 0 and not host.asked(), "empty is none"
+    assert host.run("build", "--force", lab=None).returncode == 0 and len(host.asked()) == 1
+    lab.unlink()
+    assert host.run("build", "--force", lab=None).returncode == 0
+    assert f"{host.root}/etc/lab is no lab of version" in host.run("list").stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_the_lab_and_keeps_what_was_there(host: Host, number: signal.Signals) -> None:
+    host.run("build")
+    before = {path: (host.root / "store" / path).read_bytes() for path in host.stored()}
+    lab = host.lab(
+        f"echo $$ $TMPDIR >{host.root}/lab.new; mv {host.root}/lab.new {host.root}/judging; exec sleep 600"
+    )
+    running = subprocess.Popen(**host.command("build", "--force", lab=lab))
+    judging = host.root / "judging"
+    while not judging.exists():
+        assert running.poll() is None
+        time.sleep(0.05)
+    process, folder = judging.read_text().split()
+    running.send_signal(number)
+    assert running.wait(timeout=60) == 128 + number
+    assert not Path(f"/proc/{process}").exists() and not Path(folder).exists()
+    assert {path: (host.root / "store" / path).read_bytes() for path in host.stored()} == before
+
+
+def test_what_cannot_be_proven_is_not_verified(host: Host) -> None:
+    host.write("boot/xen-4.17-amd64.gz", "aaaa strange")
+    assert host.run("build", lab=host.lab("echo 'passed: all'")).returncode == 1
+    assert not host.asked()
 
 
 def test_an_upgrade_keeps_the_payload_of_the_build_that_runs(host: Host) -> None:

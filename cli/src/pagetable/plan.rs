@@ -141,10 +141,10 @@ pub fn choose_payload(host: &Host, xen: &Xen, sources: &Sources) -> Result<PathB
     }
     let id = image::hex(&xen.build_id);
     let running = format!("no payload for the running Xen {} (build {id})", xen.version);
-    // trapless-payload leaves a report if its checker did not prove this build.
+    // trapless-payload leaves a report if it refused to make one.
     let report = host.path(format!("/usr/lib/trapless/{id}/refused.txt"));
     Err(if report.is_file() {
-        format!("{running}: its checker refused this build, see {}", report.display())
+        format!("{running}: trapless-payload refused to make one, see {}", report.display())
     } else if others.is_empty() {
         format!(
             "{running}: searched below /usr/lib/trapless; trapless-payload build makes it, --payload or --from name one"
@@ -279,7 +279,7 @@ mod tests {
         refuses(&fake, &["searched below /usr/lib/trapless", "searched in /lib/modules"]);
         let report = format!("/usr/lib/trapless/{}/refused.txt", image::hex(&BUILD_ID));
         fake.write(&report, b"the reasons");
-        refuses(&fake, &["its checker refused this build", "searched in /lib/modules"]);
+        refuses(&fake, &["trapless-payload refused to make one", "searched in /lib/modules"]);
         fake.remove(&report);
         // Debian 13's DKMS packs modules: the file is found, and its contents are looked at.
         let packed = format!("{module}.xz");
