@@ -245,7 +245,10 @@ def test_a_signal_ends_the_lab_and_keeps_what_was_there(host: Host, number: sign
     lab = host.lab(
         f"echo $$ $TMPDIR >{host.root}/lab.new; mv {host.root}/lab.new {host.root}/judging; exec sleep 600"
     )
-    running = subprocess.Popen(**host.command("build", "--force", lab=lab))
+    command = host.command("build", "--force", lab=lab)
+    # A shell cannot trap what is ignored where it starts, as SIGINT is by what runs in the background.
+    command["args"] = ["env", f"--default-signal={number.name.removeprefix('SIG')}", *command["args"]]
+    running = subprocess.Popen(**command)
     judging = host.root / "judging"
     while not judging.exists():
         assert running.poll() is None
