@@ -37,8 +37,7 @@ _EMULATORS = {
 # The first bytes of what zstd has packed.
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
-_XEN_IMAGE = re.compile(r"xen-(?P<version>\d+\.\d+)-amd64\.(?:gz|efi)")
-_XEN = re.compile(r"xen-(?P<version>(?P<major>\d+)\.(?P<minor>\d+))-amd64\.gz")
+_XEN = re.compile(r"xen-(?P<version>(?P<major>\d+)\.(?P<minor>\d+))-amd64\.(?:gz|efi)")
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def xen_of(image: Path | None, root: Path = ROOT) -> Xen:
     """Return the Xen of the release that an image's file name says, as of several after an upgrade of the
     distribution; the newest if it says none.
     """
-    named = _XEN_IMAGE.fullmatch(image.name) if image else None
+    named = _XEN.fullmatch(image.name) if image else None
     return Xen(named["version"], root) if named else xen(root)
 
 

@@ -23,9 +23,8 @@ from ..machines.session import GuestError, KilledError
 from ..machines.transcript import complaints
 from ..progress import Progress
 from .installed import SERVING, TABLE_TEST, modules, tool
-from .parts import NAME
+from .parts import PAYLOAD_PART
 
-PAYLOAD = f"/lib/trapless/{NAME}.livepatch"
 # In guest seconds, which are instructions; the other in seconds of the host, twenty times what it takes.
 _BUDGET_S = 30
 _TIMEOUT_S = 1800.0
@@ -86,11 +85,12 @@ def take(
     Raises ``NothingKnownError``.
     """
     watched = _Watched(progress or Progress())
-    verify = f"trapless pagetable verify --json --budget {_BUDGET_S} --seed {seed} --payload {PAYLOAD}"
+    place = PAYLOAD_PART.guest_path
+    verify = f"trapless pagetable verify --json --budget {_BUDGET_S} --seed {seed} --payload {place}"
     step = Step("verify", f"echo '<1>{_MARK}' >/dev/kmsg; {verify}", timeout_s=_TIMEOUT_S, expect=None)
     try:
         machine = MACHINES["xen-strict"].with_xen(packages).with_image(image).with_icount()
-        files = {**tool(), **modules({**SERVING, TABLE_TEST: "table_test"}), PAYLOAD: File(payload)}
+        files = {**tool(), **modules({**SERVING, TABLE_TEST: "table_test"}), place: File(payload)}
         transcript = runner.run(machine, [step], files=files, progress=watched, work_dir=keep)
     except Exception as error:
         # A file of the host may be damaged in any way.
@@ -132,11 +132,9 @@ def judge(result: StepResult, complained: list[str]) -> Verdict:
 
 def _report(output: str) -> dict[str, Any] | None:
     """Return the last line that begins as a JSON object does."""
-    for line in reversed(output.splitlines()):
-        if line.startswith("{"):
-            try:
-                found: dict[str, Any] = json.loads(line)
-            except ValueError:
-                return None
-            return found
-    return None
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    try:
+        found: dict[str, Any] = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        return None
+    return found
