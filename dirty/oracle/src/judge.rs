@@ -492,14 +492,14 @@ fn difference(old: Content<'_>, new: Content<'_>) -> String {
     format!("holds {:#x} at byte {at:#x}, the copy {:#x}", new[at], old[at])
 }
 
+/// What of `range` is not mapped; the mappings are in order.
 fn holes(range: PageRange, mappings: &[Mapping]) -> Vec<PageRange> {
     let mut holes = Vec::new();
     let mut at = range.start();
-    for mapping in mappings {
-        if let Some(part) = mapping.range.intersection(range) {
-            holes.extend(PageRange::new(at, part.start()));
-            at = part.end();
-        }
+    let first = mappings.partition_point(|mapping| mapping.range.end() <= range.start());
+    for part in mappings[first..].iter().map_while(|mapping| mapping.range.intersection(range)) {
+        holes.extend(PageRange::new(at, part.start()));
+        at = part.end();
     }
     holes.extend(PageRange::new(at, range.end()));
     holes

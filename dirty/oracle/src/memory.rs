@@ -144,7 +144,8 @@ impl Memory {
         mut each: impl FnMut(usize, Content<'_>),
     ) -> io::Result<()> {
         let first = mappings.partition_point(|mapping| mapping.range.end() <= range.start());
-        let mut bytes = vec![0; BATCH * page_size()];
+        // Most ranges are a few pages, of many: no larger buffer is cleared for them.
+        let mut bytes = vec![0; BATCH.min(range.pages()) * page_size()];
         for mapping in mappings[first..].iter().take_while(|mapping| mapping.range.start() < range.end()) {
             let Some(part) = mapping.range.intersection(range) else { continue };
             let mut at = part.start();
