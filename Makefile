@@ -49,7 +49,7 @@ dirty:				## libdirty, the command trapless, and the module for Debian's kernel
 	@$(sub) -C dirty CARGO=cargo
 	@$(sub) $(jobs) -C dirty/module
 
-# least=1: what the demonstration and the short tests need.
+# least=1: what the demonstration and make check need.
 power:				## kernels (minutes the first time), VMM and guests for the e500v2 board
 	@scripts/setup lab power
 	@echo "build: power: kernel, VMM, guests"
@@ -85,13 +85,13 @@ beside = failed=; $(sub) $(1) & lane=$$!; trap 'kill $$lane; exit 130' INT TERM;
 # The summary of the last command is what is read: a test runner's own.
 check:				## install what is missing, build, run every test but the long ones
 	@scripts/setup --tests
-	@$(call beside,power power-tests arm64 least=1,pagetable pagetable-mutants dirty)
-	@$(call beside,lint host-tests unit-tests workers="-n 2",dirty-mutants dirty-tests)
+	@$(call beside,power power-tests arm64 least=1,pagetable pagetable-mutants dirty least=1)
+	@$(call beside,lint host-tests unit-tests workers="-n 2" least=1,dirty-mutants dirty-tests least=1)
 	@echo "check: the tests that boot machines, two at a time"
 	@$(PYTEST) -n 2 -m "machine and not long" $(TESTED)
 
 check-fast: setup		## linters and unit tests; no machine is booted
-	@$(call beside,lint host-tests dirty-unit-tests,unit-tests workers="-n 2" unless=not_fast)
+	@$(call beside,lint host-tests dirty-unit-tests least=1,unit-tests workers="-n 2" unless=not_fast)
 
 check-long: 			## what takes minutes each: experiments and machine tests left out of check
 	@scripts/setup --long
@@ -99,6 +99,8 @@ check-long: 			## what takes minutes each: experiments and machine tests left ou
 	@$(sub) $(jobs) -C dirty/tests/mutants long
 	@$(sub) $(jobs) -C pagetable later-kernels debian13-efi next-debian own-xen linux-source
 	@$(sub) -C power smp emulator
+	@$(sub) host-tests
+	@$(sub) -C power mutants
 	@$(sub) -C dirty check-long
 	@$(PYTEST) -m long $(TESTED)
 

@@ -2,7 +2,8 @@
 """How the tests are shared out between two workers (``-n 2``).
 
 Invariant: the tests of a file stay together, for they share a boot; only the experiments, each of which boots
-machines of its own, may run apart from each other. What takes longest comes first.
+machines of its own, may run apart from each other. What takes longest comes first: one worker takes the tests
+from their beginning, the other from their end, and they meet at what takes least.
 
 A scheduler of our own, for ``--dist loadgroup`` of pytest-xdist 3.8 does not group under pytest 9.2
 (pytest-xdist issue 1386), and says nothing.
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from trapless_lab.releases import INSTALLED_PAIR
 
@@ -21,31 +23,43 @@ APART = "test_experiments.py"
 settings.register_profile("busy-host", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy-host")
 
-# Those that take more than a minute, by what they took: each starts before all that take less.
-DEAREST = (
-    "test_oracle_guest.py",
-    "test_debian13_xen.py",
+# Files whose machines have two processors, and others, each by what they take: the dearest first. On a host
+# with two processors a machine with two is four times as slow beside another such machine, and twice as slow
+# beside one with one processor; so the first worker begins with the former, the second with the latter.
+TWO_PROCESSORS = (
+    "test_pvmmu.py",
+    "test_module_oracle.py",
     "test_later_kernels.py",
     "test_arm64.py",
-    "test_epml.py",
-    "test_pvmmu.py",
-    "test_smp.py",
-    "test_domu_pool.py",
-    "test_module_oracle.py",
-    "test_pool_robustness.py",
-    "test_lifecycle.py",
-    "test_tables_differential.py",
-    "test_experiments.py::test_runs_and_holds[power-exits]",
-    "test_kvm_guest.py",
-    "test_domu.py",
-    "test_pairs.py",
+    "test_oracle_guest.py",
     "test_criu_guest.py",
-    "test_accounting.py",
     "test_module.py",
-    "test_payload_verdicts.py",
-    "test_tool.py",
-    "test_verify.py",
+    "test_epml.py",
+    "test_smp.py",
 )
+ONE_PROCESSOR = (
+    "test_lifecycle.py",
+    "test_verify.py",
+    "test_tables_differential.py",
+    "test_tool.py",
+    "test_domu_pool.py",
+    "test_pairs.py",
+    "test_debian13_xen.py",
+    "test_pool_robustness.py",
+    "test_units.py",
+    "test_payload_verdicts.py",
+    "test_known_kernels.py",
+    "test_translated_guest.py",
+)
+# In the same way those that boot none: of two long files neither may be begun last.
+WITHOUT_MACHINES = (
+    "test_known_functions.py",
+    "test_probe.py",
+    "test_find_zero_runs.py",
+    "test_claims.py",
+    "test_linux_patches.py",
+)
+FIRST, LAST = (*WITHOUT_MACHINES, *TWO_PROCESSORS), ONE_PROCESSOR
 
 
 def group(test: str) -> str:
@@ -56,20 +70,27 @@ def group(test: str) -> str:
 
 
 def _rank(item: pytest.Item) -> int:
-    unit = group(item.nodeid).rpartition("/")[2]
-    return DEAREST.index(unit) if unit in DEAREST else len(DEAREST)
+    file = item.path.name
+    if file in LAST:
+        return len(FIRST) + len(LAST) - LAST.index(file)
+    return FIRST.index(file) if file in FIRST else len(FIRST)
 
 
 class _Groups(LoadScopeScheduling):
-    """Hands out groups in the order of their first test."""
+    """Hands out groups from both ends of the tests."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if node is not self.nodes[0]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the dearest first. What is left out must say why."""
+    """Put the dearest at both ends. What is left out must say why."""
     for item in items:
         for name in ("long", "not_fast", "debian12"):
             mark = item.get_closest_marker(name)

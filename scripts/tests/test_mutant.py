@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[1] / "mutant"
+ROOT = SCRIPT.parents[1]
+# For sources that are not in the repository: the Boehm collector's.
+ELSEWHERE = {"bdwgc-forget.patch"}
 PRODUCT = "int flush(void)\n{\n\tdo_flush();\n\treturn 0;\n}\n"
 PATCH = """\
 Leaves the flush out.
@@ -160,3 +163,20 @@ def test_objects_need_a_copy(module: Path) -> None:
     shutil.rmtree(module / "build/forgets/source")
     result = objects(module)
     assert result.returncode == 2 and "is not what scripts/mutant makes" in result.stderr
+
+
+def applies(patch: Path) -> bool:
+    """Whether a mistake can still be made in today's sources."""
+    how = ("-p1", "--fuzz=0", "--batch", "--forward", "--dry-run", "--quiet", "-i", patch)
+    return subprocess.run(["patch", *how], cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("system", ["dirty", "lab", "pagetable", "power"])
+def test_every_mistake_of_the_repository_can_be_made(system: str, tmp_path: Path) -> None:
+    """Most are built by make check-long alone."""
+    patches = [patch for patch in ROOT.glob(f"{system}/tests/mutants/*.patch") if patch.name not in ELSEWHERE]
+    assert patches
+    assert [patch.name for patch in patches if not applies(patch)] == []
+    stale = tmp_path / "stale.patch"
+    stale.write_text(PATCH.replace("power/flush.c", "README.md"))
+    assert not applies(stale), "the control"

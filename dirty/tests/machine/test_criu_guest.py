@@ -70,6 +70,7 @@ def test_a_tree_is_restored_as_it_was() -> None:
     _holds(_run(MACHINES["bare-smp"], *map(_chain, BACKENDS)), *BACKENDS)
 
 
+@pytest.mark.long("a boot for the model of a log; make check has its every case in test_epml.py")
 def test_the_processors_log() -> None:
     """By EPML's model."""
     _holds(_run(MACHINES["bare-smp"].with_epml(), _chain("epml")), "epml")
@@ -92,6 +93,7 @@ def test_the_experiment_counts_wrong_pages() -> None:
     assert forgets.pages > 1280 and 0 < forgets.wrong < 20
 
 
+@pytest.mark.long("a boot for controls; make check has one of them in the experiment")
 def test_a_holder_that_does_not_tell_is_caught() -> None:
     chains = {name: [f"{name} {number}" for number in range(count)] for name, count in MISTAKES.items()}
     steps = [
@@ -141,6 +143,7 @@ def _nested(tree: str, *, mistake: str = "") -> Outcome:
     return outcome
 
 
+@pytest.mark.long("a nested boot; make check has this log in test_spml.py, and criu by other back ends")
 def test_the_hypervisors_log() -> None:
     """By SPML, on two processors.
 

@@ -9,7 +9,10 @@ from trapless_lab.machines import runner
 from trapless_lab.machines.machine import MACHINES
 from trapless_lab.machines.transcript import Transcript
 
-pytestmark = pytest.mark.machine
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.long("a boot for controls; make check has two of the module's on Linux 6.12"),
+]
 
 # Of the cases of dirtykeep, those that must fail; no other may but those of EITHER_WAY. Without a flush all
 # is a race: a processor may keep an entry for any time. Without the notifier, whether a page is found that

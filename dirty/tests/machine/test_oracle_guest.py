@@ -29,7 +29,7 @@ LONG = ("racing-writers", *SLOW)
 # Of the back ends that make check holds against every scenario on its own kernel: where kernels differ.
 FEW = ("one-writer", "huge", "munmap-refault", "mremap", "fork", "swap")
 # Of these, where a write reaches a back end by another way than a fault on memory that stays where it is.
-OTHERS = ("huge", "mremap", "fork", "swap")
+OTHERS = ("mremap", "swap")
 # Of soft-dirty's, in make check: what discards, moves and shares memory, and what writes it from outside.
 OWN = (
     *FEW,
@@ -110,6 +110,7 @@ CONTROLS = {
 }
 
 
+@pytest.mark.long("a boot for controls; make check has two in libdirty's own tests, and others on the host")
 def test_mistakes_of_soft_dirty_are_caught() -> None:
     steps = [
         oracle.step(mistake, f"--backend soft-dirty {oracle.only(names)}", timeout_s=600, mistake=mistake)

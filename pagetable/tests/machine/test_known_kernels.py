@@ -4,6 +4,9 @@
 The other bytes are a breakpoint: a kernel probe on the instruction behind the function's head. The control
 is the same kernel without the probes, in which nothing is left out. For Xen a payload is built from a list
 that has another digest for one function.
+
+Two CPUs run other bytes, for only on one the kernel takes the lock prefixes out of its text: that nothing is
+left out there test_smp.py holds for the pool, and test_pvmmu.py for the parts of pvmmu.
 """
 
 import pytest
@@ -150,18 +153,3 @@ def test_the_tool_says_so(kernel: Transcript) -> None:
 
 def test_the_kernel_is_content(kernel: Transcript) -> None:
     assert kernel.kernel_warnings() == []
-
-
-def test_nothing_is_left_out_on_two_cpus() -> None:
-    """On one CPU the kernel takes the lock prefixes out of its text, on two it does not."""
-    transcript = runner.run(
-        MACHINES["xen-strict-smp"],
-        [
-            *PAYLOAD_PART.load,
-            pvmmu.step("insmod pvmmu", insmod(PVMMU).command),
-            pvmmu.step("insmod pool", insmod().command),
-            pvmmu.step("left out", LEFT_OUT),
-        ],
-        files={**pagetable.files((PAYLOAD_PART, POOL_PART, PVMMU_PART)), **tool()},
-    )
-    assert transcript["left out"].output == ""

@@ -60,13 +60,42 @@ def _files() -> Tree:
     }
 
 
+FORKS = "$(sed -n 's/^processes //p' /proc/stat)"
+
+
+def _under_forks(step: Step) -> Step:
+    """Return the step, saying how many processes were forked meanwhile."""
+    command = f"before={FORKS}; {step.command} || exit 1; echo forked $(({FORKS} - before))"
+    return _step(f"{step.name} under forks", command, expect=0)
+
+
+def _switched_under_forks(name: str, value: int) -> Step:
+    """Return a step that ends with the pool switched to the value.
+
+    One switch may take less time than one fork: it is repeated, back and forth, until more
+    processes were forked than the step itself has.
+    """
+    switch = f"echo {1 - value} >{SYSFS}/enabled && echo {value} >{SYSFS}/enabled"
+    enough = f"[ $(({FORKS} - $before)) -gt {4 * FORKERS} ]"
+    command = f"until {switch} || exit 1; {enough}; do :; done"
+    return _under_forks(Step(name, command))
+
+
+LOADS = tuple(map(_under_forks, pagetable.load_steps()))
+SWITCHES = (_switched_under_forks("disable", 0), _switched_under_forks("enable", 1))
+UNLOADS = tuple(map(_under_forks, pagetable.unload_steps()))
+
+
 @pytest.fixture(scope="module")
 def strict() -> Transcript:
-    """Every refusal, then two rounds of load, use, disable, enable, unload, in one boot."""
+    """Every refusal, two rounds of load, use, disable, enable, unload, and a pool that is nearly empty.
+
+    Then all is loaded, disabled, enabled and unloaded under processes that fork without pause.
+    """
     load, unload = pagetable.load_steps(), pagetable.unload_steps()
 
-    def again(steps: list[Step]) -> list[Step]:
-        return [replace(step, name=f"{step.name} again") for step in steps]
+    def renamed(steps: list[Step], suffix: str) -> list[Step]:
+        return [replace(step, name=f"{step.name} {suffix}") for step in steps]
 
     return runner.run(
         MACHINE,
@@ -97,63 +126,14 @@ def strict() -> Transcript:
             _step("memory kept", f"dd if=/dev/zero of=/tmp/kept bs=1M count={KEPT_MIB}; {MEMORY}"),
             _step("keep none", "rm /tmp/kept", expect=0),
             _step("stock again", SPAWN),
-            *again(load),
+            *renamed(load, "again"),
             _step("boosted again", SPAWN),
-            *again(unload),
-        ],
-        files=_files(),
-    )
-
-
-@pytest.fixture(scope="module")
-def small() -> Transcript:
-    """A pool that is nearly always empty."""
-    load = pagetable.load_steps()
-    return runner.run(
-        MACHINE,
-        [
-            load[0],
-            insmod(parameters="prefill=1,1,1,1,1 max_tables=5"),
-            _step("boosted", SPAWN, expect=0),
-            _step("pool", pagetable.pool_step().command),
-            *pagetable.unload_steps(),
-        ],
-        files=pagetable.files(),
-    )
-
-
-FORKS = "$(sed -n 's/^processes //p' /proc/stat)"
-
-
-def _under_forks(step: Step) -> Step:
-    """Return the step, saying how many processes were forked meanwhile."""
-    command = f"before={FORKS}; {step.command} || exit 1; echo forked $(({FORKS} - before))"
-    return _step(step.name, command, expect=0)
-
-
-def _switched_under_forks(name: str, value: int) -> Step:
-    """Return a step that ends with the pool switched to the value.
-
-    One switch may take less time than one fork: it is repeated, back and forth, until more
-    processes were forked than the step itself has.
-    """
-    switch = f"echo {1 - value} >{SYSFS}/enabled && echo {value} >{SYSFS}/enabled"
-    enough = f"[ $(({FORKS} - $before)) -gt {4 * FORKERS} ]"
-    command = f"until {switch} || exit 1; {enough}; do :; done"
-    return _under_forks(Step(name, command))
-
-
-LOADS = tuple(map(_under_forks, pagetable.load_steps()))
-SWITCHES = (_switched_under_forks("disable", 0), _switched_under_forks("enable", 1))
-UNLOADS = tuple(map(_under_forks, pagetable.unload_steps()))
-
-
-@pytest.fixture(scope="module")
-def storm() -> Transcript:
-    """Loaded, disabled, enabled and unloaded under processes that fork without pause."""
-    return runner.run(
-        MACHINE,
-        [
+            *renamed(unload, "again"),
+            *renamed(load[:1], "for a small pool"),
+            insmod(parameters="prefill=1,1,1,1,1 max_tables=5", name="small pool"),
+            _step("boosted by a small pool", SPAWN, expect=0),
+            _step("size of a small pool", pagetable.pool_step().command),
+            *renamed(unload, "of a small pool"),
             _step("fork", forkers("fork-exec", FORKERS), expect=0),
             *LOADS,
             _step("storm", f"sleep 1; {ALIVE_FORKERS}; grep . {SYSFS}/*/hits", expect=0),
@@ -163,7 +143,7 @@ def storm() -> Transcript:
             _step("still forking", ALIVE_FORKERS, expect=0),
             _step("stop", STOP_FORKERS, expect=0),
         ],
-        files=pagetable.files(),
+        files=_files(),
     )
 
 
@@ -235,26 +215,26 @@ def test_negative_control_memory_that_is_kept(strict: Transcript) -> None:
         require_memory_back(strict, after="memory kept")
 
 
-def test_empty_pool_falls_back_to_the_kernel(small: Transcript) -> None:
-    sizes = pagetable.pool_sizes(small["pool"])
+def test_empty_pool_falls_back_to_the_kernel(strict: Transcript) -> None:
+    sizes = pagetable.pool_sizes(strict["size of a small pool"])
     assert sum(counters["misses"] for counters in sizes.values()) > 0
     assert sum(counters["cached"] + counters["in_use"] for counters in sizes.values()) <= 5
-    assert small.counts("boosted").flushes > 0
+    assert strict.counts("boosted by a small pool").flushes > 0
 
 
-def test_unload_under_forks(storm: Transcript) -> None:
+def test_unload_under_forks(strict: Transcript) -> None:
     for name in ("storm", "still forking"):
-        assert f"alive {FORKERS}\n" in storm[name].output
-    hits = re.findall(r"/(\w+)/hits:(\d+)$", storm["storm"].output, re.MULTILINE)
+        assert f"alive {FORKERS}\n" in strict[name].output
+    hits = re.findall(r"/(\w+)/hits:(\d+)$", strict["storm"].output, re.MULTILINE)
     assert {level for level, count in hits if int(count) >= FORKERS} == set(pagetable.LEVELS)
     for step in (*LOADS, *SWITCHES, *UNLOADS):
-        found = re.search(r"^forked (\d+)$", storm[step.name].output, re.MULTILINE)
+        found = re.search(r"^forked (\d+)$", strict[step.name].output, re.MULTILINE)
         assert found, step.name
         assert int(found[1]) > FORKERS, step.name  # more than its own few
 
 
-def test_no_kernel_complains(strict: Transcript, small: Transcript, storm: Transcript) -> None:
-    assert [t.kernel_warnings() for t in (strict, small, storm)] == [[], [], []]
+def test_no_kernel_complains(strict: Transcript) -> None:
+    assert strict.kernel_warnings() == []
 
 
 def test_tables_freed_without_our_hooks_are_found() -> None:

@@ -29,6 +29,7 @@ def mutant(mistake: str) -> Path:
     return artifacts.mutant("pagetable", f"payload-{mistake}", f"{NAME}.livepatch")
 
 
+@pytest.mark.long("every call of a verify; make check has one in test_verify.py")
 def test_the_product_passes() -> None:
     ran = verify(host.xen().image, artifacts.payload("pagetable", NAME))
     assert ran.exit_code == 0, ran.output
@@ -42,6 +43,7 @@ def test_negative_control_a_broken_payload_does_not_pass() -> None:
     assert ran.stdout.splitlines()[-1].startswith("not passed: ")
 
 
+@pytest.mark.long("a boot for a refusal; make check has it in the unit tests of the report")
 def test_a_payload_of_another_build_is_not_judged() -> None:
     """Before its first call verify refuses, and says why."""
     ran = verify(host.xen().image, mutant(OTHER_BUILD))

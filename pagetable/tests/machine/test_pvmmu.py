@@ -30,7 +30,7 @@ from trapless_lab.pagetable.parts import PAYLOAD_PART, POOL_PART, PVMMU, PVMMU_P
 
 pytestmark = pytest.mark.machine
 
-CYCLES = 6
+CYCLES = 3
 
 # For each mutant the programs that must fail, and what they print then.
 CONTROLS = {
@@ -103,17 +103,18 @@ def smp() -> Transcript:
 def served() -> Transcript:
     """Two CPUs and the payload, which changes ranges of entries in one call."""
     ranges = f"{PVMMU_SWITCHES}/xen_ranges"
-    programs = ("cow", "cowthreads 20", "pinned", "forks race 40", "forks again", "moves pages", "moves race")
+    programs = ("cow", "cowthreads 20", "forks race 20", "forks again 40", "moves pages 30", "moves race")
     return runner.run(
         MACHINES["xen-strict-smp"],
         [
             *PAYLOAD_PART.load,
             pvmmu.load(),
             step("ranges", f"cat {ranges}"),
+            step("left out", f"cat {PVMMU_SWITCHES}/left_out"),
             *pvmmu.oracles("served", programs),
             # What is refused goes on in batches, at the next call.
             step("ranges off", f"echo 0 >{ranges}"),
-            *pvmmu.oracles("not served", ("cow --seed 3", "moves race 40")),
+            *pvmmu.oracles("not served", ("cow --seed 3", "moves race 10")),
             step("ranges on", f"echo 1 >{ranges}"),
             pvmmu.unload(),
             *PAYLOAD_PART.unload,
@@ -230,6 +231,7 @@ def test_memory_on_two_cpus(smp: Transcript) -> None:
 def test_memory_on_two_cpus_with_the_payload(served: Transcript) -> None:
     """The same, with ranges of entries that Xen changes in one call."""
     assert served["ranges"].output.split() == ["1"]
+    assert served["left out"].output == ""
     assert served.kernel_warnings() == []
 
 
@@ -291,6 +293,10 @@ def test_tracers_see_what_they_did(everything: Transcript) -> None:
     assert probes > 0
 
 
+BROKEN = pytest.mark.long("a boot for twelve controls; make check has one, on Linux 6.12")
+
+
+@BROKEN
 @pytest.mark.parametrize(
     ("variant", "program"), [(variant, program) for variant, caught in CONTROLS.items() for program in caught]
 )
@@ -300,6 +306,7 @@ def test_broken_modules_are_caught(controls: Transcript, variant: str, program: 
     assert CONTROLS[variant][program] in result.output
 
 
+@BROKEN
 def test_lost_counts_are_noticed_by_the_kernel(controls: Transcript) -> None:
     assert any("Bad rss-counter" in line for line in controls.kernel_warnings())
 

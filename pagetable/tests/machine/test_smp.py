@@ -29,6 +29,7 @@ def test_stress() -> None:
             Step("CPUs", "nproc"),
             Step("read quietly", _READ, timeout_s=300),
             *pagetable.load_steps(),
+            Step("left out", f"cat {pagetable.SYSFS}/left_out"),
             Step("fork", forkers("fork-sh", _FORKERS)),
             Step("read under forks", _READ, timeout_s=300),
             Step("toggle", f"({_READ} >/tmp/sum) & {toggles}; wait; cat /tmp/sum", timeout_s=300),
@@ -42,6 +43,7 @@ def test_stress() -> None:
         make_disk=dma.disk,
     )
     assert transcript["CPUs"].output.strip() == "2"
+    assert transcript["left out"].output == ""
     sums = {transcript[step].output for step in ("read quietly", "read under forks", "toggle", "read after")}
     assert len(sums) == 1
     assert transcript["stop"].output.split() == ["stopped"] * _FORKERS
