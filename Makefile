@@ -93,7 +93,7 @@ check:				## install what is missing, build, run every test but the long ones
 check-fast: setup		## linters and unit tests; no machine is booted
 	@$(call beside,lint host-tests dirty-unit-tests least=1,unit-tests workers="-n 2" unless=not_fast)
 
-check-long: 			## what takes minutes each: experiments and machine tests left out of check
+check-long: 			## what check leaves out: experiments, machine tests, most deliberate mistakes
 	@scripts/setup --long
 	@$(sub) $(systems) mutants
 	@$(sub) $(jobs) -C dirty/tests/mutants long

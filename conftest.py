@@ -23,9 +23,9 @@ APART = "test_experiments.py"
 settings.register_profile("busy-host", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy-host")
 
-# Files whose machines have two processors, and others, each by what they take: the dearest first. On a host
-# with two processors a machine with two is four times as slow beside another such machine, and twice as slow
-# beside one with one processor; so the first worker begins with the former, the second with the latter.
+# Files whose machines mostly have two processors, and others, each by what they take: the dearest first. On a
+# host with two processors a machine with two is four times as slow beside another such machine, and twice as
+# slow beside one with one processor; so the first worker begins with the former, the second with the latter.
 TWO_PROCESSORS = (
     "test_pvmmu.py",
     "test_module_oracle.py",
@@ -83,7 +83,7 @@ class _Groups(LoadScopeScheduling):
         return group(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if node is not self.nodes[0]:
+        if node is not min(self.nodes, key=lambda node: int(node.gateway.id.removeprefix("gw"))):
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
 

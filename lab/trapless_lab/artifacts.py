@@ -87,7 +87,7 @@ def own_xen_missing(version: str) -> str:
 def mutant(system: str, name: str, file: str, linux: str = INSTALLED) -> Path:
     """Return a product of a copy of a system with a deliberate mistake in it (scripts/mutant)."""
     built = build_dir() if linux == INSTALLED else build_dir() / "modules" / linux
-    return _built(built / system / "mutants" / name / file, f"make -C {system} mutants")
+    return _built(built / system / "mutants" / name / file, "make mutants")
 
 
 def program(name: str) -> Path:

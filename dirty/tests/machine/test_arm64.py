@@ -23,7 +23,7 @@ PAGES = {4: "arm64", 16: "arm64-16k"}
 # What arms, discards, moves and shares memory, and what tells page sizes apart.
 OWN = ("one-writer", "straddle", "dontneed", "mremap", "fork", "read")
 OTHER = ("one-writer", "straddle", "exec", "exit")
-MPROTECT = ("straddle", "fork")
+MPROTECT = ("one-writer", "straddle", "fork")
 # Many minutes under emulation, or gigabytes.
 LARGE = (
     "alternate-pages",

@@ -70,7 +70,7 @@ def test_a_tree_is_restored_as_it_was() -> None:
     _holds(_run(MACHINES["bare-smp"], *map(_chain, BACKENDS)), *BACKENDS)
 
 
-@pytest.mark.long("a boot for the model of a log; make check has its every case in test_epml.py")
+@pytest.mark.long("a boot for the model of a log, which test_epml.py tests")
 def test_the_processors_log() -> None:
     """By EPML's model."""
     _holds(_run(MACHINES["bare-smp"].with_epml(), _chain("epml")), "epml")

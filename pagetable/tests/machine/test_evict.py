@@ -44,7 +44,7 @@ SYSFS = f"/sys/kernel/{NAME}"
 PAYLOAD = f"/usr/lib/trapless/this-build/{NAME}.livepatch"
 
 FLOODED = pytest.mark.long(
-    "a guest that floods Xen: two minutes; make check evicts without one, and every mistake over the model"
+    "a guest that floods Xen: two minutes; make check evicts without one, and over the model of Xen"
 )
 _LIST = "xen-livepatch list; ls -1d /sys/module/trapless_* 2>/dev/null; true"
 

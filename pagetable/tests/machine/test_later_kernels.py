@@ -127,8 +127,6 @@ def test_the_count_sees_a_level_that_is_not_counted(pool: Transcript) -> None:
 def pvmmu(request: pytest.FixtureRequest) -> Transcript:
     """The programs that compare memory, with every part on, on two CPUs; then one by a mutant."""
     linux: Linux = request.param
-    # As many forks as on 6.1 take half a minute.
-    programs = ("forks freed 200" if program == "forks freed" else program for program in checks.PROGRAMS)
     mutant = f"{GUEST}/{UNFLUSHED}.ko"
     return runner.run(
         MACHINES["xen-relaxed-smp"].with_linux(linux),
@@ -142,7 +140,7 @@ def pvmmu(request: pytest.FixtureRequest) -> Transcript:
             checks.step("off while it serves", FTRACE_OFF, None),
             checks.step("left out", f"cat {PVMMU_SWITCHES}/left_out"),
             checks.step("switches", f"cd {PVMMU_SWITCHES} && cat {' '.join(checks.GUEST_SWITCHES)}"),
-            *checks.oracles("on", (*programs, "forks torn 100")),
+            *checks.oracles("on", (*checks.PROGRAMS, "forks torn 100")),
             checks.unload(),
             checks.step("load the mutant", f"insmod {mutant}"),
             checks.step("mutant", "tracked flush", None),

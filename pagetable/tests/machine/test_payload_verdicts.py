@@ -43,7 +43,9 @@ def test_negative_control_a_broken_payload_does_not_pass() -> None:
     assert ran.stdout.splitlines()[-1].startswith("not passed: ")
 
 
-@pytest.mark.long("a boot for a refusal; make check has it in the unit tests of the report")
+@pytest.mark.long(
+    "a boot for a refusal; make check has load's in test_tool.py, and the verdict in test_verify_payload.py"
+)
 def test_a_payload_of_another_build_is_not_judged() -> None:
     """Before its first call verify refuses, and says why."""
     ran = verify(host.xen().image, mutant(OTHER_BUILD))

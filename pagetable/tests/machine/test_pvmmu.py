@@ -30,7 +30,7 @@ from trapless_lab.pagetable.parts import PAYLOAD_PART, POOL_PART, PVMMU, PVMMU_P
 
 pytestmark = pytest.mark.machine
 
-CYCLES = 3
+CYCLES = 6
 
 # For each mutant the programs that must fail, and what they print then.
 CONTROLS = {
