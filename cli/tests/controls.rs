@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use common::Tool;
 use common::testing::program;
 
-/// A mistake of this back end; see dirty/tests/mutants.
+/// Mistakes of this back end; see dirty/tests/mutants.
 const BACK_END: &str = "mprotect";
-const MISTAKE: &str = "libdirty-rearm";
+const MISTAKES: [&str; 2] = ["libdirty-rearm", "libdirty-discard"];
 
 fn verify(judge: &Path, mistake: &str) -> std::process::Output {
     Command::new(env!("CARGO_BIN_EXE_trapless"))
@@ -34,10 +34,12 @@ fn a_back_end_with_a_mistake_is_not_verified() {
     let right = verify(&judge, "");
     let said = String::from_utf8_lossy(&right.stdout);
     assert!(right.status.success() && said.contains("Verified: no write was missed."), "{right:?}");
-    let wrong = verify(&judge, MISTAKE);
-    let said = String::from_utf8_lossy(&wrong.stdout);
-    assert_eq!(wrong.status.code(), Some(1), "{said}");
-    assert!(said.contains("FAILED") && said.contains("NOT verified"), "{said}");
+    for mistake in MISTAKES {
+        let wrong = verify(&judge, mistake);
+        let said = String::from_utf8_lossy(&wrong.stdout);
+        assert_eq!(wrong.status.code(), Some(1), "{mistake}: {said}");
+        assert!(said.contains("FAILED") && said.contains("NOT verified"), "{mistake}: {said}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ _TESTS = 'import pytest\n@pytest.mark.parametrize("n", range(6))\ndef test(n: in
 
 
 def _workers(folder: Path, names: Sequence[str] = ("test_a.py", "test_b.py")) -> dict[str, set[str]]:
-    """Return which workers ran a part of each of these files."""
+    """Return which workers ran a part of each of these files, in the order in which they were begun."""
     for name in names:
         (folder / name).write_text(_TESTS)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
@@ -42,7 +42,8 @@ def test_negative_control_without_the_scheduler_a_file_is_split(tmp_path: Path) 
 def test_one_worker_begins_at_the_beginning_and_the_other_at_the_end(tmp_path: Path) -> None:
     shutil.copy(ROOT / "conftest.py", tmp_path)
     found = _workers(tmp_path, ("test_smp.py", "test_a.py", "test_b.py", "test_tool.py", "test_verify.py"))
-    assert found["test_smp.py"] == {"gw0"} and found["test_verify.py"] == {"gw1"}
+    first = {worker: file for file, workers in reversed(found.items()) for worker in workers}
+    assert first == {"gw0": "test_smp.py", "gw1": "test_verify.py"}
 
 
 def test_what_comes_first_is_there() -> None:

@@ -29,7 +29,7 @@ LONG = ("racing-writers", *SLOW)
 # Of the back ends that make check holds against every scenario on its own kernel: where kernels differ.
 FEW = ("one-writer", "huge", "munmap-refault", "mremap", "fork", "swap")
 # Of these, where a write reaches a back end by another way than a fault on memory that stays where it is.
-OTHERS = ("mremap", "swap")
+OTHERS = ("huge", "mremap", "fork", "swap")
 # Of soft-dirty's, in make check: what discards, moves and shares memory, and what writes it from outside.
 OWN = (
     *FEW,

@@ -103,7 +103,7 @@ def smp() -> Transcript:
 def served() -> Transcript:
     """Two CPUs and the payload, which changes ranges of entries in one call."""
     ranges = f"{PVMMU_SWITCHES}/xen_ranges"
-    programs = ("cow", "cowthreads 20", "forks race 20", "forks again 40", "moves pages 30", "moves race")
+    programs = ("cow", "cowthreads 20", "pinned", "forks race 40", "forks again", "moves pages", "moves race")
     return runner.run(
         MACHINES["xen-strict-smp"],
         [
@@ -114,7 +114,7 @@ def served() -> Transcript:
             *pvmmu.oracles("served", programs),
             # What is refused goes on in batches, at the next call.
             step("ranges off", f"echo 0 >{ranges}"),
-            *pvmmu.oracles("not served", ("cow --seed 3", "moves race 10")),
+            *pvmmu.oracles("not served", ("cow --seed 3", "moves race 40")),
             step("ranges on", f"echo 1 >{ranges}"),
             pvmmu.unload(),
             *PAYLOAD_PART.unload,

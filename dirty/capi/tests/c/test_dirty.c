@@ -536,7 +536,7 @@ static void test_descriptors(void)
 	CHECK(dirty_close(tracker) == 0);
 }
 
-enum { THREADS = 4, SHARED = 6, ROUNDS = 2000 };
+enum { THREADS = 4, SHARED = 6, ROUNDS = 4000 };
 
 static int64_t shared[SHARED];
 
@@ -698,7 +698,7 @@ static void *discard_forever(void *argument)
 /* What a garbage collector does: collect and read with the world stopped. */
 static void stop_the_world(const char *backend)
 {
-	enum { WORLD = 5, STOPS = 70, PAGES = 512 };
+	enum { WORLD = 5, STOPS = 150, PAGES = 512 };
 	size_t page = page_size();
 	char *memory = new_memory(PAGES);
 	int64_t tracker = dirty_open(0, backend, 0), other = dirty_open(0, backend, 0), count;
